@@ -1,0 +1,308 @@
+"""What an engine is: plain values in, plain values out.
+
+Knows nothing of HTTP, tenants, sequence numbers or torch. Everything here is a msgspec struct of
+numbers, strings and numpy arrays, so that an engine may live in this process, in another one, or
+on another machine; adapters cross as folders on a disk both sides see, never as live objects.
+
+Threads: `submit_sample`, `cancel_sample`, `check_fits`, `models` and `adapters` return at once and
+may be called at any time from any thread, also while a long call runs. All other calls take the
+engine one at a time; they may be made from several threads and then run one after the other.
+
+Batches: `forward_backward` and `optim_step` answer one entry per request, in order. A request
+that is wrong becomes a `RequestError` in its place and its neighbours are served.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, RequestError
+
+__all__ = [
+    "AdapterInfo",
+    "Engine",
+    "EngineError",
+    "EngineFailure",
+    "EngineUserError",
+    "FloatArray",
+    "IntArray",
+    "LoraSpec",
+    "ModelInfo",
+    "OptimRequest",
+    "OptimResult",
+    "RequestError",
+    "SampleRequest",
+    "SampleResult",
+    "SampledSequence",
+    "SamplingProgress",
+    "StateScope",
+    "TopK",
+    "TrainDatum",
+    "TrainRequest",
+    "TrainResult",
+]
+
+IntArray = npt.NDArray[np.integer]
+FloatArray = npt.NDArray[np.floating]
+
+StateScope = Literal["weights", "optimizer", "all"]
+"""How much of an adapter a folder holds or gives back.
+
+- "weights": the LoRA weights (what a sampler needs). Loading resets moments, step and gradients.
+- "optimizer": weights, Adam moments and step count. Loading drops pending gradients.
+- "all": that and the pending gradients; what crash recovery needs to go on bit for bit.
+"""
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One base model the engine holds."""
+
+    name: str
+    path: str  # folder with config.json, weights and tokenizer; a tokenizer can be loaded from it
+    arch: str  # "llama", "qwen3", ...: config.json's model_type
+    context_length: int
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_parameters: int
+    eos_token_ids: tuple[int, ...]
+    max_rank: int
+
+
+class LoraSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter trains. The same spec on the same base gives exactly the same start.
+
+    At least one of the three switches must be on. A caller without a seed draws one and keeps it,
+    so that the creation can be replayed.
+    """
+
+    rank: int = 32
+    seed: int = 0
+    train_attn: bool = True
+    train_mlp: bool = True
+    train_unembed: bool = True
+
+
+class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One adapter in memory."""
+
+    adapter_id: str
+    model: str
+    spec: LoraSpec
+    step: int = 0  # optimizer steps taken
+    pending_backwards: int = 0  # forward_backward requests since the last optimizer step
+    size_bytes: int = 0
+
+
+class TrainDatum(msgspec.Struct, kw_only=True):
+    """One sequence. Position i of `tokens` predicts row i of `inputs["target_tokens"]`.
+
+    `inputs` holds dense arrays by name (sparse ones are made dense by the caller): integers for
+    target_tokens, floats for the rest.
+    """
+
+    tokens: IntArray
+    inputs: dict[str, npt.NDArray[np.generic]]
+
+
+class TrainRequest(msgspec.Struct, kw_only=True):
+    """A forward pass and, with `backward`, gradients added to the adapter's pending ones."""
+
+    adapter_id: str
+    data: list[TrainDatum]
+    loss_fn: str = "cross_entropy"
+    loss_config: dict[str, float | str] = msgspec.field(default_factory=dict)
+    backward: bool = True
+
+
+class TrainResult(msgspec.Struct, kw_only=True, tag="train"):
+    """`logprobs[i]` has the shape of datum i's target_tokens; metrics always hold `loss:sum`."""
+
+    logprobs: list[FloatArray]
+    metrics: dict[str, float]
+    num_tokens: int = 0
+
+
+class OptimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One AdamW step over the pending gradients. `grad_clip_norm` 0 means no clipping.
+
+    With no forward_backward since the last step nothing moves: weights, moments and step count
+    stay, and the metrics say `grad_norm` 0 and `skipped` 1.
+    """
+
+    adapter_id: str
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+
+
+class OptimResult(msgspec.Struct, kw_only=True, tag="optim"):
+    """Metrics always hold `grad_norm`, the global norm before clipping."""
+
+    metrics: dict[str, float]
+    step: int
+
+
+class SampleRequest(msgspec.Struct, kw_only=True):
+    """A prompt to continue and/or to score, from a snapshot or (sampler_id None) the base model.
+
+    Stops: the token that completes a stop is part of the answer. `stop_at_eos` is the protocol's
+    default; `stop=[]` is `stop_at_eos=False` with both lists empty. `max_tokens=None` runs to the
+    end of the context. `seed` makes sample i a function of (seed, i), whatever else runs.
+    """
+
+    request_id: str
+    model: str
+    tokens: IntArray
+    sampler_id: str | None = None
+    num_samples: int = 1
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_k: int = -1
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    stop_at_eos: bool = True
+    prompt_logprobs: bool = False
+    prompt_logprobs_last_n: int | None = None
+    topk_prompt_logprobs: int = 0
+    topk_sample_logprobs: int = 0
+    target_prompt_logprobs: IntArray | None = None  # [len(prompt) - 1, K], -1 = skip
+    prompt_alt_tokens_k: int = 0
+
+
+class TopK(msgspec.Struct, kw_only=True):
+    """`token_ids` and `logprobs` of shape [rows, k]; an empty cell is id 0, logprob -99999."""
+
+    token_ids: IntArray
+    logprobs: FloatArray
+
+
+class SampledSequence(msgspec.Struct, kw_only=True):
+    """One continuation. `logprobs` are of the tempered distribution, before top_k and top_p.
+
+    At temperature 0 (greedy) they are of the untempered one.
+    """
+
+    tokens: IntArray
+    logprobs: FloatArray
+    stop_reason: Literal["stop", "length"]
+    topk: TopK | None = None
+
+
+class SampleResult(msgspec.Struct, kw_only=True):
+    """What one request got. With `error` set the other fields are empty.
+
+    Prompt scores are of the untempered distribution. `prompt_logprobs` has len(prompt) entries,
+    the first NaN, and NaN before the asked-for suffix; `topk_prompt` has as many rows, empty
+    cells where nothing was scored. `target_prompt_logprobs` is [len(prompt) - 1, K], 0 where -1
+    was asked. `prompt_alt` is [len(prompt) - 1, k]: independent draws at the request's
+    temperature, with their logprobs under that tempered distribution.
+    """
+
+    request_id: str
+    sequences: list[SampledSequence] = msgspec.field(default_factory=list)
+    prompt_logprobs: FloatArray | None = None
+    topk_prompt: TopK | None = None
+    target_prompt_logprobs: FloatArray | None = None
+    prompt_alt: TopK | None = None
+    prompt_cache_hit_tokens: int = 0
+    error: RequestError | None = None
+
+
+class SamplingProgress(msgspec.Struct, kw_only=True):
+    """What a spell of sampling brought, and how much is left to do."""
+
+    finished: list[SampleResult]
+    running: int  # sequences being decoded
+    waiting: int  # requests not yet begun
+
+
+class Engine(Protocol):
+    """A compute engine: base models, adapters on them, training steps, and sampling."""
+
+    def models(self) -> list[ModelInfo]:
+        """The base models this engine holds."""
+        ...
+
+    def adapters(self) -> list[AdapterInfo]:
+        """The adapters in memory, by creation."""
+        ...
+
+    def create_adapter(self, adapter_id: str, model: str, spec: LoraSpec) -> AdapterInfo:
+        """A fresh adapter that does not change the base model until it is trained."""
+        ...
+
+    def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
+        """The size in bytes of the PEFT folder written, whole or not at all, at `folder`.
+
+        A folder already there is replaced.
+        """
+        ...
+
+    def load_adapter(
+        self, adapter_id: str, model: str, folder: Path, scope: StateScope = "weights"
+    ) -> AdapterInfo:
+        """The adapter as the folder has it: created, or replaced if it is in memory."""
+        ...
+
+    def unload_adapter(self, adapter_id: str) -> None:
+        """Frees the adapter; unknown ids are fine. Snapshots taken from it live on."""
+        ...
+
+    def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
+        """One answer per request, in order, computed together."""
+        ...
+
+    def optim_step(self, batch: list[OptimRequest]) -> list[OptimResult | RequestError]:
+        """One answer per request, in order. Pending gradients are used up."""
+        ...
+
+    def snapshot(self, adapter_id: str, sampler_id: str) -> None:
+        """A copy of the adapter's weights to sample from, untouched by later training."""
+        ...
+
+    def load_sampler(self, sampler_id: str, model: str, folder: Path) -> None:
+        """A sampler made from a saved adapter folder."""
+        ...
+
+    def unload_sampler(self, sampler_id: str) -> None:
+        """Frees the sampler once its running requests end; unknown ids are fine."""
+        ...
+
+    def submit_sample(self, request: SampleRequest) -> None:
+        """Queues the request after checking it; its result comes out of `step_sampling`.
+
+        Raises:
+            EngineUserError: the request is wrong; nothing was queued.
+        """
+        ...
+
+    def cancel_sample(self, request_id: str) -> None:
+        """Drops the request at the next step; it then gives no result. Unknown ids are fine."""
+        ...
+
+    def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
+        """Runs sampling until something finishes or about `budget_s` has passed."""
+        ...
+
+    def check_fits(self, request: TrainRequest | SampleRequest) -> None:
+        """Returns if the request is valid and can be served within the engine's memory.
+
+        Raises:
+            EngineUserError: it is wrong, or too large; the message says by how much.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees everything; the engine is of no use afterwards."""
+        ...

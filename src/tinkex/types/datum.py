@@ -1,0 +1,132 @@
+"""Datum: one training example, an input and the tensors its loss is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tinkex.errors import ValidationError
+from tinkex.types.model_input import ModelInput
+from tinkex.types.tensor import TensorData, TensorDtype
+
+LIST_DTYPES: dict[str, TensorDtype] = {
+    "target_tokens": "int64",
+    "weights": "float32",
+    "advantages": "float32",
+    "logprobs": "float32",
+    "clip_low_threshold": "float32",
+    "clip_high_threshold": "float32",
+    "sequence_ratio_mask": "float32",
+}
+"""Loss inputs that may be given as plain lists, and what the numbers become."""
+
+SPARSE_KEYS = ("target_tokens", "weights")
+"""Loss inputs that travel in CSR form when they are 2-D torch tensors and that is smaller."""
+
+
+class PromptProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Positions that come from the prompt of a recorded sequence."""
+
+    sequence_id: str
+    offset: int = 0
+    length: int
+
+
+class SampledProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Positions that were sampled as part of a recorded sequence."""
+
+    sequence_id: str
+    offset: int = 0
+    length: int
+
+
+ProvenanceSpans = Sequence[PromptProvenanceSpan | SampledProvenanceSpan]
+
+
+class Datum(msgspec.Struct, frozen=True):
+    """One training example.
+
+    Position i of `model_input` predicts `target_tokens[i]`: shift by one before you build it.
+
+    >>> datum = Datum(ModelInput.from_ints([1, 2]), {"target_tokens": [2, 3], "weights": [0, 1]})
+    >>> datum.loss_fn_inputs["weights"].dtype
+    'float32'
+
+    Raises:
+        ValidationError: a plain list stands under a key whose dtype is not known.
+    """
+
+    model_input: ModelInput
+    loss_fn_inputs: Mapping[str, Any] = {}
+    model_input_spans: ProvenanceSpans | None = None
+    loss_fn_input_spans: ProvenanceSpans | None = None
+
+    def __post_init__(self) -> None:
+        converted = {key: _to_tensor(key, value) for key, value in self.loss_fn_inputs.items()}
+        msgspec.structs.force_setattr(self, "loss_fn_inputs", converted)
+
+    def with_provenance(
+        self,
+        *,
+        model_input: ProvenanceSpans | None = None,
+        loss_fn_inputs: ProvenanceSpans | None = None,
+    ) -> Datum:
+        """The same example, saying which recorded sequence each position comes from.
+
+        Raises:
+            ValidationError: the spans do not cover exactly the positions they describe.
+        """
+        if model_input is not None:
+            _check_tiling("model_input", model_input, self.model_input.length)
+        if loss_fn_inputs is not None:
+            targets = self.loss_fn_inputs.get("target_tokens")
+            if targets is not None:
+                _check_tiling("loss_fn_inputs", loss_fn_inputs, len(targets))
+        return Datum(self.model_input, self.loss_fn_inputs, model_input, loss_fn_inputs)
+
+    @property
+    def size_bytes(self) -> int:
+        """The estimate by which requests are cut into chunks."""
+        return _input_bytes(self.model_input) + sum(
+            tensor.size_bytes for tensor in self.loss_fn_inputs.values()
+        )
+
+
+def _to_tensor(key: str, value: Any) -> TensorData:
+    if isinstance(value, TensorData):
+        return value
+    if hasattr(value, "detach"):
+        is_matrix = key in SPARSE_KEYS and value.dim() == 2
+        return TensorData.from_torch_sparse(value) if is_matrix else TensorData.from_torch(value)
+    if hasattr(value, "__array__"):
+        return TensorData.from_numpy(value)
+    if key not in LIST_DTYPES:
+        raise ValidationError(
+            f"loss_fn_inputs[{key!r}] is a plain list, and its dtype is not known.",
+            hint=f"Give a TensorData, or use one of {', '.join(sorted(LIST_DTYPES))}.",
+        )
+    try:
+        tensor = TensorData(value, LIST_DTYPES[key])
+    except ValidationError as error:
+        raise ValidationError(f"loss_fn_inputs[{key!r}]: {error.message}") from error
+    if tensor.shape is None:
+        tensor.shape = [tensor.num_values]
+    return tensor
+
+
+def _check_tiling(name: str, spans: ProvenanceSpans, length: int) -> None:
+    covered = sum(span.length for span in spans)
+    if covered != length or any(span.length <= 0 or span.offset < 0 for span in spans):
+        raise ValidationError(
+            f"The {name} spans must tile its {length} positions exactly; they cover {covered}."
+        )
+
+
+def _input_bytes(model_input: ModelInput) -> int:
+    total = 0
+    for chunk in model_input.chunks:
+        for name in ("raw", "data", "dmel", "location"):
+            total += len(getattr(chunk, name, b""))
+    return total

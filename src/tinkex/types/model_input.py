@@ -1,0 +1,248 @@
+"""ModelInput: what a model reads, as a list of chunks (text tokens, images, audio).
+
+Token ids are kept as int32 bytes, the form in which training requests carry them: one check when
+the chunk is made, none afterwards. Knows nothing of tokenizers beyond calling `encode`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import msgspec
+
+from tinkex.errors import TokenizerError, ValidationError
+
+ImageFormat = Literal["png", "jpeg"]
+_IMAGE_FORMATS = ("png", "jpeg")
+
+
+class Tokenizer(Protocol):
+    """Anything that turns text into token ids and back."""
+
+    def encode(self, text: str) -> Any: ...
+
+    def decode(self, token_ids: list[int]) -> str: ...
+
+
+class EncodedTextChunk:
+    """A run of token ids.
+
+    >>> EncodedTextChunk(tokens=[1, 2, 3]).length
+    3
+    """
+
+    __slots__ = ("_raw",)
+    type: ClassVar[Literal["encoded_text"]] = "encoded_text"
+
+    def __init__(
+        self, tokens: Iterable[int] = (), type: Literal["encoded_text"] = "encoded_text"
+    ) -> None:
+        ids = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+        try:
+            values = array("i", ids)
+        except (TypeError, OverflowError) as error:
+            raise ValidationError(
+                f"Token ids must be integers that fit 32 bits: {error}."
+            ) from error
+        if values and min(values) < 0:
+            raise ValidationError(f"Token ids cannot be negative, got {min(values)}.")
+        self._raw = values.tobytes()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """The chunk whose tokens are the little-endian int32 values in `raw`."""
+        if len(raw) % 4:
+            raise ValidationError(f"{len(raw)} bytes are no whole number of int32 token ids.")
+        chunk = cls.__new__(cls)
+        chunk._raw = bytes(raw)
+        return chunk
+
+    @property
+    def raw(self) -> bytes:
+        """The token ids as little-endian int32 bytes."""
+        return self._raw
+
+    @property
+    def tokens(self) -> list[int]:
+        """The token ids."""
+        values = array("i")
+        values.frombytes(self._raw)
+        return values.tolist()
+
+    @property
+    def length(self) -> int:
+        """How many positions of context the chunk takes."""
+        return len(self._raw) // 4
+
+    def __eq__(self, other: object) -> bool:
+        return self._raw == other._raw if isinstance(other, EncodedTextChunk) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._raw)
+
+    def __repr__(self) -> str:
+        return f"EncodedTextChunk(tokens={self.tokens})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EncodedTextChunk.from_bytes, (self._raw,)
+
+
+class _MediaChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """What the chunks that are not text share."""
+
+    def _require_length(self, expected_tokens: int | None) -> int:
+        if expected_tokens is None:
+            raise ValidationError(
+                f"The length of {type(self).__name__} is known only with expected_tokens.",
+                hint="Pass expected_tokens= when you make the chunk.",
+            )
+        return expected_tokens
+
+
+class ImageChunk(_MediaChunk, frozen=True, kw_only=True, tag_field="type", tag="image"):
+    """An image's file content."""
+
+    data: bytes
+    format: ImageFormat
+    expected_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_format(self.format)
+
+    @property
+    def length(self) -> int:
+        """How many positions of context the image is expected to take."""
+        return self._require_length(self.expected_tokens)
+
+
+class ImageAssetPointerChunk(
+    _MediaChunk, frozen=True, kw_only=True, tag_field="type", tag="image_asset_pointer"
+):
+    """An image the server already has or can fetch; for sampling only."""
+
+    location: str
+    format: ImageFormat
+    expected_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_format(self.format)
+
+    @property
+    def length(self) -> int:
+        """How many positions of context the image is expected to take."""
+        return self._require_length(self.expected_tokens)
+
+
+class DmelChunk(_MediaChunk, frozen=True, kw_only=True, tag_field="type", tag="dmel"):
+    """Audio as a serialised mel-spectrogram tensor."""
+
+    dmel: bytes
+
+    @property
+    def length(self) -> int:
+        """How many positions of context the audio takes: the tensor's first dimension."""
+        return _tensor_container_rows(self.dmel)
+
+
+def _check_format(name: str) -> None:
+    if name not in _IMAGE_FORMATS:
+        raise ValidationError(f"format={name!r} is not one of {', '.join(_IMAGE_FORMATS)}.")
+
+
+def _tensor_container_rows(raw: bytes) -> int:
+    """The first dimension named in a tensor container's header.
+
+    Header: an optional byte 254 (constant marker), a dtype byte 0-7, then varints: ndim, dims.
+    """
+    at = 1 if raw[:1] == b"\xfe" else 0
+    if len(raw) <= at or raw[at] > 7:
+        raise ValidationError("The dmel bytes do not begin with a tensor header.")
+    ndim, at = _read_varint(raw, at + 1)
+    return _read_varint(raw, at)[0] if ndim else 0
+
+
+def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(raw) and shift < 64:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValidationError("The dmel bytes end inside the tensor header.")
+
+
+ModelInputChunk = EncodedTextChunk | ImageChunk | ImageAssetPointerChunk | DmelChunk
+
+
+class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model reads.
+
+    >>> ModelInput.from_ints([1, 2]).append_int(3).to_ints()
+    [1, 2, 3]
+    """
+
+    chunks: list[ModelInputChunk]
+
+    def __post_init__(self) -> None:
+        for chunk in self.chunks:
+            if not isinstance(chunk, ModelInputChunk):
+                raise ValidationError(
+                    f"A ModelInput is made of chunks, not of {type(chunk).__name__}.",
+                    hint="For token ids use ModelInput.from_ints([...]).",
+                )
+
+    @classmethod
+    def from_ints(cls, tokens: Iterable[int]) -> Self:
+        """The input made of these token ids."""
+        return cls(chunks=[EncodedTextChunk(tokens=tokens)])
+
+    @classmethod
+    def from_text(cls, text: str, tokenizer: Tokenizer) -> Self:
+        """The input made of a text's tokens.
+
+        Raises:
+            TokenizerError: the tokenizer could not encode the text; its message says why.
+        """
+        try:
+            encoded = tokenizer.encode(text)
+        except Exception as error:
+            raise TokenizerError(f"The tokenizer could not encode the text: {error}") from error
+        return cls.from_ints(getattr(encoded, "ids", encoded))
+
+    @classmethod
+    def empty(cls) -> Self:
+        """The input with nothing in it."""
+        return cls(chunks=[])
+
+    @property
+    def length(self) -> int:
+        """How many positions of context the input takes."""
+        return sum(chunk.length for chunk in self.chunks)
+
+    def append(self, chunk: ModelInputChunk) -> ModelInput:
+        """A new input with one more chunk at the end."""
+        return ModelInput(chunks=[*self.chunks, chunk])
+
+    def append_int(self, token: int) -> ModelInput:
+        """A new input with one more token at the end."""
+        return self.append(EncodedTextChunk(tokens=[token]))
+
+    def to_ints(self) -> list[int]:
+        """All token ids in order.
+
+        Raises:
+            ValidationError: the input holds images or audio, which have no token ids.
+        """
+        return [token for tokens in self._text_tokens() for token in tokens]
+
+    def _text_tokens(self) -> Sequence[list[int]]:
+        for chunk in self.chunks:
+            if not isinstance(chunk, EncodedTextChunk):
+                raise ValidationError(
+                    f"A {type(chunk).__name__} has no token ids; to_ints works on text alone."
+                )
+        return [chunk.tokens for chunk in self.chunks if isinstance(chunk, EncodedTextChunk)]

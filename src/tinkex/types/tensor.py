@@ -1,0 +1,337 @@
+"""TensorData: a small array of int64 or float32, as the protocol carries it.
+
+The numbers are kept as little-endian bytes, so that encoding a request copies memory instead of
+walking lists, and so that a value handed to a request cannot change under it. Knows numpy and torch
+only when it is given, or asked for, one of their arrays; neither is imported before that.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+from tinkex.errors import ValidationError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+TensorDtype = Literal["int64", "float32"]
+
+_TYPECODES: dict[str, Literal["q", "f"]] = {"int64": "q", "float32": "f"}
+ITEM_BYTES: dict[str, int] = {"int64": 8, "float32": 4}
+
+
+class TensorData:
+    """An immutable int64 or float32 array, dense or CSR-sparse.
+
+    >>> TensorData([[1, 2], [3, 4]], "int64").tolist()
+    [[1, 2], [3, 4]]
+    >>> TensorData([0.5, 1.0]).dtype
+    'float32'
+
+    Raises:
+        ValidationError: the values do not fit the dtype, or the shape does not fit the values.
+    """
+
+    __slots__ = ("_raw", "dtype", "shape", "sparse_col_indices", "sparse_crow_indices")
+
+    dtype: TensorDtype
+    shape: list[int] | None
+    sparse_crow_indices: list[int] | None
+    sparse_col_indices: list[int] | None
+
+    def __init__(
+        self,
+        data: Any,
+        dtype: TensorDtype | None = None,
+        shape: Sequence[int] | None = None,
+        sparse_crow_indices: Sequence[int] | None = None,
+        sparse_col_indices: Sequence[int] | None = None,
+    ) -> None:
+        if hasattr(data, "__array__") or hasattr(data, "detach"):
+            raw, found_dtype, found_shape = _from_array(data)
+        else:
+            raw, found_dtype, found_shape = _from_sequence(data, dtype)
+        if dtype is not None and dtype != found_dtype:
+            raise ValidationError(
+                f"dtype={dtype!r} was asked for, but the values are {found_dtype}."
+            )
+        self._set(raw, found_dtype, list(shape) if shape is not None else found_shape)
+        self._set_sparse(sparse_crow_indices, sparse_col_indices)
+        self._check_size()
+
+    def _set(self, raw: bytes, dtype: TensorDtype, shape: list[int] | None) -> None:
+        self._raw = raw
+        self.dtype = dtype
+        self.shape = shape
+        self.sparse_crow_indices = None
+        self.sparse_col_indices = None
+
+    def _set_sparse(self, crow: Sequence[int] | None, col: Sequence[int] | None) -> None:
+        if (crow is None) != (col is None):
+            raise ValidationError(
+                "A sparse tensor needs both sparse_crow_indices and sparse_col_indices."
+            )
+        if crow is not None and col is not None:
+            self.sparse_crow_indices = [int(i) for i in crow]
+            self.sparse_col_indices = [int(i) for i in col]
+
+    def _check_size(self) -> None:
+        if self.is_sparse:
+            self._check_sparse()
+        elif self.shape is not None and (
+            any(n < 0 for n in self.shape) or math.prod(self.shape) != self.num_values
+        ):
+            raise ValidationError(f"shape={self.shape} does not fit {self.num_values} values.")
+
+    def _check_sparse(self) -> None:
+        crow, col, shape = self.sparse_crow_indices, self.sparse_col_indices, self.shape
+        assert crow is not None
+        assert col is not None
+        if shape is None or len(shape) != 2 or min(shape) < 0:
+            raise ValidationError(f"A sparse tensor needs a 2-D shape, not {shape}.")
+        rows, cols = shape
+        if len(crow) != rows + 1 or crow[0] != 0 or crow[-1] != len(col):
+            raise ValidationError(
+                f"sparse_crow_indices must run from 0 to {len(col)} in {rows + 1} steps, "
+                f"got {len(crow)} ending in {crow[-1] if crow else None}."
+            )
+        if any(a > b for a, b in pairwise(crow)):
+            raise ValidationError("sparse_crow_indices must never decrease.")
+        if len(col) != self.num_values or any(not 0 <= c < cols for c in col):
+            raise ValidationError(
+                f"sparse_col_indices must name a column below {cols} for each of the "
+                f"{self.num_values} values."
+            )
+
+    @classmethod
+    def from_bytes(
+        cls,
+        raw: bytes,
+        dtype: TensorDtype,
+        shape: Sequence[int] | None = None,
+        sparse_crow_indices: Sequence[int] | None = None,
+        sparse_col_indices: Sequence[int] | None = None,
+    ) -> TensorData:
+        """The tensor whose little-endian values are `raw`."""
+        if dtype not in ITEM_BYTES or len(raw) % ITEM_BYTES[dtype]:
+            raise ValidationError(f"{len(raw)} bytes are no whole number of {dtype} values.")
+        tensor = cls.__new__(cls)
+        tensor._set(bytes(raw), dtype, list(shape) if shape is not None else None)
+        tensor._set_sparse(sparse_crow_indices, sparse_col_indices)
+        tensor._check_size()
+        return tensor
+
+    @classmethod
+    def from_numpy(cls, values: NDArray[Any]) -> TensorData:
+        """The tensor with a numpy array's values: floats as float32, signed integers as int64."""
+        return cls(values)
+
+    @classmethod
+    def from_torch(cls, values: torch.Tensor) -> TensorData:
+        """The tensor with a torch tensor's values, from any device; bfloat16 is widened."""
+        return cls(values)
+
+    @classmethod
+    def from_torch_sparse(cls, values: torch.Tensor) -> TensorData:
+        """The CSR form of a 2-D torch tensor, or the dense form where that is smaller."""
+        dense = cls(values)
+        return dense.to_sparse() if dense.is_smaller_sparse else dense
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the values are in CSR form."""
+        return self.sparse_crow_indices is not None
+
+    @property
+    def raw(self) -> bytes:
+        """The values as little-endian bytes, in the order of `data`."""
+        return self._raw
+
+    @property
+    def num_values(self) -> int:
+        """How many values are stored (for CSR: the listed ones)."""
+        return len(self._raw) // ITEM_BYTES[self.dtype]
+
+    @property
+    def size_bytes(self) -> int:
+        """What the tensor weighs on the wire: values, and eight bytes for each index."""
+        indices = len(self.sparse_crow_indices or ()) + len(self.sparse_col_indices or ())
+        return len(self._raw) + 8 * indices
+
+    @property
+    def data(self) -> list[Any]:
+        """The stored values as a flat list."""
+        return _unpack(self._raw, self.dtype)
+
+    @property
+    def is_smaller_sparse(self) -> bool:
+        """Whether a dense 2-D tensor would have fewer numbers to send in CSR form."""
+        if self.is_sparse or self.shape is None or len(self.shape) != 2:
+            return False
+        rows, cols = self.shape
+        nonzero = sum(1 for value in self.data if value)
+        return rows + 1 + 2 * nonzero < rows * cols
+
+    def to_sparse(self) -> TensorData:
+        """The same 2-D values in CSR form, zeros left out."""
+        if self.is_sparse:
+            return self
+        if self.shape is None or len(self.shape) != 2:
+            raise ValidationError(f"Only a 2-D tensor has a CSR form, not shape={self.shape}.")
+        rows, cols = self.shape
+        flat, values, crow, col = self.data, [], [0], []
+        for row in range(rows):
+            for column, value in enumerate(flat[row * cols : (row + 1) * cols]):
+                if value:
+                    values.append(value)
+                    col.append(column)
+            crow.append(len(values))
+        raw = array(_TYPECODES[self.dtype], values).tobytes()
+        return TensorData.from_bytes(raw, self.dtype, [rows, cols], crow, col)
+
+    def to_dense(self, fill: float = 0) -> TensorData:
+        """The same values with every unlisted cell written out as `fill`."""
+        if not self.is_sparse:
+            return self
+        assert self.shape is not None
+        assert self.sparse_crow_indices is not None
+        assert self.sparse_col_indices is not None
+        rows, cols = self.shape
+        flat, listed = [fill] * (rows * cols), self.data
+        for row in range(rows):
+            for at in range(self.sparse_crow_indices[row], self.sparse_crow_indices[row + 1]):
+                flat[row * cols + self.sparse_col_indices[at]] = listed[at]
+        return TensorData.from_bytes(_pack(flat, self.dtype), self.dtype, [rows, cols])
+
+    def tolist(self) -> list[Any]:
+        """The values as lists nested like the shape (dense, even for CSR)."""
+        if self.is_sparse:
+            return self.to_dense().tolist()
+        if self.shape is None or len(self.shape) < 2:
+            return self.data
+        return _nest(self.data, self.shape)
+
+    def to_numpy(self) -> NDArray[Any]:
+        """The values as a numpy array of this dtype and shape (dense, even for CSR)."""
+        import numpy as np
+
+        if self.is_sparse:
+            return self.to_dense().to_numpy()
+        flat: np.ndarray[Any, Any] = np.frombuffer(self._raw, dtype=f"<{_NUMPY_CODES[self.dtype]}")
+        return flat.copy() if self.shape is None else flat.reshape(self.shape).copy()
+
+    def to_torch(self) -> torch.Tensor:
+        """The values as a torch tensor of this dtype and shape (dense, even for CSR)."""
+        import torch
+
+        return torch.from_numpy(self.to_numpy())
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else self.num_values
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorData):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self._raw))
+
+    def __repr__(self) -> str:
+        shown = self.data if self.num_values <= 8 else [*self.data[:8], ...]
+        kind = ", sparse" if self.is_sparse else ""
+        return f"TensorData({shown}, {self.dtype!r}, shape={self.shape}{kind})"
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        for name, value in zip(self.__slots__, state, strict=True):
+            setattr(self, name, value)
+
+
+_NUMPY_CODES: dict[str, str] = {"int64": "i8", "float32": "f4"}
+
+
+def _pack(values: Sequence[Any], dtype: TensorDtype) -> bytes:
+    try:
+        return array(_TYPECODES[dtype], values).tobytes()
+    except (TypeError, OverflowError) as error:
+        raise ValidationError(f"These values cannot be written as {dtype}: {error}.") from error
+
+
+def _unpack(raw: bytes, dtype: TensorDtype) -> list[Any]:
+    values = array(_TYPECODES[dtype])
+    values.frombytes(raw)
+    return values.tolist()
+
+
+def _from_sequence(
+    values: Any, dtype: TensorDtype | None
+) -> tuple[bytes, TensorDtype, list[int] | None]:
+    """Bytes, dtype and shape of numbers in (possibly nested) sequences."""
+    if dtype is not None and dtype not in ITEM_BYTES:
+        raise ValidationError(f"dtype={dtype!r} is not one of 'int64', 'float32'.")
+    flat, shape = _flatten(values)
+    chosen: TensorDtype = dtype or (
+        "float32" if any(isinstance(v, float) for v in flat) else "int64"
+    )
+    return _pack(flat, chosen), chosen, shape
+
+
+def _flatten(values: Any) -> tuple[Sequence[Any], list[int] | None]:
+    """Flat values, and the shape if they were nested; a flat list has no shape of its own."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise ValidationError(
+            f"A tensor is made of a sequence of numbers, not {type(values).__name__}."
+        )
+    shape: list[int] = []
+    while len(values) and hasattr(values[0], "__len__"):
+        width = len(values[0])
+        if any(not hasattr(row, "__len__") or len(row) != width for row in values):
+            raise ValidationError("The rows of a tensor must all have the same length.")
+        shape.append(len(values))
+        values = [item for row in values for item in row]
+        if not values:
+            return values, [*shape, width]
+    if not shape:
+        return values, None
+    inner = len(values) // math.prod(shape)
+    return values, [*shape, inner]
+
+
+def _from_array(values: Any) -> tuple[bytes, TensorDtype, list[int]]:
+    """Bytes, dtype and shape of a numpy or torch array."""
+    import numpy as np
+
+    if hasattr(values, "detach"):
+        values = values.detach().to("cpu")
+        if values.layout.__repr__() == "torch.sparse_csr":
+            values = values.to_dense()
+        if "bfloat16" in str(values.dtype):
+            values = values.float()
+        values = values.numpy()
+    found = np.asarray(values)
+    if found.dtype.kind == "f" or found.dtype.name == "bfloat16":
+        dtype: TensorDtype = "float32"
+    elif found.dtype.kind == "i":
+        dtype = "int64"
+    else:
+        raise ValidationError(
+            f"dtype {found.dtype} has no place in the protocol; use signed integers or floats."
+        )
+    converted = np.ascontiguousarray(found, dtype=f"<{_NUMPY_CODES[dtype]}")
+    return converted.tobytes(), dtype, list(found.shape)
+
+
+def _nest(flat: list[Any], shape: Sequence[int]) -> list[Any]:
+    if len(shape) == 1:
+        return flat
+    step = math.prod(shape[1:])
+    return [_nest(flat[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]

@@ -1,0 +1,198 @@
+"""What is asked of a trainer, and what it answers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import msgspec
+
+from tinkex.errors import ValidationError
+from tinkex.types.tensor import TensorData
+
+ModelID = str
+RequestID = str
+LossFnType = Literal[
+    "cross_entropy",
+    "importance_sampling",
+    "ppo",
+    "cispo",
+    "dro",
+    "gspo",
+    "stable_reinforce",
+    "custom",
+]
+LossFnOutput = dict[str, TensorData]
+
+
+class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Which layers get an adapter, and of what rank.
+
+    Raises:
+        ValidationError: the rank is not positive, or nothing would be trained.
+    """
+
+    rank: int = 32
+    seed: int | None = None
+    train_unembed: bool = True
+    train_mlp: bool = True
+    train_attn: bool = True
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValidationError(f"rank={self.rank} must be at least 1.")
+        if not (self.train_unembed or self.train_mlp or self.train_attn):
+            raise ValidationError(
+                "Nothing would be trained: train_mlp, train_attn and train_unembed are all False.",
+                hint="Switch at least one of them on.",
+            )
+
+
+class AdamParams(msgspec.Struct, frozen=True, kw_only=True):
+    """One AdamW step; `grad_clip_norm=0` means no clipping, weight decay is decoupled.
+
+    Raises:
+        ValidationError: a value lies outside its range.
+    """
+
+    learning_rate: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-12
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "eps", "weight_decay", "grad_clip_norm"):
+            _require_at_least_zero(name, getattr(self, name))
+        for name in ("beta1", "beta2"):
+            _require_beta(name, getattr(self, name))
+
+
+class DimuonParams(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="dimuon"):
+    """One step of the hosted service's dimuon optimizer.
+
+    Raises:
+        ValidationError: a value lies outside its range.
+    """
+
+    learning_rate: float
+    grad_clip_norm: float = 0.0
+    beta1: float = 0.9
+
+    def __post_init__(self) -> None:
+        _require_at_least_zero("learning_rate", self.learning_rate)
+        _require_at_least_zero("grad_clip_norm", self.grad_clip_norm)
+        _require_beta("beta1", self.beta1)
+
+
+OptimParams = AdamParams | DimuonParams
+
+
+class AdamOptimizerConfig(msgspec.Struct, frozen=True, tag_field="type", tag="adamw"):
+    """The model's optimizer is AdamW."""
+
+
+class DimuonOptimizerConfig(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="dimuon"
+):
+    """The model's optimizer is dimuon."""
+
+    version: int = 1
+
+
+OptimizerConfig = AdamOptimizerConfig | DimuonOptimizerConfig
+
+
+def _require_at_least_zero(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValidationError(f"{name}={value!r} must be a finite number, 0 or more.")
+
+
+def _require_beta(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ValidationError(f"{name}={value!r} must be at least 0 and below 1.")
+
+
+class ForwardBackwardOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """Per datum the loss function's outputs (always `logprobs`), and metrics of the whole batch."""
+
+    loss_fn_output_type: str
+    loss_fn_outputs: list[LossFnOutput]
+    metrics: dict[str, float] = {}
+
+
+class OptimStepResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the optimizer reports of one step."""
+
+    metrics: dict[str, float] | None = None
+
+
+class CreateModelResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A training model exists."""
+
+    model_id: ModelID
+
+
+class SaveWeightsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Training state was saved under `path`."""
+
+    path: str
+
+
+class SaveWeightsForSamplerResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights for sampling were saved: named ones have a path, ephemeral ones a session."""
+
+    path: str | None = None
+    sampling_session_id: str | None = None
+
+
+class SaveWeightsExternalResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights were exported under `path`."""
+
+    path: str
+    size_bytes: int | None = None
+
+
+class LoadWeightsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Saved weights were loaded."""
+
+    path: str | None = None
+    model_id: ModelID | None = None
+
+
+class CreateCustomLossResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """An uploaded loss function can be used by this id."""
+
+    loss_id: str
+
+
+class ModelData(msgspec.Struct, frozen=True, kw_only=True):
+    """Which base model it is, and which tokenizer belongs to it."""
+
+    arch: str | None = None
+    model_name: str | None = None
+    tokenizer_id: str | None = None
+
+
+class GetInfoResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server knows about a training model."""
+
+    model_data: ModelData
+    model_id: ModelID
+    is_lora: bool | None = None
+    lora_rank: int | None = None
+    model_name: str | None = None
+    optimizer_config: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "adamw"})
+
+
+class WeightsInfoResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What saved weights were trained with."""
+
+    base_model: str
+    is_lora: bool
+    lora_rank: int | None = None
+    train_unembed: bool | None = None
+    train_mlp: bool | None = None
+    train_attn: bool | None = None
+    optimizer_config: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "adamw"})
