@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -89,9 +89,8 @@ class Datum(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """The estimate by which requests are cut into chunks."""
-        return _input_bytes(self.model_input) + sum(
-            tensor.size_bytes for tensor in self.loss_fn_inputs.values()
-        )
+        tensors: Iterable[TensorData] = self.loss_fn_inputs.values()
+        return _input_bytes(self.model_input) + sum(tensor.size_bytes for tensor in tensors)
 
 
 def _to_tensor(key: str, value: Any) -> TensorData:

@@ -54,9 +54,10 @@ class TensorData:
         sparse_col_indices: Sequence[int] | None = None,
     ) -> None:
         if hasattr(data, "__array__") or hasattr(data, "detach"):
-            raw, found_dtype, found_shape = _from_array(data)
+            parts: tuple[bytes, TensorDtype, list[int] | None] = _from_array(data)
         else:
-            raw, found_dtype, found_shape = _from_sequence(data, dtype)
+            parts = _from_sequence(data, dtype)
+        raw, found_dtype, found_shape = parts
         if dtype is not None and dtype != found_dtype:
             raise ValidationError(
                 f"dtype={dtype!r} was asked for, but the values are {found_dtype}."
