@@ -206,7 +206,7 @@ class SampleResult(msgspec.Struct, kw_only=True):
     the first NaN, and NaN before the asked-for suffix; `topk_prompt` has as many rows, empty
     cells where nothing was scored. `target_prompt_logprobs` is [len(prompt) - 1, K], 0 where -1
     was asked. `prompt_alt` is [len(prompt) - 1, k]: independent draws at the request's
-    temperature, with their logprobs under that tempered distribution.
+    temperature, their logprobs untempered like the other prompt scores.
     """
 
     request_id: str

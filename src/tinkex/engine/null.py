@@ -1,0 +1,347 @@
+"""An engine without numerics: every number is a hash of what was asked, so it needs no torch.
+
+For load and fault tests of everything around an engine. It keeps the interface's promises that
+can be kept without a model: the same operations in the same order give the same numbers, state
+survives save and load, snapshots do not change, bad requests are refused with the real words.
+It does not know tokens' meaning, and its losses do not fall.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tinkex.engine.errors import EngineError, EngineUserError
+from tinkex.engine.folders import folder_size_bytes, write_folder
+from tinkex.engine.interface import (
+    AdapterInfo,
+    FloatArray,
+    LoraSpec,
+    ModelInfo,
+    OptimRequest,
+    OptimResult,
+    RequestError,
+    SampledSequence,
+    SampleRequest,
+    SampleResult,
+    SamplingProgress,
+    StateScope,
+    TopK,
+    TrainRequest,
+    TrainResult,
+)
+from tinkex.engine.sample_validation import check_sample, max_new_tokens
+from tinkex.engine.validation import check_lora, check_optim, check_train
+
+__all__ = ["NullEngine"]
+
+_MAX_NEW_TOKENS = 16  # what a request without max_tokens gets, so that load tests stay short
+
+
+class _State(msgspec.Struct, kw_only=True):
+    """All there is to a null adapter: digests in place of weights and gradients."""
+
+    model: str
+    spec: LoraSpec
+    weights: str
+    gradients: str = ""
+    pending_backwards: int = 0
+    step: int = 0
+
+
+class NullEngine:
+    """A deterministic stand-in for a real engine.
+
+    `delay_s` is slept in every forward_backward, optim_step and sampling spell that has work.
+    """
+
+    def __init__(
+        self,
+        models: tuple[str, ...] = ("null",),
+        *,
+        vocab_size: int = 256,
+        context_length: int = 32_768,
+        delay_s: float = 0.0,
+    ) -> None:
+        self._models = {name: _model_info(name, vocab_size, context_length) for name in models}
+        self._delay_s = delay_s
+        self._adapters: dict[str, _State] = {}
+        self._samplers: dict[str, tuple[str, str]] = {}
+        self._queue: OrderedDict[str, SampleRequest] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def models(self) -> list[ModelInfo]:
+        return list(self._models.values())
+
+    def adapters(self) -> list[AdapterInfo]:
+        with self._lock:
+            return [_info(adapter_id, state) for adapter_id, state in self._adapters.items()]
+
+    def create_adapter(self, adapter_id: str, model: str, spec: LoraSpec) -> AdapterInfo:
+        check_lora(spec, self._model(model))
+        with self._lock:
+            if adapter_id in self._adapters:
+                raise EngineUserError(
+                    f"Adapter {adapter_id!r} exists already. Unload it first.",
+                    code="adapter-exists",
+                    field="adapter_id",
+                    value=adapter_id,
+                )
+            weights = _digest("create", model, repr(spec))
+            state = self._adapters[adapter_id] = _State(model=model, spec=spec, weights=weights)
+            return _info(adapter_id, state)
+
+    def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
+        with self._lock:
+            state = _trimmed(self._adapter(adapter_id), scope)
+        write_folder(folder, {"null_adapter.json": msgspec.json.encode(state)})
+        return folder_size_bytes(folder)
+
+    def load_adapter(
+        self, adapter_id: str, model: str, folder: Path, scope: StateScope = "weights"
+    ) -> AdapterInfo:
+        state = _trimmed(_read_state(folder), scope)
+        if state.model != model:
+            raise EngineUserError(
+                f"{folder.name} was trained on {state.model!r}, not on {model!r}. "
+                "Load it onto the model it was trained on.",
+                code="wrong-base-model",
+                field="model",
+                value=model,
+            )
+        with self._lock:
+            self._adapters[adapter_id] = state
+            return _info(adapter_id, state)
+
+    def unload_adapter(self, adapter_id: str) -> None:
+        with self._lock:
+            self._adapters.pop(adapter_id, None)
+
+    def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
+        time.sleep(self._delay_s)
+        with self._lock:
+            return [self._train_one(request) for request in batch]
+
+    def optim_step(self, batch: list[OptimRequest]) -> list[OptimResult | RequestError]:
+        time.sleep(self._delay_s)
+        with self._lock:
+            return [self._optim_one(request) for request in batch]
+
+    def snapshot(self, adapter_id: str, sampler_id: str) -> None:
+        with self._lock:
+            state = self._adapter(adapter_id)
+            self._samplers[sampler_id] = (state.model, state.weights)
+
+    def load_sampler(self, sampler_id: str, model: str, folder: Path) -> None:
+        self._model(model)
+        with self._lock:
+            self._samplers[sampler_id] = (model, _read_state(folder).weights)
+
+    def unload_sampler(self, sampler_id: str) -> None:
+        with self._lock:
+            self._samplers.pop(sampler_id, None)
+
+    def submit_sample(self, request: SampleRequest) -> None:
+        self.check_fits(request)
+        with self._lock:
+            self._queue[request.request_id] = request
+
+    def cancel_sample(self, request_id: str) -> None:
+        with self._lock:
+            self._queue.pop(request_id, None)
+
+    def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
+        with self._lock:
+            taken = list(self._queue.values())
+            self._queue.clear()
+        if taken:
+            time.sleep(self._delay_s)
+        with self._lock:
+            finished = [self._sample_one(request) for request in taken]
+            return SamplingProgress(finished=finished, running=0, waiting=len(self._queue))
+
+    def check_fits(self, request: TrainRequest | SampleRequest) -> None:
+        if isinstance(request, TrainRequest):
+            check_train(request, self._model(self._adapter(request.adapter_id).model))
+            return
+        check_sample(request, self._model(request.model))
+        if request.sampler_id is not None and request.sampler_id not in self._samplers:
+            raise _unknown("sampler", request.sampler_id)
+
+    def close(self) -> None:
+        self._adapters.clear()
+        self._samplers.clear()
+
+    def _model(self, name: str) -> ModelInfo:
+        if name not in self._models:
+            raise _unknown("model", name)
+        return self._models[name]
+
+    def _adapter(self, adapter_id: str) -> _State:
+        if adapter_id not in self._adapters:
+            raise _unknown("adapter", adapter_id)
+        return self._adapters[adapter_id]
+
+    def _train_one(self, request: TrainRequest) -> TrainResult | RequestError:
+        try:
+            self.check_fits(request)
+        except EngineError as error:
+            return error.to_request_error()
+        state = self._adapter(request.adapter_id)
+        logprobs = [
+            _logprobs(state.weights, np.asarray(datum.inputs["target_tokens"]))
+            for datum in request.data
+        ]
+        if request.backward:
+            parts = [array.tobytes().hex() for array in logprobs]
+            state.gradients = _digest(state.gradients, request.loss_fn, *parts)
+            state.pending_backwards += 1
+        loss = -float(sum(array.sum() for array in logprobs))
+        num_tokens = sum(int(datum.tokens.size) for datum in request.data)
+        return TrainResult(logprobs=logprobs, metrics={"loss:sum": loss}, num_tokens=num_tokens)
+
+    def _optim_one(self, request: OptimRequest) -> OptimResult | RequestError:
+        try:
+            check_optim(request)
+            state = self._adapter(request.adapter_id)
+        except EngineError as error:
+            return error.to_request_error()
+        if state.pending_backwards == 0:
+            return OptimResult(metrics={"grad_norm": 0.0, "skipped": 1.0}, step=state.step)
+        numbers = repr(msgspec.structs.replace(request, adapter_id=""))
+        state.weights = _digest(state.weights, state.gradients, numbers)
+        norm = int(state.gradients[:8], 16) / 2**32
+        state.gradients, state.pending_backwards, state.step = "", 0, state.step + 1
+        return OptimResult(metrics={"grad_norm": norm}, step=state.step)
+
+    def _sample_one(self, request: SampleRequest) -> SampleResult:
+        info = self._models[request.model]
+        weights = "base"
+        if request.sampler_id is not None:
+            if request.sampler_id not in self._samplers:
+                error = _unknown("sampler", request.sampler_id).to_request_error()
+                return SampleResult(request_id=request.request_id, error=error)
+            weights = self._samplers[request.sampler_id][1]
+        count = min(max_new_tokens(request, info), request.max_tokens or _MAX_NEW_TOKENS)
+        result = SampleResult(
+            request_id=request.request_id,
+            sequences=[
+                _sequence(weights, request, i, count, info) for i in range(request.num_samples)
+            ],
+        )
+        _score_prompt(result, weights, request)
+        return result
+
+
+def _sequence(
+    weights: str, request: SampleRequest, index: int, count: int, info: ModelInfo
+) -> SampledSequence:
+    seed = _digest(weights, str(request.seed), str(index), request.tokens.tobytes().hex())
+    rng = np.random.default_rng(int(seed[:16], 16))
+    tokens = rng.integers(0, info.vocab_size, size=count, dtype=np.int32)
+    stops = set(request.stop_token_ids) | (
+        set(info.eos_token_ids) if request.stop_at_eos else set()
+    )
+    hits = np.flatnonzero(np.isin(tokens, sorted(stops)))
+    if hits.size:
+        tokens = tokens[: hits[0] + 1]
+    k = request.topk_sample_logprobs
+    return SampledSequence(
+        tokens=tokens,
+        logprobs=_logprobs(weights, tokens),
+        stop_reason="stop" if hits.size else "length",
+        topk=_topk(weights, tokens.size, k) if k else None,
+    )
+
+
+def _score_prompt(result: SampleResult, weights: str, request: SampleRequest) -> None:
+    rows = request.tokens.size - 1
+    if request.prompt_logprobs:
+        scores = _logprobs(weights, request.tokens)
+        first = request.tokens.size - (request.prompt_logprobs_last_n or rows)
+        scores[:first] = np.nan
+        result.prompt_logprobs = scores
+    if request.topk_prompt_logprobs:
+        result.topk_prompt = _topk(weights, rows + 1, request.topk_prompt_logprobs)
+        result.topk_prompt.logprobs[0] = -99999.0
+        result.topk_prompt.token_ids[0] = 0
+    if request.target_prompt_logprobs is not None:
+        targets = request.target_prompt_logprobs
+        result.target_prompt_logprobs = np.where(targets < 0, 0, _logprobs(weights, targets))
+    if request.prompt_alt_tokens_k:
+        result.prompt_alt = _topk(weights, rows, request.prompt_alt_tokens_k)
+
+
+def _topk(weights: str, rows: int, k: int) -> TopK:
+    ids = np.tile(np.arange(k, dtype=np.int32), (rows, 1))
+    return TopK(token_ids=ids, logprobs=-np.sort(-_logprobs(weights, ids), axis=1))
+
+
+def _logprobs(weights: str, tokens: np.ndarray) -> FloatArray:
+    """A number in (-8, 0] for each token, fixed by the weights, the token and its place."""
+    key = np.uint64(int(_digest(weights)[:15], 16))
+    place = np.arange(tokens.size, dtype=np.uint64).reshape(tokens.shape)
+    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= key + place * np.uint64(0xBF58476D1CE4E5B9)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    return (-(mixed >> np.uint64(40)).astype(np.float64) / 2**21).astype(np.float32)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+
+
+def _trimmed(state: _State, scope: StateScope) -> _State:
+    if scope == "all":
+        return msgspec.structs.replace(state)
+    kept_step = state.step if scope == "optimizer" else 0
+    return msgspec.structs.replace(state, gradients="", pending_backwards=0, step=kept_step)
+
+
+def _read_state(folder: Path) -> _State:
+    path = folder / "null_adapter.json"
+    if not path.is_file():
+        raise EngineUserError(
+            f"{folder.name} holds no saved adapter.", code="no-such-checkpoint", field="folder"
+        )
+    return msgspec.json.decode(path.read_bytes(), type=_State)
+
+
+def _info(adapter_id: str, state: _State) -> AdapterInfo:
+    return AdapterInfo(
+        adapter_id=adapter_id,
+        model=state.model,
+        spec=state.spec,
+        step=state.step,
+        pending_backwards=state.pending_backwards,
+    )
+
+
+def _unknown(what: str, name: str) -> EngineUserError:
+    return EngineUserError(
+        f"There is no {what} {name!r} in this engine.",
+        code=f"unknown-{what}",
+        field=what,
+        value=name,
+    )
+
+
+def _model_info(name: str, vocab_size: int, context_length: int) -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        path="",
+        arch="null",
+        context_length=context_length,
+        vocab_size=vocab_size,
+        hidden_size=1,
+        num_layers=1,
+        num_parameters=0,
+        eos_token_ids=(0,),
+        max_rank=512,
+    )
