@@ -40,13 +40,13 @@ class Histogram:
 class Snapshot:
     """All metrics at one moment.
 
-    `dropped_series` counts the names for which there was no room any more.
+    `dropped_updates` counts what was left out because there was no room for another name.
     """
 
     counters: dict[str, int]
     gauges: dict[str, float]
     histograms: dict[str, Histogram]
-    dropped_series: int
+    dropped_updates: int
 
 
 class Metrics:
@@ -137,7 +137,7 @@ class Metrics:
                 counters=dict(self._counters),
                 gauges=dict(self._gauges),
                 histograms={name: each.summary() for name, each in self._series.items()},
-                dropped_series=self._dropped,
+                dropped_updates=self._dropped,
             )
 
     def _on_event(
