@@ -27,6 +27,13 @@ T = TypeVar("T")
 
 DEFAULT_BASE_URL: Final = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+_OFFICIAL_ENV: Final = {
+    "api_key": "TINKER_API_KEY",
+    "base_url": "TINKER_BASE_URL",
+    "project_id": "TINKER_PROJECT_ID",
+    "tags": "TINKER_TAGS",
+    "log_level": "TINKER_LOG",
+}
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _KEY_HINT: Final = (
     "Set TINKER_API_KEY or pass api_key=; keys of the hosted service start with 'tml-' (or 'eyJ' "
@@ -48,26 +55,16 @@ class FieldInfo:
 class _Setting(Generic[T]):
     """A read-only attribute of Config: its default, how its value is read, and what it means."""
 
-    def __init__(
-        self,
-        default: T,
-        parse: Callable[[Any], T],
-        doc: str,
-        *,
-        type: str,
-        official_env: str | None = None,
-    ) -> None:
+    def __init__(self, type: str, default: T, parse: Callable[[Any], T], doc: str) -> None:
+        self.type = type
         self.default = default
         self.parse = parse
         self.doc = doc
-        self.type = type
-        self.official_env = official_env
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
-        self.env: tuple[str, ...] = (f"TINKEX_{name.upper()}",)
-        if self.official_env:
-            self.env += (self.official_env,)
+        official = (_OFFICIAL_ENV[name],) if name in _OFFICIAL_ENV else ()
+        self.env: tuple[str, ...] = (f"TINKEX_{name.upper()}", *official)
 
     @overload
     def __get__(self, config: None, owner: type) -> Self: ...
@@ -97,21 +94,15 @@ def _text(value: Any) -> str:
     return value.strip()
 
 
-def _optional_text(value: Any) -> str | None:
-    return _text(value)
-
-
 def _api_key(value: Any) -> str | None:
     """Checks a key; what it returns is a Secret, which the attribute reveals as a text."""
     secret = value if isinstance(value, Secret) else Secret(value)
-    if not _is_sendable_key(secret):
-        raise ValueError("printable ASCII without spaces or line breaks")
-    return cast("str | None", secret)
-
-
-def _is_sendable_key(secret: Secret) -> bool:
     text = secret.reveal()
-    return isinstance(text, str) and text.isascii() and text.isprintable() and " " not in text
+    if not (isinstance(text, str) and text and text.isascii() and text.isprintable()):
+        raise ValueError("printable ASCII and not empty")
+    if " " in text:
+        raise ValueError("one word, without spaces or line breaks")
+    return cast("str | None", secret)
 
 
 def _url(value: Any) -> str:
@@ -219,65 +210,33 @@ class Config:
     _values: dict[str, Any]
     _origins: dict[str, str]
 
-    api_key = _Setting[str | None](
-        None,
-        _api_key,
-        "The key sent with every request.",
-        type="str",
-        official_env="TINKER_API_KEY",
-    )
-    base_url = _Setting(
-        DEFAULT_BASE_URL, _url, "The server.", type="str", official_env="TINKER_BASE_URL"
-    )
-    project_id = _Setting[str | None](
-        None,
-        _optional_text,
-        "The project to which sessions belong.",
-        type="str",
-        official_env="TINKER_PROJECT_ID",
-    )
-    tags = _Setting[tuple[str, ...]](
-        (), _texts, "Tags given to each session.", type="list[str]", official_env="TINKER_TAGS"
-    )
+    api_key = _Setting[str | None]("str", None, _api_key, "The key sent with every request.")
+    base_url = _Setting("str", DEFAULT_BASE_URL, _url, "The server.")
+    project_id = _Setting[str | None]("str", None, _text, "The project to which sessions belong.")
+    tags = _Setting[tuple[str, ...]]("list[str]", (), _texts, "Tags given to each session.")
     user_metadata = _Setting[dict[str, str]](
-        {}, _text_map, "Your own notes, kept with each session.", type="dict[str, str]"
+        "dict[str, str]", {}, _text_map, "Your own notes, kept with each session."
     )
     default_headers = _Setting[dict[str, str]](
-        {}, _headers, "Headers added to every request.", type="dict[str, str]"
+        "dict[str, str]", {}, _headers, "Headers added to every request."
     )
-    timeout_s = _Setting(60.0, _seconds, "How long one request may take.", type="float")
-    connect_timeout_s = _Setting(5.0, _seconds, "How long connecting may take.", type="float")
-    poll_timeout_s = _Setting(
-        45.0, _seconds, "How long the server may hold one poll for a result.", type="float"
-    )
-    heartbeat_interval_s = _Setting(
-        10.0, _seconds, "Time between two signs of life of a session.", type="float"
-    )
+    timeout_s = _Setting("float", 60.0, _seconds, "How long one request may take.")
+    connect_timeout_s = _Setting("float", 5.0, _seconds, "How long connecting may take.")
+    poll_timeout_s = _Setting("float", 45.0, _seconds, "How long the server may hold one poll.")
+    heartbeat_interval_s = _Setting("float", 10.0, _seconds, "Time between signs of life.")
     max_retries = _Setting(
-        10,
-        _count_from(0),
-        "Retries of a training request or a poll; sampling has none.",
-        type="int",
+        "int", 10, _count_from(0), "Retries of a training request or a poll; sampling has none."
     )
-    retry_base_s = _Setting(
-        0.5, _seconds, "Wait before the first retry; it doubles with each.", type="float"
+    retry_budget_s = _Setting(
+        "float", 300.0, _seconds, "How long a training request is retried before it fails."
     )
-    retry_max_s = _Setting(10.0, _seconds, "Longest wait of our own between retries.", type="float")
-    max_retry_after_s = _Setting(
-        60.0, _seconds, "Longest wait the server may ask for with Retry-After.", type="float"
-    )
-    max_connections = _Setting(
-        100, _count_from(1), "Connections open at once to one server.", type="int"
-    )
-    max_samples_in_flight = _Setting(
-        2000, _count_from(1), "Sampling requests on their way at once.", type="int"
-    )
-    telemetry_to_server = _Setting(
-        False, _flag, "Whether events are sent to the server at all.", type="bool"
-    )
-    log_level = _Setting[str | None](
-        None, _level, f"One of {', '.join(LOG_LEVELS)}.", type="str", official_env="TINKER_LOG"
-    )
+    retry_base_s = _Setting("float", 0.5, _seconds, "First wait before a retry; it doubles.")
+    retry_max_s = _Setting("float", 10.0, _seconds, "Longest wait of our own before a retry.")
+    max_retry_after_s = _Setting("float", 60.0, _seconds, "Longest wait a server may ask for.")
+    max_connections = _Setting("int", 100, _count_from(1), "Connections open at once.")
+    max_samples_in_flight = _Setting("int", 2000, _count_from(1), "Samples on their way at once.")
+    telemetry_to_server = _Setting("bool", False, _flag, "Whether events go to the server at all.")
+    log_level = _Setting[str | None]("str", None, _level, f"One of {', '.join(LOG_LEVELS)}.")
 
     def __init__(
         self,
@@ -293,6 +252,7 @@ class Config:
         poll_timeout_s: float | None = None,
         heartbeat_interval_s: float | None = None,
         max_retries: int | None = None,
+        retry_budget_s: float | None = None,
         retry_base_s: float | None = None,
         retry_max_s: float | None = None,
         max_retry_after_s: float | None = None,
@@ -408,25 +368,17 @@ def normalize_base_url(url: str) -> str:
     Raises:
         ConfigError: no http(s) URL, or one with a user name, a query or a fragment.
     """
-    text = url.strip()
-    problem = None
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        parts, port, problem = SplitResult("", "", "", "", ""), None, "is not a URL"
-    scheme, host = parts.scheme.lower(), (parts.hostname or "").rstrip(".")
-    if problem is None:
-        problem = _url_problem(text, parts)
+    parts, problem = _split_url(url.strip())
     if problem:
         raise ConfigError(
-            f"base_url={_url_to_show(text)!r} {problem}.",
+            f"base_url={_url_to_show(url)!r} {problem}.",
             hint="Write it as https://host[:port][/path]; credentials go into api_key.",
         )
-    if ":" in host:
-        host = f"[{host}]"
-    suffix = "" if port is None or port == _DEFAULT_PORTS[scheme] else f":{port}"
-    return f"{scheme}://{host}{suffix}{parts.path.rstrip('/')}"
+    host = (parts.hostname or "").rstrip(".")
+    host = f"[{host}]" if ":" in host else host
+    is_default_port = parts.port in (None, _DEFAULT_PORTS[parts.scheme])
+    port = "" if is_default_port else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,15 +468,14 @@ def _parsed(setting: _Setting[Any], found: _Found, origin: str) -> Any:
     try:
         return setting.parse(found.value)
     except ConfigError as error:
-        raise ConfigError(f"{error.message} (from {origin})", hint=error.hint) from None
+        message, hint = f"{error.message[:-1]} (from {origin}).", error.hint
     except (ValueError, TypeError) as error:
-        wanted = str(error)
-    is_secret = setting.name in ("api_key", "default_headers")
-    shown = "" if is_secret else f"={_short(redact(found.value))}"
-    raise ConfigError(
-        f"{setting.name}{shown} (from {origin}) must be {wanted}.",
-        hint=_KEY_HINT if setting.name == "api_key" else setting.doc,
-    )
+        is_secret = setting.name in ("api_key", "default_headers")
+        shown = "" if is_secret else f"={_short(redact(found.value))}"
+        message = f"{setting.name}{shown} (from {origin}) must be {error}."
+        hint = _KEY_HINT if setting.name == "api_key" else setting.doc
+    # Raised out here so that the error drags no frame along in which the value is a local.
+    raise ConfigError(message, hint=hint)
 
 
 def _client_table(path: Path) -> dict[str, Any]:
@@ -567,16 +518,21 @@ def _home(environ: Mapping[str, str], *, is_real: bool) -> Path | None:
         return None
 
 
-def _url_problem(text: str, parts: SplitResult) -> str | None:
-    if parts.scheme.lower() not in _DEFAULT_PORTS:
-        return "does not begin with http:// or https://"
-    if not parts.hostname or not text.isprintable() or " " in text:
-        return "names no host" if not parts.hostname else "contains spaces"
-    if "@" in parts.netloc:
-        return "contains a user name or a password"
-    if "?" in text or "#" in text:
-        return "contains a query or a fragment"
-    return None
+def _split_url(text: str) -> tuple[SplitResult, str | None]:
+    """The parts of a URL, and what is wrong with it, if anything."""
+    try:
+        parts = urlsplit(text)
+        parts.port  # noqa: B018  reading it is what checks it
+    except ValueError:
+        return SplitResult("", "", "", "", ""), "is not a URL"
+    problems = {
+        "does not begin with http:// or https://": parts.scheme not in _DEFAULT_PORTS,
+        "names no host": not (parts.hostname or "").rstrip("."),
+        "contains spaces or control characters": " " in text or not text.isprintable(),
+        "contains a user name or a password": "@" in parts.netloc,
+        "contains a query or a fragment": "?" in text or "#" in text,
+    }
+    return parts, next((problem for problem, is_so in problems.items() if is_so), None)
 
 
 def _url_to_show(text: str) -> str:
