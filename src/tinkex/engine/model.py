@@ -1,0 +1,168 @@
+"""The lean decoder: Llama, SmolLM, Qwen2, Qwen3 and Mistral in one file.
+
+One batch is one row of tokens, all sequences packed end to end. The base weights are frozen
+plain tensors; LoRA comes from outside, per batch. Training, scoring and sampling all run `hidden`,
+which is why their logprobs agree.
+
+Shapes: T tokens of the batch · D hidden · V vocabulary · H heads · K key/value heads ·
+C features of a head · F MLP width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tinkex.engine.attention import Attention, PackedAttention
+from tinkex.engine.lora import HEAD_SITE, LoraBatch, LoraGroup, LoraTarget
+from tinkex.engine.model_config import ModelConfig, RopeConfig
+from tinkex.engine.ops import apply_rope, lora_linear, rms_norm, swiglu
+
+__all__ = ["Backbone", "Decoder", "DecoderWeights", "LayerWeights", "rope_frequencies"]
+
+
+class Backbone(Protocol):
+    """What training needs of a base model: packed hidden states, a head, and places for LoRA."""
+
+    groups: list[LoraGroup]
+    head_VD: Tensor
+
+    def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
+        """The last hidden states [T, D] of whole sequences, packed end to end."""
+        ...
+
+
+@dataclass(slots=True)
+class LayerWeights:
+    """One layer's frozen weights; q, k, v and gate, up are stacked to one matrix each."""
+
+    attn_norm_D: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm_D: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+    q_norm_C: Tensor | None = None
+    k_norm_C: Tensor | None = None
+
+
+@dataclass(slots=True)
+class DecoderWeights:
+    """The frozen base. With tied embeddings `head_VD` is `embed_VD`."""
+
+    embed_VD: Tensor
+    layers: list[LayerWeights]
+    norm_D: Tensor
+    head_VD: Tensor
+
+
+class Decoder:
+    """A frozen decoder that runs packed batches."""
+
+    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+        self.config = config
+        self.weights = weights
+        self.head_VD = weights.head_VD
+        self.groups = _lora_groups(config)
+        self._cos_PC, self._sin_PC = _rope_tables(config, weights.embed_VD)
+
+    def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
+        """The last hidden states of whole sequences, packed end to end."""
+        positions_T = torch.cat([torch.arange(length) for length in lengths])
+        return self.hidden(tokens_T, positions_T, PackedAttention(lengths), lora)
+
+    def hidden(
+        self, tokens_T: Tensor, positions_T: Tensor, attention: Attention, lora: LoraBatch
+    ) -> Tensor:
+        """The last hidden states, normed, ready for the head."""
+        positions_T = positions_T.to(self._cos_PC.device)
+        cos_TC, sin_TC = self._cos_PC[positions_T], self._sin_PC[positions_T]
+        x_TD = F.embedding(tokens_T, self.weights.embed_VD)
+        for index, layer in enumerate(self.weights.layers):
+            normed_TD = rms_norm(x_TD, layer.attn_norm_D, self.config.norm_eps)
+            x_TD = x_TD + self._attention(index, normed_TD, cos_TC, sin_TC, attention, lora)
+            normed_TD = rms_norm(x_TD, layer.mlp_norm_D, self.config.norm_eps)
+            x_TD = x_TD + self._mlp(index, normed_TD, lora)
+        return rms_norm(x_TD, self.weights.norm_D, self.config.norm_eps)
+
+    def _attention(
+        self,
+        index: int,
+        x_TD: Tensor,
+        cos_TC: Tensor,
+        sin_TC: Tensor,
+        attention: Attention,
+        lora: LoraBatch,
+    ) -> Tensor:
+        config, layer = self.config, self.weights.layers[index]
+        qkv = lora_linear(x_TD, layer.qkv, layer.qkv_bias, lora.at(f"{index}.qkv"))
+        heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        q, k, v = torch.split_with_sizes(
+            torch.unflatten(qkv, -1, (-1, config.head_dim)), heads, dim=1
+        )
+        if layer.q_norm_C is not None and layer.k_norm_C is not None:
+            q = rms_norm(q, layer.q_norm_C, config.norm_eps)
+            k = rms_norm(k, layer.k_norm_C, config.norm_eps)
+        q, k = apply_rope(q, cos_TC, sin_TC), apply_rope(k, cos_TC, sin_TC)
+        seen = attention.attend(index, q, k, v, config.windows[index])
+        return lora_linear(seen, layer.out, layer.out_bias, lora.at(f"{index}.out"))
+
+    def _mlp(self, index: int, x_TD: Tensor, lora: LoraBatch) -> Tensor:
+        layer = self.weights.layers[index]
+        gate_up = lora_linear(x_TD, layer.gate_up, layer.gate_up_bias, lora.at(f"{index}.gate_up"))
+        return lora_linear(swiglu(gate_up), layer.down, layer.down_bias, lora.at(f"{index}.down"))
+
+
+def _lora_groups(config: ModelConfig) -> list[LoraGroup]:
+    hidden, wide = config.hidden_size, config.intermediate_size
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    groups = []
+    for i in range(config.num_layers):
+        attn, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
+        qkv = tuple(
+            LoraTarget(f"{attn}.{name}_proj", hidden, size)
+            for name, size in (("q", q), ("k", kv), ("v", kv))
+        )
+        gate_up = tuple(LoraTarget(f"{mlp}.{name}_proj", hidden, wide) for name in ("gate", "up"))
+        groups += [
+            LoraGroup(f"{i}.qkv", "attn", qkv),
+            LoraGroup(f"{i}.out", "attn", (LoraTarget(f"{attn}.o_proj", q, hidden),)),
+            LoraGroup(f"{i}.gate_up", "mlp", gate_up),
+            LoraGroup(f"{i}.down", "mlp", (LoraTarget(f"{mlp}.down_proj", wide, hidden),)),
+        ]
+    head = LoraTarget("lm_head", hidden, config.vocab_size)
+    return [*groups, LoraGroup(HEAD_SITE, "unembed", (head,))]
+
+
+def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
+    """Radians per position for each pair of features, stretched as the model's config says."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies = 1.0 / (rope.theta**exponents)
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "llama3":
+        return _stretch_llama3(frequencies, rope)
+    return frequencies
+
+
+def _stretch_llama3(frequencies: Tensor, rope: RopeConfig) -> Tensor:
+    """Slow turns are slowed by `factor`, fast ones kept, those between blended."""
+    turns = rope.original_context * frequencies / (2 * math.pi)
+    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blend = blend.clamp(0.0, 1.0)
+    return frequencies * (blend + (1 - blend) / rope.factor)
+
+
+def _rope_tables(config: ModelConfig, like: Tensor) -> tuple[Tensor, Tensor]:
+    positions = torch.arange(config.context_length, dtype=torch.float32)
+    angles_PC = torch.outer(positions, rope_frequencies(config.rope, config.head_dim)).repeat(1, 2)
+    return angles_PC.cos().to(like), angles_PC.sin().to(like)

@@ -1,0 +1,122 @@
+"""What the lean decoder needs to know of a model, read from a Hugging Face config.json.
+
+Covers the families that share the Llama shape. `parse_config` answers None for everything else,
+which then goes through transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ModelConfig", "RopeConfig", "parse_config", "read_eos_token_ids", "read_json"]
+
+_FAMILIES = frozenset({"llama", "qwen2", "qwen3", "mistral"})
+_ROPE_KINDS = frozenset({"default", "linear", "llama3"})
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary positions: the base, and how its frequencies are stretched for long contexts."""
+
+    theta: float
+    kind: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The sizes and switches of one decoder. `windows[i]` is layer i's window, 0 = no limit."""
+
+    arch: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    context_length: int
+    rope: RopeConfig
+    has_tied_head: bool
+    has_qk_norm: bool
+    windows: tuple[int, ...]
+
+
+def parse_config(raw: dict[str, Any]) -> ModelConfig | None:
+    """The decoder's config, or None if this model is not of the Llama shape."""
+    rope = _parse_rope(raw)
+    arch = raw.get("model_type", "")
+    if arch not in _FAMILIES or rope is None or raw.get("hidden_act", "silu") != "silu":
+        return None
+    num_heads = raw["num_attention_heads"]
+    return ModelConfig(
+        arch=arch,
+        vocab_size=raw["vocab_size"],
+        hidden_size=raw["hidden_size"],
+        intermediate_size=raw["intermediate_size"],
+        num_layers=raw["num_hidden_layers"],
+        num_heads=num_heads,
+        num_kv_heads=raw.get("num_key_value_heads") or num_heads,
+        head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
+        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        context_length=raw["max_position_embeddings"],
+        rope=rope,
+        has_tied_head=raw.get("tie_word_embeddings", False),
+        has_qk_norm=arch == "qwen3",
+        windows=_parse_windows(raw, arch),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The file's object, or an empty one where there is no file."""
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert isinstance(content, dict), f"{path.name} must hold an object"
+    return content
+
+
+def read_eos_token_ids(folder: Path) -> tuple[int, ...]:
+    """The ids that end a generation: generation_config.json's, or else config.json's."""
+    for name in ("generation_config.json", "config.json"):
+        eos = read_json(folder / name).get("eos_token_id")
+        if eos is not None:
+            return tuple(eos) if isinstance(eos, list) else (int(eos),)
+    return ()
+
+
+def _parse_rope(raw: dict[str, Any]) -> RopeConfig | None:
+    # Older files hold rope_theta and rope_scaling side by side, newer ones one rope_parameters.
+    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind not in _ROPE_KINDS or raw.get("partial_rotary_factor", 1.0) != 1.0:
+        return None
+    return RopeConfig(
+        theta=float(scaling.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
+        kind=kind,
+        factor=float(scaling.get("factor", 1.0)),
+        low_freq_factor=float(scaling.get("low_freq_factor", 1.0)),
+        high_freq_factor=float(scaling.get("high_freq_factor", 4.0)),
+        original_context=int(scaling.get("original_max_position_embeddings", 8192)),
+    )
+
+
+def _parse_windows(raw: dict[str, Any], arch: str) -> tuple[int, ...]:
+    num_layers = int(raw["num_hidden_layers"])
+    window = int(raw.get("sliding_window") or 0)
+    kinds = raw.get("layer_types")
+    if arch.startswith("qwen") and not raw.get("use_sliding_window", False):
+        window = 0
+    if kinds:
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    if arch == "mistral":
+        return (window,) * num_layers
+    first_windowed = raw.get("max_window_layers", num_layers) if window else num_layers
+    return tuple(window if i >= first_windowed else 0 for i in range(num_layers))

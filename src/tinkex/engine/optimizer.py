@@ -1,0 +1,102 @@
+"""One adapter's training state: weights, pending gradients, Adam moments, step count.
+
+AdamW as torch.optim.AdamW computes it, over the adapter's one flat tensor:
+
+- gradients of all forward_backward calls since the last step are summed;
+- `grad_clip_norm` > 0 scales them down to that global norm over all trained LoRA weights;
+- weight decay is decoupled: weights shrink by `learning_rate * weight_decay` before the move;
+- a step with no forward_backward since the last one moves nothing at all: no decay, no momentum,
+  no step counted (torch's rule for parameters without a gradient). A forward_backward whose
+  gradients happen to be zero is an ordinary step.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tinkex.engine.interface import OptimRequest
+from tinkex.engine.lora import AdapterWeights
+from tinkex.engine.ops import LoraPair
+
+__all__ = ["TrainingState"]
+
+
+class TrainingState:
+    """An adapter being trained."""
+
+    def __init__(self, weights: AdapterWeights) -> None:
+        self.weights = weights
+        self.step = 0
+        self.pending_backwards = 0
+        self.gradient: Tensor | None = None  # pending, flat; None = nothing pending
+        self.moments: tuple[Tensor, Tensor] | None = None  # first and second, flat
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory held: weights, and gradients and moments once they exist."""
+        tensors = [self.weights.flat, self.gradient, *(self.moments or ())]
+        return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
+    def trainable_pairs(self, gradient: Tensor) -> dict[str, LoraPair]:
+        """The LoRA of every site as leaves whose gradients are added into `gradient`, flat."""
+        layout = self.weights.layout
+        leaves = {site: _as_leaves(pair) for site, pair in self.weights.pairs.items()}
+        for site, slots in layout.pairs(gradient).items():
+            leaves[site].a_RD.grad = slots.a_RD
+            for b_OR, slot in zip(leaves[site].bs_OR, slots.bs_OR, strict=True):
+                b_OR.grad = slot
+        return leaves
+
+    def add_gradient(self, gradient: Tensor, num_requests: int) -> None:
+        """Adds a batch's gradient to the pending one; keeps the tensor."""
+        if self.gradient is None:
+            self.gradient = gradient
+        else:
+            self.gradient.add_(gradient)
+        self.pending_backwards += num_requests
+
+    def apply(self, request: OptimRequest) -> dict[str, float]:
+        """Takes one AdamW step and answers its metrics; pending gradients are used up."""
+        gradient, self.gradient, self.pending_backwards = self.gradient, None, 0
+        if gradient is None:
+            return {"grad_norm": 0.0, "skipped": 1.0}
+        # In float64: a float32 sum of millions of squares loses digits people compare.
+        norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+        if request.grad_clip_norm > 0 and norm > request.grad_clip_norm:
+            gradient.mul_(request.grad_clip_norm / (norm + 1e-6))
+        if self.moments is None:
+            self.moments = (torch.zeros_like(gradient), torch.zeros_like(gradient))
+        self.step += 1
+        _adamw(self.weights.flat, gradient, self.moments, self.step, request)
+        return {"grad_norm": norm}
+
+    def reset_optimizer(self) -> None:
+        """Forgets moments, step count and pending gradients."""
+        self.step, self.pending_backwards = 0, 0
+        self.gradient, self.moments = None, None
+
+
+@torch.no_grad()
+def _adamw(
+    flat: Tensor,
+    gradient: Tensor,
+    moments: tuple[Tensor, Tensor],
+    step: int,
+    request: OptimRequest,
+) -> None:
+    first, second = moments
+    flat.mul_(1 - request.learning_rate * request.weight_decay)
+    first.lerp_(gradient, 1 - request.beta1)
+    second.mul_(request.beta2).addcmul_(gradient, gradient, value=1 - request.beta2)
+    correction = math.sqrt(1 - request.beta2**step)
+    # The gradient is used up, so its memory serves for the denominator.
+    denominator = torch.sqrt(second, out=gradient).div_(correction).add_(request.eps)
+    flat.addcdiv_(first, denominator, value=-request.learning_rate / (1 - request.beta1**step))
+
+
+def _as_leaves(pair: LoraPair) -> LoraPair:
+    leaves = [x.detach().requires_grad_(True) for x in (pair.a_RD, *pair.bs_OR)]
+    return LoraPair(leaves[0], tuple(leaves[1:]), pair.scale)

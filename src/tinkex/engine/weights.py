@@ -1,0 +1,112 @@
+"""Reading a Hugging Face model folder into the lean decoder: safetensors only, whole or sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from tinkex.engine.errors import EngineUserError
+from tinkex.engine.model import Decoder, DecoderWeights, LayerWeights
+from tinkex.engine.model_config import ModelConfig, read_json
+
+__all__ = ["TensorFolder", "load_decoder"]
+
+
+class TensorFolder:
+    """The tensors of a model folder by name, read when asked for."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._files: dict[str, Any] = {}
+        for path in _safetensors_files(folder):
+            file = stack.enter_context(safe_open(path, framework="pt"))
+            self._files.update(dict.fromkeys(file.keys(), file))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def get(self, name: str) -> Tensor:
+        """The tensor as stored.
+
+        Raises:
+            EngineUserError: the folder lacks it.
+        """
+        if name not in self._files:
+            raise EngineUserError(
+                f"The model folder {self._folder.name!r} lacks the tensor {name!r}. "
+                "Is the download complete?",
+                code="bad-model-folder",
+                field="model",
+                value=name,
+            )
+        tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+
+def load_decoder(
+    folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype
+) -> Decoder:
+    """The frozen decoder stored in the folder."""
+    with ExitStack() as stack:
+        source = TensorFolder(folder, stack)
+
+        def stacked(*names: str) -> Tensor:
+            parts = [source.get(name) for name in names]
+            whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+            # clone: a tensor read from the file is a view of the mapped file.
+            return whole.to(device=device, dtype=dtype, copy=len(parts) == 1)
+
+        def stacked_if_present(*names: str) -> Tensor | None:
+            return stacked(*names) if names[0] in source else None
+
+        layers = [
+            _load_layer(f"model.layers.{i}", stacked, stacked_if_present)
+            for i in range(config.num_layers)
+        ]
+        embed_VD = stacked("model.embed_tokens.weight")
+        head_VD = embed_VD if config.has_tied_head else stacked("lm_head.weight")
+        norm_D = stacked("model.norm.weight")
+    return Decoder(config, DecoderWeights(embed_VD, layers, norm_D, head_VD))
+
+
+def _load_layer(
+    prefix: str, get: Callable[..., Tensor], get_if_present: Callable[..., Tensor | None]
+) -> LayerWeights:
+    attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    qkv = [f"{attn}.{name}_proj" for name in "qkv"]
+    gate_up = [f"{mlp}.{name}_proj" for name in ("gate", "up")]
+    return LayerWeights(
+        attn_norm_D=get(f"{prefix}.input_layernorm.weight"),
+        qkv=get(*(f"{name}.weight" for name in qkv)),
+        qkv_bias=get_if_present(*(f"{name}.bias" for name in qkv)),
+        out=get(f"{attn}.o_proj.weight"),
+        out_bias=get_if_present(f"{attn}.o_proj.bias"),
+        mlp_norm_D=get(f"{prefix}.post_attention_layernorm.weight"),
+        gate_up=get(*(f"{name}.weight" for name in gate_up)),
+        gate_up_bias=get_if_present(*(f"{name}.bias" for name in gate_up)),
+        down=get(f"{mlp}.down_proj.weight"),
+        down_bias=get_if_present(f"{mlp}.down_proj.bias"),
+        q_norm_C=get_if_present(f"{attn}.q_norm.weight"),
+        k_norm_C=get_if_present(f"{attn}.k_norm.weight"),
+    )
+
+
+def _safetensors_files(folder: Path) -> list[Path]:
+    index = read_json(folder / "model.safetensors.index.json")
+    names = sorted(set(index.get("weight_map", {}).values())) or ["model.safetensors"]
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise EngineUserError(
+            f"The model folder {folder.name!r} lacks {missing[0]}. Only safetensors weights are "
+            "read (never pickled ones); convert or download them.",
+            code="bad-model-folder",
+            field="model",
+            value=missing[0],
+        )
+    return [folder / name for name in names]
