@@ -1,0 +1,163 @@
+"""Checkpoints: saved weights that can be listed, loaded, published and deleted by name.
+
+A row appears only after its folder is whole on disk; the folder is named by our own id.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, or_, select, update
+
+from tinkex.store.schema import checkpoints
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One checkpoint as stored."""
+
+    checkpoint_id: str
+    owner: str
+    model_id: str
+    kind: str
+    name: str
+    base_model: str
+    engine_model: str
+    spec: str
+    optimizer_config: dict[str, Any]
+    user_metadata: dict[str, Any] | None
+    size_bytes: int
+    is_public: bool = False
+    created_at: float
+    expires_at: float | None = None
+
+    @property
+    def tinker_path(self) -> str:
+        """The path clients know it by."""
+        return f"tinker://{self.model_id}/{self.kind}/{self.name}"
+
+
+def put(conn: Connection, checkpoint: Checkpoint) -> str | None:
+    """Adds the checkpoint; returns the id of the one of the same name that it replaced."""
+    where = _named(checkpoint.model_id, checkpoint.kind, checkpoint.name)
+    replaced = conn.execute(select(checkpoints.c.checkpoint_id).where(*where)).scalar()
+    if replaced is not None:
+        conn.execute(delete(checkpoints).where(*where))
+    values = msgspec.structs.asdict(checkpoint)
+    values["optimizer_config"] = _dump(checkpoint.optimizer_config)
+    if checkpoint.user_metadata is not None:
+        values["user_metadata"] = _dump(checkpoint.user_metadata)
+    conn.execute(checkpoints.insert().values(**values))
+    return replaced
+
+
+def find(
+    conn: Connection, owner: str, model_id: str, kind: str, name: str, *, published: bool = False
+) -> Checkpoint | None:
+    """The owner's checkpoint of that name, or with `published` anybody's public one."""
+    mine: ColumnElement[bool] = checkpoints.c.owner == owner
+    if published:
+        mine = or_(mine, checkpoints.c.is_public)
+    query = select(checkpoints).where(*_named(model_id, kind, name), mine, _alive())
+    row = conn.execute(query).first()
+    return None if row is None else _to_checkpoint(row)
+
+
+def get(conn: Connection, checkpoint_id: str) -> Checkpoint | None:
+    """The checkpoint with this id, whoever owns it; the caller has checked the right to it."""
+    query = select(checkpoints).where(checkpoints.c.checkpoint_id == checkpoint_id, _alive())
+    row = conn.execute(query).first()
+    return None if row is None else _to_checkpoint(row)
+
+
+def list_of_run(conn: Connection, owner: str, model_id: str) -> list[Checkpoint]:
+    """The run's checkpoints, oldest first."""
+    query = (
+        select(checkpoints)
+        .where(checkpoints.c.model_id == model_id, checkpoints.c.owner == owner, _alive())
+        .order_by(checkpoints.c.created_at)
+    )
+    return [_to_checkpoint(row) for row in conn.execute(query)]
+
+
+def list_of_owner(
+    conn: Connection, owner: str, *, limit: int, offset: int
+) -> tuple[list[Checkpoint], int]:
+    """The owner's checkpoints, newest first, and how many there are in all."""
+    where = (checkpoints.c.owner == owner, _alive())
+    query = (
+        select(checkpoints)
+        .where(*where)
+        .order_by(checkpoints.c.created_at.desc(), checkpoints.c.checkpoint_id)
+        .limit(limit)
+        .offset(offset)
+    )
+    total = conn.execute(select(func.count()).select_from(checkpoints).where(*where)).scalar_one()
+    return [_to_checkpoint(row) for row in conn.execute(query)], total
+
+
+def delete_one(conn: Connection, owner: str, checkpoint_id: str) -> bool:
+    """Whether the owner had it; it is gone now."""
+    result = conn.execute(
+        delete(checkpoints).where(
+            checkpoints.c.checkpoint_id == checkpoint_id, checkpoints.c.owner == owner
+        )
+    )
+    return result.rowcount > 0
+
+
+def set_public(conn: Connection, owner: str, checkpoint_id: str, is_public: bool) -> None:
+    """Publishes the checkpoint, or takes it back."""
+    _update(conn, owner, checkpoint_id, is_public=is_public)
+
+
+def set_expiry(conn: Connection, owner: str, checkpoint_id: str, at: float | None) -> None:
+    """Sets when the checkpoint goes away; None keeps it for good."""
+    _update(conn, owner, checkpoint_id, expires_at=at)
+
+
+def drop_expired(conn: Connection) -> list[str]:
+    """The ids of the checkpoints whose time is over; their rows are gone."""
+    where = checkpoints.c.expires_at <= time.time()
+    ids = list(conn.execute(select(checkpoints.c.checkpoint_id).where(where)).scalars())
+    if ids:
+        conn.execute(delete(checkpoints).where(checkpoints.c.checkpoint_id.in_(ids)))
+    return ids
+
+
+def all_ids(conn: Connection) -> set[str]:
+    """The ids of all checkpoints, which are the folders that must stay."""
+    return set(conn.execute(select(checkpoints.c.checkpoint_id)).scalars())
+
+
+def _update(conn: Connection, owner: str, checkpoint_id: str, **values: object) -> None:
+    conn.execute(
+        update(checkpoints)
+        .where(checkpoints.c.checkpoint_id == checkpoint_id, checkpoints.c.owner == owner)
+        .values(**values)
+    )
+
+
+def _named(model_id: str, kind: str, name: str) -> tuple[ColumnElement[bool], ...]:
+    return (
+        checkpoints.c.model_id == model_id,
+        checkpoints.c.kind == kind,
+        checkpoints.c.name == name,
+    )
+
+
+def _alive() -> ColumnElement[bool]:
+    return or_(checkpoints.c.expires_at.is_(None), checkpoints.c.expires_at > time.time())
+
+
+def _to_checkpoint(row: Row[tuple[object, ...]]) -> Checkpoint:
+    values = dict(row._mapping)
+    values["optimizer_config"] = msgspec.json.decode(values["optimizer_config"])
+    if values["user_metadata"] is not None:
+        values["user_metadata"] = msgspec.json.decode(values["user_metadata"])
+    return Checkpoint(**values)
+
+
+def _dump(value: object) -> str:
+    return msgspec.json.encode(value).decode()

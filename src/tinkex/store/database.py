@@ -1,0 +1,167 @@
+"""One database: reads from any thread, writes in one thread that commits them in groups.
+
+A write's future resolves only after its transaction is on disk, so whoever waits for it may
+promise it. Jobs that arrive while a commit runs share the next one; each runs in a savepoint, so
+one that fails takes nothing else with it. Knows nothing of what the tables mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from tinkex.errors import ServerError
+from tinkex.store.migrations import migrate
+
+T = TypeVar("T")
+
+_GROUP_LIMIT = 512
+_BUSY_TIMEOUT_MS = 30_000
+
+
+class StoreError(ServerError):
+    """The database refused or failed; nothing of the job was kept."""
+
+    code = "store-failed"
+    status = 503
+    default_hint = "Try again; if it stays, tell the operator to look at the disk and the database."
+
+
+@dataclass(slots=True)
+class _Job:
+    run: Callable[[Connection], Any]
+    future: Future[Any]
+
+
+class Database:
+    """A migrated database at an SQLAlchemy URL (SQLite file or PostgreSQL)."""
+
+    def __init__(self, url: str, *, readers: int = 4) -> None:
+        self.url = url
+        self._writer = _make_engine(url, begin="BEGIN IMMEDIATE", pool_size=1)
+        self._reader = _make_engine(url, begin="BEGIN", pool_size=readers + 4)
+        with self._writer.begin() as conn:
+            migrate(conn)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._closed = False
+        self._read_pool = ThreadPoolExecutor(readers, thread_name_prefix="tinkex-store-read")
+        self._thread = threading.Thread(target=self._write_loop, name="tinkex-store", daemon=True)
+        self._thread.start()
+
+    def read(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """What `run(connection, ...)` reads, in the caller's thread."""
+        with self._reader.connect() as conn:
+            return run(conn, *args, **kwargs)
+
+    def submit(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+        """A future of what `run(connection, ...)` returns, resolved once it is on disk."""
+        if self._closed:
+            raise StoreError("The store is closed.", code="store-closed")
+        future: Future[T] = Future()
+        self._jobs.put(_Job(lambda conn: run(conn, *args, **kwargs), future))
+        return future
+
+    def write(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """What `run(connection, ...)` returns, once it is on disk."""
+        return self.submit(run, *args, **kwargs).result()
+
+    async def aread(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """`read` without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._read_pool, lambda: self.read(run, *args, **kwargs))
+
+    async def awrite(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """`write` without blocking the event loop; a caller that goes away does not undo it."""
+        return await asyncio.shield(asyncio.wrap_future(self.submit(run, *args, **kwargs)))
+
+    def close(self) -> None:
+        """Finishes the writes already handed in, then lets go of the database."""
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.put(None)
+        self._thread.join()
+        self._read_pool.shutdown(wait=True)
+        self._writer.dispose()
+        self._reader.dispose()
+
+    def _write_loop(self) -> None:
+        is_open = True
+        while is_open:
+            group = [self._jobs.get()]
+            while len(group) < _GROUP_LIMIT and not self._jobs.empty():
+                group.append(self._jobs.get())
+            is_open = None not in group
+            jobs = [job for job in group if job is not None]
+            if jobs:
+                self._commit(jobs)
+
+    def _commit(self, jobs: list[_Job]) -> None:
+        try:
+            with self._writer.begin() as conn:
+                outcomes = [_attempt(conn, job, alone=len(jobs) == 1) for job in jobs]
+        except Exception as error:
+            outcomes = [error] * len(jobs)
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            _resolve(job.future, outcome)
+
+
+@dataclass(slots=True)
+class _Value:
+    value: Any
+
+
+def _attempt(conn: Connection, job: _Job, *, alone: bool) -> _Value | Exception:
+    if alone:
+        return _Value(job.run(conn))
+    try:
+        with conn.begin_nested():
+            return _Value(job.run(conn))
+    except Exception as error:
+        if conn.invalidated or not conn.in_transaction():
+            raise
+        return error
+
+
+def _resolve(future: Future[Any], outcome: _Value | Exception) -> None:
+    if isinstance(outcome, _Value):
+        future.set_result(outcome.value)
+    elif isinstance(outcome, SQLAlchemyError):
+        wrapped = StoreError(f"The database failed: {type(outcome).__name__}.")
+        wrapped.__cause__ = outcome
+        future.set_exception(wrapped)
+    else:
+        future.set_exception(outcome)
+
+
+def _make_engine(url: str, *, begin: str, pool_size: int) -> Engine:
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        if parsed.drivername in {"postgresql", "postgres"}:
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        return create_engine(parsed, pool_size=pool_size, max_overflow=8, pool_pre_ping=True)
+    engine = create_engine(
+        parsed, pool_size=pool_size, max_overflow=64, connect_args={"check_same_thread": False}
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", lambda conn: conn.exec_driver_sql(begin))
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # The driver's own transaction handling is switched off, or savepoints would not work.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()

@@ -1,0 +1,82 @@
+"""API keys: only their SHA-256 is kept. A key belongs to an owner, whose rows it may see."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+
+import msgspec
+from sqlalchemy import Connection, Row, select, update
+
+from tinkex.store.schema import keys
+
+PREFIX = "tml-"  # the official client insists on it
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a key; never the key itself."""
+
+    key_id: int
+    owner: str
+    name: str
+    note: str
+    hash: bytes
+    tail: str
+    created_at: float
+    revoked_at: float | None
+
+
+def new_key() -> str:
+    """A fresh random key."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_key(key: str) -> bytes:
+    """What is stored of a key. A long random text needs no slow hash."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def add(conn: Connection, key: str, *, name: str, owner: str | None = None, note: str = "") -> Key:
+    """The key's record; an owner is made up if none is given. A key already there is kept."""
+    known = find(conn, hash_key(key))
+    if known is not None:
+        return known
+    conn.execute(
+        keys.insert().values(
+            owner=owner or f"user-{secrets.token_hex(6)}",
+            name=name,
+            note=note,
+            hash=hash_key(key),
+            tail=key[-4:],
+            created_at=time.time(),
+        )
+    )
+    added = find(conn, hash_key(key))
+    assert added is not None
+    return added
+
+
+def find(conn: Connection, digest: bytes) -> Key | None:
+    """The key with this hash, revoked or not."""
+    row = conn.execute(select(keys).where(keys.c.hash == digest)).first()
+    return None if row is None else _to_key(row)
+
+
+def list_all(conn: Connection) -> list[Key]:
+    """Every key, oldest first."""
+    return [_to_key(row) for row in conn.execute(select(keys).order_by(keys.c.key_id))]
+
+
+def revoke(conn: Connection, key_id: int) -> bool:
+    """Whether there was such a key in use; it is refused from now on."""
+    result = conn.execute(
+        update(keys)
+        .where(keys.c.key_id == key_id, keys.c.revoked_at.is_(None))
+        .values(revoked_at=time.time())
+    )
+    return result.rowcount > 0
+
+
+def _to_key(row: Row[tuple[object, ...]]) -> Key:
+    return Key(**row._mapping)

@@ -1,0 +1,144 @@
+"""Models: adapters being trained, each a run with its own order of operations."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, func, select, update
+
+from tinkex.store.schema import models, operations, sessions
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """One model as stored. `spec` is the engine's adapter specification as JSON."""
+
+    model_id: str
+    owner: str
+    session_id: str
+    base_model: str
+    engine_model: str
+    spec: str
+    optimizer_config: dict[str, Any]
+    user_metadata: dict[str, Any] | None
+    state: str
+    created_at: float
+    last_request_at: float
+    snapshot_seq: int | None = None
+    snapshot_folder: str | None = None
+    num_tokens: int = 0
+    num_steps: int = 0
+
+
+def insert(conn: Connection, model: Model) -> None:
+    """Adds the model."""
+    values = msgspec.structs.asdict(model)
+    values["optimizer_config"] = _dump(model.optimizer_config)
+    if model.user_metadata is not None:
+        values["user_metadata"] = _dump(model.user_metadata)
+    conn.execute(models.insert().values(**values))
+
+
+def get(conn: Connection, owner: str, model_id: str) -> Model | None:
+    """The owner's model."""
+    query = select(models).where(models.c.model_id == model_id, models.c.owner == owner)
+    row = conn.execute(query).first()
+    return None if row is None else _to_model(row)
+
+
+def get_any(conn: Connection, model_id: str) -> Model | None:
+    """The model, whoever owns it; for the scheduler, which serves all."""
+    row = conn.execute(select(models).where(models.c.model_id == model_id)).first()
+    return None if row is None else _to_model(row)
+
+
+def list_runs(
+    conn: Connection, owner: str, *, limit: int, offset: int, project_id: str | None = None
+) -> tuple[list[Model], int]:
+    """The owner's models, last used first, and how many there are in all."""
+    where = [models.c.owner == owner, models.c.state != "creating"]
+    query = select(models).where(*where)
+    count = select(func.count()).select_from(models).where(*where)
+    if project_id is not None:
+        in_project = models.c.session_id.in_(
+            select(sessions.c.session_id).where(
+                sessions.c.owner == owner, sessions.c.project_id == project_id
+            )
+        )
+        query, count = query.where(in_project), count.where(in_project)
+    query = query.order_by(models.c.last_request_at.desc(), models.c.model_id)
+    rows = conn.execute(query.limit(limit).offset(offset))
+    return [_to_model(row) for row in rows], conn.execute(count).scalar_one()
+
+
+def set_state(conn: Connection, model_id: str, state: str) -> None:
+    """Moves the model to another state."""
+    conn.execute(update(models).where(models.c.model_id == model_id).values(state=state))
+
+
+def touch(conn: Connection, model_id: str) -> None:
+    """Notes that the model was just used."""
+    conn.execute(
+        update(models).where(models.c.model_id == model_id).values(last_request_at=time.time())
+    )
+
+
+def add_usage(conn: Connection, model_id: str, *, num_tokens: int = 0, num_steps: int = 0) -> None:
+    """Counts trained tokens and optimizer steps."""
+    conn.execute(
+        update(models)
+        .where(models.c.model_id == model_id)
+        .values(
+            num_tokens=models.c.num_tokens + num_tokens, num_steps=models.c.num_steps + num_steps
+        )
+    )
+
+
+def set_spec(conn: Connection, model_id: str, spec: str) -> None:
+    """Notes what the adapter looks like after other weights were loaded into it."""
+    conn.execute(update(models).where(models.c.model_id == model_id).values(spec=spec))
+
+
+def record_snapshot(conn: Connection, model_id: str, seq_id: int, folder: str) -> None:
+    """From now on recovery begins at this snapshot; bodies before it are not needed any more."""
+    conn.execute(
+        update(models)
+        .where(models.c.model_id == model_id)
+        .values(snapshot_seq=seq_id, snapshot_folder=folder)
+    )
+    conn.execute(
+        update(operations)
+        .where(
+            operations.c.model_id == model_id,
+            operations.c.seq_id <= seq_id,
+            operations.c.state != "queued",
+            operations.c.body.is_not(None),
+        )
+        .values(body=None)
+    )
+
+
+def snapshot_folders(conn: Connection) -> set[str]:
+    """The snapshot folders still needed."""
+    query = select(models.c.snapshot_folder).where(models.c.snapshot_folder.is_not(None))
+    return {folder for folder in conn.execute(query).scalars() if folder}
+
+
+def of_session(conn: Connection, session_id: str) -> list[str]:
+    """The ids of the session's models."""
+    return list(
+        conn.execute(select(models.c.model_id).where(models.c.session_id == session_id)).scalars()
+    )
+
+
+def _to_model(row: Row[tuple[object, ...]]) -> Model:
+    values = dict(row._mapping)
+    values["optimizer_config"] = msgspec.json.decode(values["optimizer_config"])
+    if values["user_metadata"] is not None:
+        values["user_metadata"] = msgspec.json.decode(values["user_metadata"])
+    return Model(**values)
+
+
+def _dump(value: object) -> str:
+    return msgspec.json.encode(value).decode()

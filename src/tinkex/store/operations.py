@@ -1,0 +1,222 @@
+"""Operations: what was asked of each model, in the order of its sequence numbers.
+
+The log is append-only. `(model_id, seq_id)` is the identity of an operation: the same pair with
+the same content is the same operation, with other content it is refused. Numbers that were
+refused, or never came, have rows of their own (`refused`, `skipped`), so that the order is known
+after a restart too.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, func, select, update
+
+from tinkex.errors import ClientError
+from tinkex.store import models
+from tinkex.store.results import Result, keep
+from tinkex.store.schema import operations
+
+
+class SequenceError(ClientError):
+    """A sequence number cannot be used for this request."""
+
+    code = "sequence-conflict"
+    status = 422
+
+
+class NewOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation to append. `digest` identifies its content; `cost` is in tokens."""
+
+    owner: str
+    model_id: str
+    seq_id: int
+    kind: str
+    body: bytes
+    digest: bytes
+    cost: int
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the log, without its body."""
+
+    number: int
+    request_id: str
+    owner: str
+    model_id: str
+    seq_id: int
+    kind: str
+    cost: int
+    state: str
+    created_at: float
+
+
+class Appended(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an operation is in the log, and whether it came for the first time."""
+
+    operation: Operation
+    is_new: bool
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How an operation ended."""
+
+    operation: Operation
+    result: Result
+    num_tokens: int = 0
+    num_steps: int = 0
+
+
+_COLUMNS = [operations.c[name] for name in Operation.__struct_fields__]
+
+
+def append(conn: Connection, new: NewOperation) -> Appended:
+    """The operation's place in the log; one that is there already keeps its request id.
+
+    Raises:
+        SequenceError: the number was used for something else, refused, or passed over.
+    """
+    known = _find(conn, new.model_id, new.seq_id)
+    if known is not None:
+        operation, digest = known
+        _check_same(operation, digest, new)
+        return Appended(operation=operation, is_new=False)
+    operation = _insert(conn, new, state="queued")
+    models.touch(conn, new.model_id)
+    return Appended(operation=operation, is_new=True)
+
+
+def consume(conn: Connection, new: NewOperation, state: str) -> bool:
+    """Whether the number was free; nothing will run under it. `state`: refused or skipped."""
+    if _find(conn, new.model_id, new.seq_id) is not None:
+        return False
+    _insert(conn, new, state=state)
+    return True
+
+
+def get(conn: Connection, owner: str, request_id: str) -> Operation | None:
+    """The owner's operation."""
+    query = select(*_COLUMNS).where(
+        operations.c.request_id == request_id, operations.c.owner == owner
+    )
+    row = conn.execute(query).first()
+    return None if row is None else Operation(**row._mapping)
+
+
+def bodies(conn: Connection, request_ids: Iterable[str]) -> dict[str, bytes]:
+    """The bodies of these operations."""
+    query = select(operations.c.request_id, operations.c.body).where(
+        operations.c.request_id.in_(list(request_ids)), operations.c.body.is_not(None)
+    )
+    return {row.request_id: bytes(row.body) for row in conn.execute(query)}
+
+
+def queued(conn: Connection) -> list[Operation]:
+    """Everything not finished, in the order it came."""
+    query = select(*_COLUMNS).where(operations.c.state == "queued").order_by(operations.c.number)
+    return [Operation(**row._mapping) for row in conn.execute(query)]
+
+
+def to_replay(conn: Connection, model_id: str, after_seq: int) -> list[Operation]:
+    """What was applied to the model after a snapshot, in order."""
+    query = (
+        select(*_COLUMNS)
+        .where(
+            operations.c.model_id == model_id,
+            operations.c.seq_id > after_seq,
+            operations.c.state == "done",
+        )
+        .order_by(operations.c.seq_id)
+    )
+    return [Operation(**row._mapping) for row in conn.execute(query)]
+
+
+def positions(conn: Connection) -> dict[str, tuple[int, set[int]]]:
+    """For each model the first number not yet passed, and those refused at or after it."""
+    passed = (
+        select(operations.c.model_id, func.max(operations.c.seq_id))
+        .where(operations.c.state.in_(["done", "failed", "skipped"]))
+        .group_by(operations.c.model_id)
+    )
+    found = {model_id: (last + 1, set[int]()) for model_id, last in conn.execute(passed).tuples()}
+    refused = select(operations.c.model_id, operations.c.seq_id).where(
+        operations.c.state == "refused"
+    )
+    for model_id, seq_id in conn.execute(refused).tuples():
+        start, ahead = found.setdefault(model_id, (0, set()))
+        if seq_id >= start:
+            ahead.add(seq_id)
+    return found
+
+
+def finish(conn: Connection, outcomes: list[Outcome]) -> None:
+    """Keeps the results and closes the operations; one already closed stays as it was."""
+    for outcome in outcomes:
+        operation = outcome.operation
+        state = "failed" if outcome.result.encoding == "error" else "done"
+        closed = conn.execute(
+            update(operations)
+            .where(operations.c.request_id == operation.request_id, operations.c.state == "queued")
+            .values(state=state)
+        )
+        if closed.rowcount == 0:
+            continue
+        keep(conn, operation.owner, operation.request_id, outcome.result)
+        if outcome.num_tokens or outcome.num_steps:
+            models.add_usage(
+                conn,
+                operation.model_id,
+                num_tokens=outcome.num_tokens,
+                num_steps=outcome.num_steps,
+            )
+
+
+def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, bytes] | None:
+    query = select(*_COLUMNS, operations.c.body_hash).where(
+        operations.c.model_id == model_id, operations.c.seq_id == seq_id
+    )
+    row = conn.execute(query).first()
+    if row is None:
+        return None
+    values = dict(row._mapping)
+    return Operation(**{k: v for k, v in values.items() if k != "body_hash"}), values["body_hash"]
+
+
+def _insert(conn: Connection, new: NewOperation, state: str) -> Operation:
+    values: dict[str, Any] = {
+        "request_id": uuid.uuid4().hex,
+        "owner": new.owner,
+        "model_id": new.model_id,
+        "seq_id": new.seq_id,
+        "kind": new.kind,
+        "cost": new.cost,
+        "state": state,
+        "created_at": time.time(),
+    }
+    body = new.body if state == "queued" else None
+    done = conn.execute(operations.insert().values(**values, body=body, body_hash=new.digest))
+    assert done.inserted_primary_key is not None
+    return Operation(number=done.inserted_primary_key[0], **values)
+
+
+def _check_same(operation: Operation, digest: bytes, new: NewOperation) -> None:
+    if operation.state == "refused":
+        raise SequenceError(
+            f"seq_id={new.seq_id} of {new.model_id} was refused before and counts as used.",
+            hint="Go on with the next number.",
+        )
+    if operation.state == "skipped":
+        raise SequenceError(
+            f"seq_id={new.seq_id} of {new.model_id} came too late: later operations did not wait.",
+            hint="Send it anew under the next number.",
+            code="sequence-passed",
+        )
+    if operation.kind != new.kind or bytes(digest) != new.digest:
+        raise SequenceError(
+            f"seq_id={new.seq_id} of {new.model_id} was already used for another request.",
+            hint="Give each request of a model its own number.",
+        )

@@ -1,0 +1,77 @@
+"""Results, in the wire's own encoding, or the typed error a request ended with."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import msgspec
+from sqlalchemy import Connection, delete, select
+
+from tinkex.store.schema import operations, results, samples
+
+Encoding = Literal["json", "proto", "error"]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished request's answer. An error's body is the JSON the client is shown."""
+
+    encoding: Encoding
+    body: bytes
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store knows of a request: its kind, and its result once there is one."""
+
+    kind: str
+    result: Result | None
+
+
+def error_result(message: str, *, category: str, code: str = "", hint: str = "") -> Result:
+    """The result of a request that failed; `category` is whose fault it was: user or server."""
+    text = f"{message} {hint}".strip()
+    fields = {"error": text, "category": category, "code": code}
+    return Result(encoding="error", body=msgspec.json.encode(fields))
+
+
+def keep(conn: Connection, owner: str, request_id: str, result: Result) -> None:
+    """Stores the result."""
+    conn.execute(
+        results.insert().values(
+            request_id=request_id,
+            owner=owner,
+            encoding=result.encoding,
+            body=result.body,
+            created_at=time.time(),
+        )
+    )
+
+
+def find(conn: Connection, owner: str, request_id: str) -> Found | None:
+    """What became of the owner's request; None if there is no such request."""
+    row = conn.execute(
+        select(results.c.encoding, results.c.body).where(
+            results.c.request_id == request_id, results.c.owner == owner
+        )
+    ).first()
+    result = None if row is None else Result(encoding=row.encoding, body=bytes(row.body))
+    kind = conn.execute(
+        select(operations.c.kind).where(
+            operations.c.request_id == request_id, operations.c.owner == owner
+        )
+    ).scalar()
+    if kind is None:
+        known = conn.execute(
+            select(samples.c.request_id).where(
+                samples.c.request_id == request_id, samples.c.owner == owner
+            )
+        ).scalar()
+        kind = "sample" if known is not None else None
+    if kind is None:
+        return None
+    return Found(kind=kind, result=result)
+
+
+def prune(conn: Connection, before: float) -> int:
+    """How many results older than `before` were dropped."""
+    return conn.execute(delete(results).where(results.c.created_at < before)).rowcount

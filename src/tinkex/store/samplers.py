@@ -1,0 +1,85 @@
+"""Sampling sessions: a base model, a saved sampler, or an ephemeral snapshot to sample from."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from sqlalchemy import Connection, select, update
+
+from tinkex.store.schema import sampling_sessions
+
+
+class Sampler(msgspec.Struct, frozen=True, kw_only=True):
+    """One sampling session as stored.
+
+    With `checkpoint_id` it reads a saved sampler; with `model_id` it is an ephemeral snapshot of
+    that model, whose weights lie in `folder` once written; with neither it is the base model.
+    """
+
+    sampling_session_id: str
+    owner: str
+    session_id: str
+    base_model: str
+    engine_model: str
+    model_path: str | None = None
+    checkpoint_id: str | None = None
+    model_id: str | None = None
+    folder: str | None = None
+    num_clients: int = 1
+    created_at: float
+    freed_at: float | None = None
+
+
+def insert(conn: Connection, sampler: Sampler) -> Sampler:
+    """The sampling session; one that is there already is kept and returned."""
+    known = get(conn, sampler.owner, sampler.sampling_session_id)
+    if known is not None:
+        return known
+    conn.execute(sampling_sessions.insert().values(**msgspec.structs.asdict(sampler)))
+    return sampler
+
+
+def get(conn: Connection, owner: str, sampling_session_id: str) -> Sampler | None:
+    """The owner's sampling session."""
+    query = select(sampling_sessions).where(
+        sampling_sessions.c.sampling_session_id == sampling_session_id,
+        sampling_sessions.c.owner == owner,
+    )
+    row = conn.execute(query).first()
+    return None if row is None else Sampler(**row._mapping)
+
+
+def join(conn: Connection, owner: str, sampling_session_id: str) -> int | None:
+    """The number of one more client of the session (the first one is 0)."""
+    sampler = get(conn, owner, sampling_session_id)
+    if sampler is None:
+        return None
+    conn.execute(
+        update(sampling_sessions)
+        .where(sampling_sessions.c.sampling_session_id == sampling_session_id)
+        .values(num_clients=sampler.num_clients + 1)
+    )
+    return sampler.num_clients
+
+
+def free_session(conn: Connection, session_id: str) -> list[Sampler]:
+    """The session's ephemeral samplers, which nobody may use any more."""
+    where = (
+        sampling_sessions.c.session_id == session_id,
+        sampling_sessions.c.model_id.is_not(None),
+        sampling_sessions.c.freed_at.is_(None),
+    )
+    freed = [
+        Sampler(**row._mapping) for row in conn.execute(select(sampling_sessions).where(*where))
+    ]
+    conn.execute(update(sampling_sessions).where(*where).values(freed_at=time.time()))
+    return freed
+
+
+def live_folders(conn: Connection) -> set[str]:
+    """The folders of ephemeral samplers still in use."""
+    query = select(sampling_sessions.c.folder).where(
+        sampling_sessions.c.folder.is_not(None), sampling_sessions.c.freed_at.is_(None)
+    )
+    return {folder for folder in conn.execute(query).scalars() if folder}

@@ -1,0 +1,169 @@
+"""The tables. Times are seconds since the epoch; ids are opaque text made by this server."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData()
+
+_BigId = BigInteger().with_variant(Integer, "sqlite")
+
+settings = Table(
+    "settings",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("key_id", _BigId, primary_key=True, autoincrement=True),
+    Column("owner", String(128), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("note", Text, nullable=False, default=""),
+    Column("hash", LargeBinary(32), nullable=False, unique=True),
+    Column("tail", String(8), nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("revoked_at", Float),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("session_id", String(64), primary_key=True),
+    Column("owner", String(128), nullable=False),
+    Column("tags", Text, nullable=False),
+    Column("user_metadata", Text, nullable=False),
+    Column("project_id", Text),
+    Column("display_name", Text),
+    Column("sdk_version", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("heartbeat_at", Float, nullable=False),
+    Column("finished_at", Float),
+    Column("finish_reason", String(16)),
+    Column("finish_detail", Text),
+    Index("sessions_by_owner", "owner", "created_at"),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("model_id", String(128), primary_key=True),
+    Column("owner", String(128), nullable=False),
+    Column("session_id", String(64), nullable=False),
+    Column("base_model", Text, nullable=False),  # the name the client asked for
+    Column("engine_model", Text, nullable=False),  # the name the engine holds it under
+    Column("spec", Text, nullable=False),
+    Column("optimizer_config", Text, nullable=False),
+    Column("user_metadata", Text),
+    Column("state", String(16), nullable=False),  # creating, ready, failed, unloaded, imported
+    Column("created_at", Float, nullable=False),
+    Column("last_request_at", Float, nullable=False),
+    Column("snapshot_seq", Integer),
+    Column("snapshot_folder", String(64)),
+    Column("num_tokens", _BigId, nullable=False, default=0),
+    Column("num_steps", _BigId, nullable=False, default=0),
+    Index("models_by_owner", "owner", "created_at"),
+    Index("models_by_session", "session_id"),
+)
+
+operations = Table(
+    "operations",
+    metadata,
+    Column("number", _BigId, primary_key=True, autoincrement=True),
+    Column("request_id", String(64), nullable=False, unique=True),
+    Column("owner", String(128), nullable=False),
+    Column("model_id", String(128), nullable=False),
+    Column("seq_id", Integer, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("body", LargeBinary),
+    Column("body_hash", LargeBinary(32), nullable=False),
+    Column("cost", Integer, nullable=False),
+    Column("state", String(16), nullable=False),  # queued, done, failed, refused, skipped
+    Column("created_at", Float, nullable=False),
+    UniqueConstraint("model_id", "seq_id", name="operations_in_order"),
+    Index("operations_by_state", "state"),
+)
+
+results = Table(
+    "results",
+    metadata,
+    Column("request_id", String(64), primary_key=True),
+    Column("owner", String(128), nullable=False),
+    Column("encoding", String(8), nullable=False),  # json, proto, error
+    Column("body", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index("results_by_age", "created_at"),
+)
+
+sampling_sessions = Table(
+    "sampling_sessions",
+    metadata,
+    Column("sampling_session_id", String(128), primary_key=True),
+    Column("owner", String(128), nullable=False),
+    Column("session_id", String(64), nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("engine_model", Text, nullable=False),
+    Column("model_path", Text),
+    Column("checkpoint_id", String(64)),  # a saved sampler
+    Column("model_id", String(128)),  # an ephemeral one: whose snapshot it is
+    Column("folder", String(64)),  # and where its weights lie once written
+    Column("num_clients", Integer, nullable=False, default=1),
+    Column("created_at", Float, nullable=False),
+    Column("freed_at", Float),
+    Index("sampling_sessions_by_session", "session_id"),
+)
+
+samples = Table(
+    "samples",
+    metadata,
+    Column("request_id", String(64), primary_key=True),
+    Column("owner", String(128), nullable=False),
+    Column("sampling_session_id", String(128), nullable=False),
+    Column("seq_id", BigInteger, nullable=False),
+    Column("body", LargeBinary),
+    Column("body_hash", LargeBinary(32), nullable=False),
+    Column("num_samples", Integer, nullable=False),
+    Column("cost", Integer, nullable=False),
+    Column("state", String(16), nullable=False),  # queued, done, failed
+    Column("completion", BigInteger),  # its place in the order of completions
+    Column("created_at", Float, nullable=False),
+    UniqueConstraint("sampling_session_id", "seq_id", name="samples_once"),
+    Index("samples_by_state", "state"),
+    Index("samples_by_completion", "sampling_session_id", "completion"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("checkpoint_id", String(64), primary_key=True),  # also its folder's name
+    Column("owner", String(128), nullable=False),
+    Column("model_id", String(128), nullable=False),
+    Column("kind", String(32), nullable=False),  # weights, sampler_weights, external_weights
+    Column("name", String(160), nullable=False),
+    Column("base_model", Text, nullable=False),
+    Column("engine_model", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("optimizer_config", Text, nullable=False),
+    Column("user_metadata", Text),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("is_public", Boolean, nullable=False, default=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    UniqueConstraint("model_id", "kind", "name", name="checkpoints_by_name"),
+    Index("checkpoints_by_owner", "owner", "created_at"),
+)
