@@ -265,7 +265,7 @@ class Config:
     ) -> None:
         sources = _Sources(dict(locals()), environ, files)
         # A traceback that prints local variables must find no secret in this frame.
-        del api_key, environ, default_headers
+        del api_key, base_url, default_headers, user_metadata, environ
         values, origins = sources.resolve()
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_origins", origins)
@@ -331,6 +331,8 @@ class Config:
         return cast("dict[str, Any]", redact(shown))
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_origins"):  # seen by debuggers while it is being made
+            return "Config(…)"
         settings = self.as_dict()
         given = [name for name in _SETTINGS if self._origins[name] != "default"]
         return f"Config({', '.join(f'{name}={settings[name]!r}' for name in given)})"
@@ -540,7 +542,7 @@ def _url_to_show(text: str) -> str:
     scheme, separator, rest = text.partition("://")
     if separator and "@" in rest:
         rest = "…@" + rest.rpartition("@")[2]
-    return str(redact(f"{scheme}{separator}{rest}".partition("?")[0]))
+    return str(redact(f"{scheme}{separator}{rest.partition('?')[0].partition('#')[0]}"))
 
 
 def _unknown(name: str, kind: str) -> ConfigError:
