@@ -1,0 +1,112 @@
+"""The loopback server speaks the real protocol: the official client trains and samples on it.
+
+What the official client gets back is the yardstick for the tests of our own client, which use the
+same server.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.loopback import LoopbackServer
+from tests.support.numbers import logprob, sampled_tokens, top_tokens
+
+ROOT = Path(__file__).parents[2]
+NUM_DATUMS = 7
+CHUNK = 3
+
+
+@pytest.fixture(scope="module")
+def run() -> Any:
+    """The server after a whole run of the official client, and what the client saw."""
+    with LoopbackServer(flags={"fwdbwd_max_chunk_len": CHUNK}) as server:
+        command = [sys.executable, "-m", "tests.support.official_loop", server.url, str(NUM_DATUMS)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr[-3000:]
+        yield server, json.loads(done.stdout.splitlines()[-1])
+
+
+def _losses() -> list[float]:
+    lengths = [3 + number % 5 for number in range(NUM_DATUMS)]
+    return [-0.5 * sum(logprob(t) for t in range(1, n + 1)) for n in lengths]
+
+
+def test_official_client_trains_in_chunks_and_combines_them(run: Any) -> None:
+    _, seen = run
+    lengths = [3 + number % 5 for number in range(NUM_DATUMS)]
+    mean = sum(lengths) / NUM_DATUMS
+    assert seen["num_outputs"] == NUM_DATUMS
+    assert seen["first_logprobs"] == [logprob(t) for t in (1, 2, 3)]
+    assert seen["metrics"]["loss:sum"] == sum(_losses())
+    assert seen["metrics"]["tokens:mean"] == pytest.approx(mean)
+    assert seen["metrics"]["tokens:max"] == max(lengths)
+    assert seen["metrics"]["tokens:min"] == min(lengths)
+
+
+def test_official_client_sees_the_step_it_made(run: Any) -> None:
+    _, seen = run
+    assert seen["step_metrics"] == {"gradients": 3.0, "learning_rate": 0.5}
+    assert seen["after_step"] == _losses()[0] / 2
+
+
+def test_official_client_runs_a_custom_loss(run: Any) -> None:
+    _, seen = run
+    expected = sum((logprob(t) / 2) ** 2 for n in (3, 4) for t in range(1, n + 1))
+    assert seen["custom_loss"]["loss:sum"] == pytest.approx(expected)
+    assert seen["custom_loss"]["custom/pairs:sum"] == 2.0
+
+
+def test_chunk_one_arrives_last_and_everything_is_applied_once_and_in_order(run: Any) -> None:
+    server, _ = run
+    arrived = [request.decoded.seq_id for request in server.calls("forward_backward")][:3]
+    assert sorted(arrived) == [1, 2, 3]
+    assert arrived[-1] == 1
+    assert server.applied() == [
+        (1, "forward_backward"),
+        (2, "forward_backward"),
+        (3, "forward_backward"),
+        (4, "optim_step"),
+        (5, "forward_backward"),
+        (6, "save_weights"),
+        (7, "save_weights_for_sampler"),
+        (8, "forward_backward"),
+        (9, "forward_backward"),
+        (10, "save_weights_for_sampler"),
+    ]
+
+
+def test_official_client_saves_under_paths_of_its_run(run: Any) -> None:
+    _, seen = run
+    assert seen["state_path"] == f"tinker://{seen['model_id']}/weights/state-1"
+    assert seen["sampler_path"] == f"tinker://{seen['model_id']}/sampler_weights/sampler-1"
+    assert seen["info_rank"] == 8
+
+
+def test_official_client_samples_and_scores(run: Any) -> None:
+    _, seen = run
+    tokens = [sampled_tokens([1, 2, 3], 5, index, 4) for index in range(2)]
+    assert seen["tokens"] == tokens
+    assert seen["logprobs"] == [[logprob(t) for t in row] for row in tokens]
+    assert seen["prompt_logprobs"] == [None, logprob(2), logprob(3)]
+    assert seen["topk_prompt"] == [[list(pair) for pair in top_tokens(t, 2)] for t in (1, 2, 3)]
+
+
+def test_snapshots_keep_the_step_they_were_taken_at(run: Any) -> None:
+    _, seen = run
+    after_one_step = [None, logprob(2, 1), logprob(3, 1)]
+    assert seen["named_logprobs"] == after_one_step
+    assert seen["ephemeral_logprobs"] == after_one_step
+
+
+def test_nothing_the_official_client_asked_for_was_unknown(run: Any) -> None:
+    server, seen = run
+    assert server.count("unknown") == 0
+    assert server.count("finish_session") == 1
+    assert seen["models"] == ["tiny/model"]
+    assert server.service.telemetry, "the official client reports to the server by default"
