@@ -42,6 +42,7 @@ class SampledProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
     length: int
 
 
+LossFnInputs = dict[str, TensorData]
 ProvenanceSpans = Sequence[PromptProvenanceSpan | SampledProvenanceSpan]
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import msgspec
 
 from tinkex.errors import TokenizerError, ValidationError
+from tinkex.types._fields import sent
 
 ImageFormat = Literal["png", "jpeg"]
 _IMAGE_FORMATS = ("png", "jpeg")
@@ -89,7 +90,7 @@ class EncodedTextChunk:
         return EncodedTextChunk.from_bytes, (self._raw,)
 
 
-class _MediaChunk(msgspec.Struct, frozen=True, kw_only=True):
+class _MediaChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the chunks that are not text share."""
 
     def _require_length(self, expected_tokens: int | None) -> int:
@@ -101,12 +102,13 @@ class _MediaChunk(msgspec.Struct, frozen=True, kw_only=True):
         return expected_tokens
 
 
-class ImageChunk(_MediaChunk, frozen=True, kw_only=True, tag_field="type", tag="image"):
+class ImageChunk(_MediaChunk, frozen=True, kw_only=True):
     """An image's file content."""
 
     data: bytes
     format: ImageFormat
     expected_tokens: int | None = None
+    type: Literal["image"] = sent("image")
 
     def __post_init__(self) -> None:
         _check_format(self.format)
@@ -117,14 +119,13 @@ class ImageChunk(_MediaChunk, frozen=True, kw_only=True, tag_field="type", tag="
         return self._require_length(self.expected_tokens)
 
 
-class ImageAssetPointerChunk(
-    _MediaChunk, frozen=True, kw_only=True, tag_field="type", tag="image_asset_pointer"
-):
+class ImageAssetPointerChunk(_MediaChunk, frozen=True, kw_only=True):
     """An image the server already has or can fetch; for sampling only."""
 
-    location: str
     format: ImageFormat
+    location: str
     expected_tokens: int | None = None
+    type: Literal["image_asset_pointer"] = sent("image_asset_pointer")
 
     def __post_init__(self) -> None:
         _check_format(self.format)
@@ -135,10 +136,11 @@ class ImageAssetPointerChunk(
         return self._require_length(self.expected_tokens)
 
 
-class DmelChunk(_MediaChunk, frozen=True, kw_only=True, tag_field="type", tag="dmel"):
+class DmelChunk(_MediaChunk, frozen=True, kw_only=True):
     """Audio as a serialised mel-spectrogram tensor."""
 
     dmel: bytes
+    type: Literal["dmel"] = sent("dmel")
 
     @property
     def length(self) -> int:

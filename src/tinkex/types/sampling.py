@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from tinkex.errors import ValidationError
+from tinkex.types._fields import sent
 from tinkex.types.tensor import TensorData
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ EMPTY_LOGPROB = -99999.0
 """The logprob of a top-k cell that holds nothing."""
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+class SamplingParams(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """How to sample.
 
     `stop` absent means the model's end-of-sequence token stops; `stop=[]` means nothing does.
@@ -33,9 +36,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fa
     max_tokens: int | None = None
     seed: int | None = None
     stop: str | Sequence[str] | Sequence[int] | None = None
-    temperature: float = 1.0
-    top_k: int = -1
-    top_p: float = 1.0
+    temperature: float = sent(1.0)
+    top_k: int = sent(-1)
+    top_p: float = sent(1.0)
 
     def __post_init__(self) -> None:
         _require(

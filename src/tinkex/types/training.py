@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from tinkex.errors import ValidationError
+from tinkex.types._fields import sent
 from tinkex.types.tensor import TensorData
 
 ModelID = str
@@ -25,18 +26,18 @@ LossFnType = Literal[
 LossFnOutput = dict[str, TensorData]
 
 
-class LoraConfig(msgspec.Struct, frozen=True, kw_only=True):
+class LoraConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which layers get an adapter, and of what rank.
 
     Raises:
         ValidationError: the rank is not positive, or nothing would be trained.
     """
 
-    rank: int = 32
+    rank: int = sent(32)
     seed: int | None = None
-    train_unembed: bool = True
-    train_mlp: bool = True
-    train_attn: bool = True
+    train_unembed: bool = sent(True)
+    train_mlp: bool = sent(True)
+    train_attn: bool = sent(True)
 
     def __post_init__(self) -> None:
         if self.rank < 1:

@@ -1,0 +1,130 @@
+"""What an administrator is told: the audit log and the bill."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+
+class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing somebody did."""
+
+    timestamp: datetime
+    event: str
+    event_details: dict[str, Any] = {}
+    model_id: str | None = None
+    tinker_path: str | None = None
+    purpose: str | None = None
+
+
+class AuditLogResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done on one day."""
+
+    entries: list[AuditLogEntry]
+
+
+class TrainingBillingEvent(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="training"
+):
+    """Tokens trained on."""
+
+    type: ClassVar[Literal["training"]] = "training"
+    token_count: int
+
+
+class SamplingPrefillBillingEvent(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sampling_prefill"
+):
+    """Prompt tokens read."""
+
+    type: ClassVar[Literal["sampling_prefill"]] = "sampling_prefill"
+    cached: bool
+    token_count: int
+
+
+class SamplingSampleBillingEvent(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sampling_sample"
+):
+    """Tokens sampled."""
+
+    type: ClassVar[Literal["sampling_sample"]] = "sampling_sample"
+    token_count: int
+
+
+class CheckpointBillingEvent(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="checkpoint"
+):
+    """Checkpoints written."""
+
+    type: ClassVar[Literal["checkpoint"]] = "checkpoint"
+    count: int
+
+
+class StorageBillingEvent(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="storage"
+):
+    """Checkpoints kept."""
+
+    type: ClassVar[Literal["storage"]] = "storage"
+    gigabyte_hours: float
+
+
+BillingEventInfo = (
+    TrainingBillingEvent
+    | SamplingPrefillBillingEvent
+    | SamplingSampleBillingEvent
+    | CheckpointBillingEvent
+    | StorageBillingEvent
+)
+
+
+class BillingUsageEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Usage of one kind within one hour."""
+
+    bucket_start: datetime
+    bucket_end: datetime
+    base_model: str | None = None
+    user_id: str | None = None
+    user_name: str | None = None
+    session_id: str | None = None
+    project_id: str | None = None
+    estimated_cost_usd: float | None = None
+    effective_rate_usd_per_million_tokens: float | None = None
+    effective_rate_usd_per_gigabyte_month: float | None = None
+    event_info: BillingEventInfo
+
+
+class BillingUsageSession(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a session that appears in the bill."""
+
+    user_metadata: dict[str, str] | None = None
+
+
+class BillingUsageResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The bill of a period."""
+
+    data: list[BillingUsageEvent]
+    sessions: dict[str, BillingUsageSession] = {}
+    cost_data_through: datetime | None = None
+
+
+class CurrentCheckpointStorageUsageItem(msgspec.Struct, frozen=True, kw_only=True):
+    """What one user keeps in one project."""
+
+    project_id: str | None = None
+    org_user_urn: str | None = None
+    user_email: str | None = None
+    user_name: str | None = None
+    checkpoint_count: int
+    size_bytes: int
+    size_gigabytes: float
+    estimated_monthly_cost_usd: float | None = None
+
+
+class CurrentCheckpointStorageUsageResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept at this moment."""
+
+    effective_rate_usd_per_gigabyte_month: float | None = None
+    data: list[CurrentCheckpointStorageUsageItem]

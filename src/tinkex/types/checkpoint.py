@@ -1,0 +1,116 @@
+"""Training runs and the checkpoints they leave behind."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, Self
+
+import msgspec
+
+from tinkex.errors import InvalidPathError
+
+CheckpointType = Literal["training", "sampler", "external"]
+
+PATH_PREFIX = "tinker://"
+CHECKPOINT_TYPES: dict[str, CheckpointType] = {
+    "weights": "training",
+    "sampler_weights": "sampler",
+    "external_weights": "external",
+}
+"""What the middle part of a path says about the checkpoint."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One saved state. `checkpoint_id` is the path without the run: "weights/step-100"."""
+
+    checkpoint_id: str
+    checkpoint_type: CheckpointType
+    time: datetime
+    tinker_path: str
+    size_bytes: int | None = None
+    public: bool = False
+    user_metadata: dict[str, str] | None = None
+    expires_at: datetime | None = None
+
+
+class ParsedCheckpointTinkerPath(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a `tinker://` path.
+
+    >>> ParsedCheckpointTinkerPath.from_tinker_path("tinker://run-1/weights/step-100").checkpoint_id
+    'weights/step-100'
+    """
+
+    tinker_path: str
+    training_run_id: str
+    checkpoint_type: CheckpointType
+    checkpoint_id: str
+
+    @classmethod
+    def from_tinker_path(cls, tinker_path: str) -> Self:
+        """The parts of a path as the service writes them; names are not checked further.
+
+        Raises:
+            InvalidPathError: it is not `tinker://<run>/<kind>/<name>`.
+        """
+        parts = tinker_path.removeprefix(PATH_PREFIX).split("/")
+        if not tinker_path.startswith(PATH_PREFIX) or len(parts) != 3 or not all(parts):
+            raise InvalidPathError(f"{tinker_path!r} does not have the form of a checkpoint path.")
+        run_id, kind, name = parts
+        if kind not in CHECKPOINT_TYPES:
+            raise InvalidPathError(f"{tinker_path!r} names no kind of checkpoint: {kind!r}.")
+        return cls(
+            tinker_path=tinker_path,
+            training_run_id=run_id,
+            checkpoint_type=CHECKPOINT_TYPES[kind],
+            checkpoint_id=f"{kind}/{name}",
+        )
+
+
+class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One model that was trained; its id is the model's id."""
+
+    training_run_id: str
+    base_model: str
+    model_owner: str
+    is_lora: bool
+    corrupted: bool = False
+    lora_rank: int | None = None
+    last_request_time: datetime
+    last_checkpoint: Checkpoint | None = None
+    last_sampler_checkpoint: Checkpoint | None = None
+    user_metadata: dict[str, Any] | None = None
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of a list this is."""
+
+    offset: int
+    limit: int
+    total_count: int
+
+
+class TrainingRunsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of training runs."""
+
+    training_runs: list[TrainingRun]
+    cursor: Cursor
+
+
+class CheckpointsListResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Checkpoints of one run (all of them) or of a user (one page)."""
+
+    checkpoints: list[Checkpoint]
+    cursor: Cursor | None = None
+
+
+class ExternalWeightsUrlsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the files of an exported checkpoint can be fetched, without a key, until `expires`."""
+
+    urls: dict[str, str]
+    expires: datetime
+
+
+class CopyWeightsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The copy's own path."""
+
+    tinker_path: str

@@ -1,0 +1,382 @@
+"""What a server says about itself, its sessions and its promises.
+
+Answers only: what is asked stands in `requests`. Unknown fields of newer servers are ignored.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from tinkex.types.training import ModelID, RequestID
+
+ClientSessionFinishReasonType = Literal["success", "errored", "interrupted"]
+QueueState = Literal["active", "paused_capacity", "paused_rate_limit"]
+
+
+class HealthResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The server is up."""
+
+    status: Literal["ok"] = "ok"
+
+
+class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the server wants to be spoken to; an empty answer means all the defaults."""
+
+    pjwt_auth_enabled: bool = False
+    credential_default_source: str = "api_key"
+    sample_dispatch_bytes_semaphore_size: int = 10_485_760
+    inflight_response_bytes_semaphore_size: int = 52_428_800
+    parallel_fwdbwd_chunks: bool = True
+    proto_compress_fwdbwd: bool = False
+    fwdbwd_max_chunk_len: int = 1024
+    fwdbwd_max_chunk_bytes_count: int = 5_000_000
+    fwdbwd_dispatch_bytes_semaphore_size: int = 50_000_000
+    billing_exception_max_pause_duration_sec: int = 3600
+    sample_no_retries: bool = False
+    sample_enable_stuck_detection: bool = True
+    sample_max_concurrent_requests: int = 2000
+    use_pyqwest_transport: bool = True
+    create_model_via_load_weights: bool = False
+    sample_use_retrieve_futures: bool = False
+    custom_loss_server_side: bool = False
+    sample_join_sampling_session: bool = False
+
+
+class ClientDynamicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the configuration that may change while a client runs."""
+
+    refresh_interval_sec: int = 300
+    sample_cancel_enabled: bool = False
+    sample_cancel_max_batch_size: int = 64
+
+
+ClientConfigResponse = ClientConfig
+ClientDynamicConfigResponse = ClientDynamicConfig
+
+
+class AuthTokenResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A short-lived token to use in place of the key."""
+
+    jwt: str
+
+    def __repr__(self) -> str:
+        return "AuthTokenResponse(jwt=…)"
+
+
+class OrgDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """The organisation a key belongs to."""
+
+    name: str
+
+
+class UserDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """The person a key belongs to."""
+
+    email: str
+
+
+class ApiKeyDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose key it is."""
+
+    org_details: OrgDetails
+    user_details: UserDetails
+
+
+class ApiKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server knows about the key that asks."""
+
+    key_id: int
+    name: str
+    note: str
+    details: ApiKeyDetails
+
+
+class WhoamiResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the credential speaks for."""
+
+    user_urn: str
+    org_urn: str
+    email: str | None = None
+
+
+class SupportedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A base model the server offers."""
+
+    model_name: str | None = None
+    max_context_length: int | None = None
+    trainable: bool | None = None
+    sampleable: bool | None = None
+
+
+class GetServerCapabilitiesResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server offers."""
+
+    supported_models: list[SupportedModel]
+
+
+class CreateSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A session exists; the messages, if any, are for the user."""
+
+    type: Literal["create_session"] = "create_session"
+    session_id: str
+    info_message: str | None = None
+    warning_message: str | None = None
+    error_message: str | None = None
+
+
+class SessionHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The session is alive."""
+
+    type: Literal["session_heartbeat"] = "session_heartbeat"
+
+
+class ListSessionsResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Session ids, newest first."""
+
+    sessions: list[str]
+
+
+class GetSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What belongs to one session."""
+
+    training_run_ids: list[str]
+    sampler_ids: list[str]
+    user_metadata: dict[str, Any] | None = None
+    display_name: str | None = None
+
+
+class TraceExportResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the export of a session's trace is."""
+
+    status: Literal["pending", "ready", "failed"]
+    url: str | None = None
+    error: str | None = None
+
+
+class ClientSessionFinishSuccess(msgspec.Struct, frozen=True, tag_field="type", tag="success"):
+    """The client ended the session, all well."""
+
+    type: ClassVar[Literal["success"]] = "success"
+
+
+class ClientSessionFinishErrored(msgspec.Struct, frozen=True, tag_field="type", tag="errored"):
+    """The client ended the session because of an error."""
+
+    type: ClassVar[Literal["errored"]] = "errored"
+
+
+class ClientSessionFinishInterrupted(
+    msgspec.Struct, frozen=True, tag_field="type", tag="interrupted"
+):
+    """The client was interrupted."""
+
+    type: ClassVar[Literal["interrupted"]] = "interrupted"
+
+
+ClientSessionFinishReason = (
+    ClientSessionFinishSuccess | ClientSessionFinishErrored | ClientSessionFinishInterrupted
+)
+
+
+class SessionFailedRequestReason(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="request"
+):
+    """A request failed and took the session with it."""
+
+    type: ClassVar[Literal["request"]] = "request"
+    request_id: str
+    request_type: str
+
+
+class SessionFailedTrainingRunReason(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="training_run"
+):
+    """A training run failed and took the session with it."""
+
+    type: ClassVar[Literal["training_run"]] = "training_run"
+    training_run_id: str
+
+
+class SessionFailedSamplingSessionReason(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sampling_session"
+):
+    """A sampler failed and took the session with it."""
+
+    type: ClassVar[Literal["sampling_session"]] = "sampling_session"
+    sampling_session_id: str
+
+
+SessionFailedReason = (
+    SessionFailedRequestReason | SessionFailedTrainingRunReason | SessionFailedSamplingSessionReason
+)
+
+
+class SessionActive(msgspec.Struct, frozen=True, tag_field="type", tag="active"):
+    """The session is in use."""
+
+    type: ClassVar[Literal["active"]] = "active"
+
+
+class SessionCancelled(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="cancelled"
+):
+    """The server ended the session, for instance because its client fell silent."""
+
+    type: ClassVar[Literal["cancelled"]] = "cancelled"
+    detail: str | None = None
+
+
+class ClientSessionFinished(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="client_finished"
+):
+    """The client ended the session."""
+
+    type: ClassVar[Literal["client_finished"]] = "client_finished"
+    reason: ClientSessionFinishReason
+    detail: str | None = None
+
+
+class SessionFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="failed"):
+    """The session failed."""
+
+    type: ClassVar[Literal["failed"]] = "failed"
+    category: Literal["user", "internal"]
+    reason: SessionFailedReason
+    message: str
+
+
+SessionStatus = SessionActive | SessionCancelled | ClientSessionFinished | SessionFailed
+
+
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One session in a search result."""
+
+    session_id: str
+    created_at: datetime
+    owner: str
+    project_id: str
+    status: SessionStatus | None = None
+    checkpoints_count: int
+    display_name: str | None = None
+    user_metadata: dict[str, str] | None = None
+    checkpoint_storage_bytes: int | None = None
+
+
+class SessionSearchCursor(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the next page of a session search begins."""
+
+    last_created_at: datetime
+    last_session_id: str
+
+
+class SessionSearchResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a session search."""
+
+    sessions: list[SessionSummary]
+    next_cursor: SessionSearchCursor | None = None
+
+
+class CreateSamplingSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A sampler exists."""
+
+    type: Literal["create_sampling_session"] = "create_sampling_session"
+    sampling_session_id: str
+
+
+class JoinSamplingSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of this clone of a sampling client; the original is 0."""
+
+    type: Literal["join_sampling_session"] = "join_sampling_session"
+    client_counter: int
+
+
+class GetSamplerResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sampler samples from."""
+
+    sampler_id: str
+    base_model: str
+    model_path: str | None = None
+
+
+class UntypedPromise(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The server accepted the work; its result is fetched by `request_id`."""
+
+    request_id: RequestID
+    model_id: ModelID | None = None
+    sample_sequence_ids: list[str] | None = None
+
+
+UntypedAPIFuture = UntypedPromise
+
+
+class TryAgainResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Not ready yet."""
+
+    type: Literal["try_again"] = "try_again"
+    request_id: RequestID
+    queue_state: str = "active"
+    queue_state_reason: str | None = None
+
+
+class CompleteMetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Ready, and so big that the client should make room before it asks again."""
+
+    status: Literal["complete_metadata"] = "complete_metadata"
+    response_payload_size: int
+
+
+class RequestErrorCategory(StrEnum):
+    """Whose fault a failed request was; a word not known here counts as unknown."""
+
+    Unknown = "unknown"
+    Server = "server"
+    User = "user"
+
+    @classmethod
+    def _missing_(cls, value: object) -> RequestErrorCategory:
+        return cls.Unknown
+
+
+class RequestFailedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The request was accepted and then failed. The mere presence of `error` says so."""
+
+    error: str | None
+    category: RequestErrorCategory = RequestErrorCategory.Unknown
+
+
+class FutureFinished(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="finished", omit_defaults=True
+):
+    """A request's result can be fetched."""
+
+    state: ClassVar[Literal["finished"]] = "finished"
+    request_id: RequestID
+    response_payload_uncompressed_size: int | None = None
+
+
+class FutureFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="failed"):
+    """A request failed; fetching it tells why."""
+
+    state: ClassVar[Literal["failed"]] = "failed"
+    request_id: RequestID
+
+
+FutureCompletion = FutureFinished | FutureFailed
+
+
+class FuturesRetrieveResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What was completed since `prev_cursor`."""
+
+    completions: list[FutureCompletion]
+    cursor: int
+
+
+class UnloadModelResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A model left the server's memory."""
+
+    model_id: ModelID
+    type: Literal["unload_model"] | None = "unload_model"

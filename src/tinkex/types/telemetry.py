@@ -1,0 +1,81 @@
+"""The events a client may report about itself."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from tinkex.types._fields import sent
+
+EventType = Literal["SESSION_START", "SESSION_END", "UNHANDLED_EXCEPTION", "GENERIC_EVENT"]
+Severity = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
+
+class SessionStartEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A session began."""
+
+    event: Literal["SESSION_START"] = "SESSION_START"
+    event_id: str
+    event_session_index: int
+    severity: Severity
+    timestamp: datetime
+
+
+class SessionEndEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A session ended; `duration` is written like "0:00:00.023545"."""
+
+    duration: str
+    event: Literal["SESSION_END"] = "SESSION_END"
+    event_id: str
+    event_session_index: int
+    severity: Severity
+    timestamp: datetime
+
+
+class UnhandledExceptionEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An exception reached the user."""
+
+    error_message: str
+    error_type: str
+    event: Literal["UNHANDLED_EXCEPTION"] = sent("UNHANDLED_EXCEPTION")
+    event_id: str
+    event_session_index: int
+    severity: Severity
+    timestamp: datetime
+    traceback: str | None = None
+
+
+class GenericEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Anything else, by name."""
+
+    event: Literal["GENERIC_EVENT"] = "GENERIC_EVENT"
+    event_id: str
+    event_name: str
+    event_session_index: int
+    severity: Severity
+    timestamp: datetime
+    event_data: dict[str, Any] = {}
+
+
+TelemetryEvent = SessionStartEvent | SessionEndEvent | UnhandledExceptionEvent | GenericEvent
+
+
+class TelemetrySendRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch of events."""
+
+    events: list[TelemetryEvent]
+    platform: str
+    sdk_version: str
+    session_id: str
+    process_uuid: str
+
+
+TelemetryBatch = TelemetrySendRequest
+
+
+class TelemetryResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The batch was taken."""
+
+    status: Literal["accepted"] = "accepted"

@@ -1,0 +1,331 @@
+"""`ForwardBackwardRequest` in protobuf, both ways.
+
+A request is written as parts whose concatenation is the body. Big buffers are the user's own, so a
+queued request costs no memory beyond its data; the datums, the expensive part, can be written
+before the request's number is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tinkex.errors import ValidationError
+from tinkex.types.datum import (
+    Datum,
+    PromptProvenanceSpan,
+    ProvenanceSpans,
+    SampledProvenanceSpan,
+)
+from tinkex.types.model_input import (
+    DmelChunk,
+    EncodedTextChunk,
+    ImageChunk,
+    ModelInput,
+    ModelInputChunk,
+)
+from tinkex.types.requests import ForwardBackwardRequest
+from tinkex.types.tensor import TensorData
+from tinkex.wire._errors import Malformed, invalid_body
+from tinkex.wire._tensors import decode_tensor, encode_tensor
+from tinkex.wire._varint import (
+    INT32_MAX,
+    delimited,
+    double,
+    fields,
+    map_entry,
+    number,
+    signed,
+    text,
+    to_double,
+    to_int32,
+    to_int64,
+    to_text,
+    varint,
+)
+from tinkex.wire.limits import DEFAULT_LIMITS, Limits
+
+_COPY_BELOW_BYTES = 512
+"""Buffers smaller than this are joined with their neighbours: a part costs more than the copy."""
+
+Span = PromptProvenanceSpan | SampledProvenanceSpan
+
+
+def encode_forward_backward_request(
+    *,
+    model_id: str,
+    seq_id: int,
+    data: Sequence[Datum],
+    loss_fn: str,
+    loss_fn_config: Mapping[str, float | str] | None,
+    forward_only: bool,
+) -> list[bytes]:
+    """The parts of a training request's body.
+
+    Raises:
+        ValidationError: an input cannot be trained on, or a value is out of range.
+    """
+    return frame_forward_backward_request(
+        encode_datums(data),
+        model_id=model_id,
+        seq_id=seq_id,
+        loss_fn=loss_fn,
+        loss_fn_config=loss_fn_config,
+        forward_only=forward_only,
+    )
+
+
+def frame_forward_backward_request(
+    datums: Sequence[bytes],
+    *,
+    model_id: str,
+    seq_id: int,
+    loss_fn: str,
+    loss_fn_config: Mapping[str, float | str] | None,
+    forward_only: bool,
+) -> list[bytes]:
+    """The parts of a training request's body, around datums that `encode_datums` wrote.
+
+    Raises:
+        ValidationError: a value is out of range.
+    """
+    if not 0 <= seq_id <= INT32_MAX:
+        raise ValidationError(f"seq_id={seq_id} does not fit a request; it may have 31 bits.")
+    head = text(0x0A, model_id) + number(0x10, seq_id)
+    tail = text(0x22, loss_fn) + _encode_config(loss_fn_config or {}, forward_only)
+    return [head, *datums, tail]
+
+
+def encode_datums(data: Iterable[Datum]) -> list[bytes]:
+    """The parts of a request that hold its datums.
+
+    Raises:
+        ValidationError: an input cannot be trained on (an image pointer).
+    """
+    parts: list[bytes] = []
+    for datum in data:
+        parts += _wrap(0x1A, _encode_datum(datum))
+    return _join_small(parts)
+
+
+def _encode_config(config: Mapping[str, float | str], forward_only: bool) -> bytes:
+    """Numbers go into both maps, text into the newer one alone."""
+    old, new = bytearray(), bytearray()
+    for name, value in config.items():
+        key = delimited(0x0A, name.encode())
+        if isinstance(value, str):
+            new += delimited(0x3A, key + delimited(0x12, delimited(0x12, value.encode())))
+        else:
+            old += delimited(0x2A, key + double(0x11, value))
+            new += delimited(0x3A, key + delimited(0x12, double(0x09, value)))
+    return bytes(old) + number(0x30, forward_only) + bytes(new)
+
+
+def _wrap(key: int, parts: list[bytes]) -> list[bytes]:
+    """A message field in parts."""
+    return [bytes((key,)) + varint(sum(map(len, parts))), *parts]
+
+
+def _join_small(parts: list[bytes]) -> list[bytes]:
+    joined: list[bytes] = []
+    small = bytearray()
+    for part in parts:
+        if len(part) < _COPY_BELOW_BYTES:
+            small += part
+            continue
+        joined += (bytes(small), part)
+        small.clear()
+    if small:
+        joined.append(bytes(small))
+    return joined
+
+
+def _encode_datum(datum: Datum) -> list[bytes]:
+    parts: list[bytes] = []
+    for chunk in datum.model_input.chunks:
+        parts += _wrap(0x0A, _encode_chunk(chunk))
+    for name, tensor in datum.loss_fn_inputs.items():
+        value = _wrap(0x12, encode_tensor(tensor))
+        parts += _wrap(0x12, [delimited(0x0A, name.encode()), *value])
+    parts += _encode_spans(0x1A, datum.model_input_spans)
+    parts += _encode_spans(0x22, datum.loss_fn_input_spans)
+    return parts
+
+
+def _encode_chunk(chunk: ModelInputChunk) -> list[bytes]:
+    if isinstance(chunk, EncodedTextChunk):
+        return _wrap(0x0A, _buffer(0x0A, chunk.raw))
+    if isinstance(chunk, ImageChunk):
+        tail = text(0x12, chunk.format)
+        if chunk.expected_tokens is not None:
+            tail += b"\x18" + signed(chunk.expected_tokens)
+        return _wrap(0x12, [*_buffer(0x0A, chunk.data), tail])
+    if isinstance(chunk, DmelChunk):
+        return _wrap(0x1A, _buffer(0x0A, chunk.dmel))
+    raise ValidationError(
+        f"A {type(chunk).__name__} can be sampled from but not trained on.",
+        hint="Put the image itself into an ImageChunk.",
+    )
+
+
+def _buffer(key: int, raw: bytes) -> list[bytes]:
+    return [bytes((key,)) + varint(len(raw)), raw] if raw else []
+
+
+def _encode_spans(key: int, spans: ProvenanceSpans | None) -> list[bytes]:
+    return [delimited(key, _encode_span(span)) for span in spans or ()]
+
+
+def _encode_span(span: Span) -> bytes:
+    content = text(0x0A, span.sequence_id) + number(0x10, span.offset) + number(0x18, span.length)
+    return delimited(0x12 if isinstance(span, SampledProvenanceSpan) else 0x0A, content)
+
+
+def decode_forward_backward_request(
+    body: bytes, *, limits: Limits = DEFAULT_LIMITS
+) -> ForwardBackwardRequest:
+    """The training request in a body, read by a server.
+
+    Raises:
+        ClientError: it is none (status 422, code "invalid-body"), or is above `limits`.
+    """
+    try:
+        return _Reader(body, limits).request()
+    except Malformed as error:
+        raise invalid_body(str(error)) from error
+    except ValidationError as error:
+        raise invalid_body(error.message.rstrip(".")) from error
+
+
+class _Reader:
+    """Reads one body. Nested messages are spans of it, so only values are copied out."""
+
+    def __init__(self, body: bytes, limits: Limits) -> None:
+        self.body = body
+        self.limits = limits
+
+    def request(self) -> ForwardBackwardRequest:
+        model_id, loss_fn, seq_id, forward_only = "", "", 0, False
+        data: list[Datum] = []
+        old: dict[str, float | str] = {}
+        new: dict[str, float | str] = {}
+        for key, a, b in fields(self.body, 0, len(self.body)):
+            if key == 0x1A:
+                data.append(self.numbered_datum(len(data), a, b))
+            elif key == 0x0A:
+                model_id = to_text(self.body, a, b)
+            elif key == 0x10:
+                seq_id = to_int32(a)
+            elif key == 0x22:
+                loss_fn = to_text(self.body, a, b)
+            elif key == 0x2A:
+                self.old_setting(old, a, b)
+            elif key == 0x30:
+                forward_only = a != 0
+            elif key == 0x3A:
+                self.new_setting(new, a, b)
+        return ForwardBackwardRequest(
+            model_id=model_id,
+            seq_id=seq_id,
+            data=data,
+            loss_fn=loss_fn,
+            loss_fn_config=old | new,
+            forward_only=forward_only,
+        )
+
+    def numbered_datum(self, index: int, at: int, end: int) -> Datum:
+        """A datum, with its place in the message of what is wrong with it."""
+        if index >= self.limits.max_datums_per_request:
+            raise Malformed(f"it has more than {self.limits.max_datums_per_request} datums")
+        try:
+            return self.datum(at, end)
+        except Malformed as error:
+            raise Malformed(f"data[{index}]: {error}") from error
+        except ValidationError as error:
+            raise Malformed(f"data[{index}]: {error.message.rstrip('.')}") from error
+
+    def datum(self, at: int, end: int) -> Datum:
+        chunks: list[ModelInputChunk] = []
+        inputs: dict[str, TensorData] = {}
+        input_spans: list[Span] = []
+        loss_spans: list[Span] = []
+        for key, a, b in fields(self.body, at, end):
+            if key == 0x0A:
+                chunks.append(self.chunk(a, b))
+                if len(chunks) > self.limits.max_chunks_per_input:
+                    raise Malformed(f"more than {self.limits.max_chunks_per_input} chunks")
+            elif key == 0x12:
+                self.tensor_entry(inputs, a, b)
+            elif key == 0x1A:
+                input_spans.append(self.span(a, b))
+            elif key == 0x22:
+                loss_spans.append(self.span(a, b))
+        return Datum(ModelInput(chunks=chunks), inputs, input_spans or None, loss_spans or None)
+
+    def tensor_entry(self, inputs: dict[str, TensorData], at: int, end: int) -> None:
+        name, value = map_entry(self.body, at, end, 0x12)
+        try:
+            inputs[name] = decode_tensor(self.body, *value, self.limits.max_tensor_values)
+        except Malformed as error:
+            raise Malformed(f"loss_fn_inputs[{name!r:.80}]: {error}") from error
+
+    def old_setting(self, config: dict[str, float | str], at: int, end: int) -> None:
+        name, value = map_entry(self.body, at, end, 0x11)
+        config[name] = to_double(self.body, *value)
+
+    def new_setting(self, config: dict[str, float | str], at: int, end: int) -> None:
+        name, value = map_entry(self.body, at, end, 0x12)
+        for key, a, b in fields(self.body, *value):
+            if key == 0x09:
+                config[name] = to_double(self.body, a, b)
+            elif key == 0x12:
+                config[name] = to_text(self.body, a, b)
+
+    def chunk(self, at: int, end: int) -> ModelInputChunk:
+        found: ModelInputChunk | None = None
+        for key, a, b in fields(self.body, at, end):
+            if key == 0x0A:
+                found = EncodedTextChunk.from_bytes(self.first_bytes(a, b))
+            elif key == 0x12:
+                found = self.image(a, b)
+            elif key == 0x1A:
+                found = DmelChunk(dmel=self.first_bytes(a, b))
+        if found is None:
+            raise Malformed("a chunk of the model input is neither text, image nor dmel")
+        return found
+
+    def first_bytes(self, at: int, end: int) -> bytes:
+        """Field 1 of a message that has no other."""
+        raw = b""
+        for key, a, b in fields(self.body, at, end):
+            if key == 0x0A:
+                raw = self.body[a:b]
+        return raw
+
+    def image(self, at: int, end: int) -> ImageChunk:
+        data, kind, expected = b"", "", None
+        for key, a, b in fields(self.body, at, end):
+            if key == 0x0A:
+                data = self.body[a:b]
+            elif key == 0x12:
+                kind = to_text(self.body, a, b)
+            elif key == 0x18:
+                expected = to_int32(a)
+        return ImageChunk(data=data, format=kind, expected_tokens=expected)  # type: ignore[arg-type]
+
+    def span(self, at: int, end: int) -> Span:
+        for key, a, b in fields(self.body, at, end):
+            if key in (0x0A, 0x12):
+                return self.span_content(key == 0x12, a, b)
+        raise Malformed("a provenance span says neither prompt nor sampled")
+
+    def span_content(self, is_sampled: bool, at: int, end: int) -> Span:
+        sequence_id, offset, length = "", 0, 0
+        for key, a, b in fields(self.body, at, end):
+            if key == 0x0A:
+                sequence_id = to_text(self.body, a, b)
+            elif key == 0x10:
+                offset = to_int64(a)
+            elif key == 0x18:
+                length = to_int64(a)
+        kind = SampledProvenanceSpan if is_sampled else PromptProvenanceSpan
+        return kind(sequence_id=sequence_id, offset=offset, length=length)

@@ -1,0 +1,171 @@
+"""JSON forms that cannot be read straight into their types.
+
+A token chunk and a tensor keep bytes where JSON has lists, and a chunk names its class in a field;
+so bodies that hold them are read into these structs first and then built. Knows nothing of who
+sent them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from tinkex.errors import ValidationError
+from tinkex.types.datum import Datum
+from tinkex.types.model_input import (
+    DmelChunk,
+    EncodedTextChunk,
+    ImageAssetPointerChunk,
+    ImageChunk,
+    ImageFormat,
+    ModelInput,
+    ModelInputChunk,
+)
+from tinkex.types.requests import SampleRequest
+from tinkex.types.sampling import SamplingParams
+from tinkex.types.telemetry import (
+    GenericEvent,
+    SessionEndEvent,
+    SessionStartEvent,
+    TelemetryEvent,
+    TelemetrySendRequest,
+    UnhandledExceptionEvent,
+)
+from tinkex.types.tensor import TensorData, TensorDtype
+
+
+class TensorShape(msgspec.Struct):
+    """`{"data":[…],"dtype":…,"shape"?,"sparse_crow_indices"?,"sparse_col_indices"?}`"""
+
+    data: list[int | float | None]
+    dtype: TensorDtype
+    shape: list[int] | None = None
+    sparse_crow_indices: list[int] | None = None
+    sparse_col_indices: list[int] | None = None
+
+    def build(self) -> TensorData:
+        """The tensor; null stands for NaN, which JSON cannot write."""
+        data: list[Any] = self.data
+        if self.dtype == "float32" and None in data:
+            data = [math.nan if value is None else value for value in data]
+        return TensorData(
+            data, self.dtype, self.shape, self.sparse_crow_indices, self.sparse_col_indices
+        )
+
+
+class _TextShape(msgspec.Struct, tag_field="type", tag="encoded_text"):
+    tokens: list[int]
+
+    def build(self) -> ModelInputChunk:
+        return EncodedTextChunk(self.tokens)
+
+
+class _ImageShape(msgspec.Struct, tag_field="type", tag="image"):
+    data: bytes
+    format: ImageFormat
+    expected_tokens: int | None = None
+
+    def build(self) -> ModelInputChunk:
+        return ImageChunk(data=self.data, format=self.format, expected_tokens=self.expected_tokens)
+
+
+class _PointerShape(msgspec.Struct, tag_field="type", tag="image_asset_pointer"):
+    format: ImageFormat
+    location: str
+    expected_tokens: int | None = None
+
+    def build(self) -> ModelInputChunk:
+        return ImageAssetPointerChunk(
+            format=self.format, location=self.location, expected_tokens=self.expected_tokens
+        )
+
+
+class _DmelShape(msgspec.Struct, tag_field="type", tag="dmel"):
+    dmel: bytes
+
+    def build(self) -> ModelInputChunk:
+        return DmelChunk(dmel=self.dmel)
+
+
+class ModelInputShape(msgspec.Struct):
+    """`{"chunks":[…]}`"""
+
+    chunks: list[_TextShape | _ImageShape | _PointerShape | _DmelShape]
+
+    def build(self) -> ModelInput:
+        """The model input."""
+        return ModelInput(chunks=[chunk.build() for chunk in self.chunks])
+
+
+class DatumShape(msgspec.Struct):
+    """`{"model_input":…,"loss_fn_inputs":{name:tensor}}`"""
+
+    model_input: ModelInputShape
+    loss_fn_inputs: dict[str, TensorShape] = {}
+
+    def build(self) -> Datum:
+        """The datum."""
+        inputs = {name: tensor.build() for name, tensor in self.loss_fn_inputs.items()}
+        return Datum(self.model_input.build(), inputs)
+
+
+class SamplingParamsShape(SamplingParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sampling parameters as read: whether `stop` lists strings or tokens is checked after."""
+
+    stop: str | list[str | int] | None = None  # type: ignore[assignment]
+
+    def build(self) -> SamplingParams:
+        """The sampling parameters."""
+        if isinstance(self.stop, list) and len({type(item) for item in self.stop}) > 1:
+            raise ValidationError("stop lists both strings and tokens; it may list one kind only")
+        return SamplingParams(**_fields_of(self, SamplingParams))
+
+
+class SampleRequestShape(SampleRequest, frozen=True, kw_only=True):
+    """A sampling request as read."""
+
+    prompt: ModelInputShape  # type: ignore[assignment]
+    sampling_params: SamplingParamsShape
+    target_prompt_logprobs: TensorShape | None = None  # type: ignore[assignment]
+
+    def build(self) -> SampleRequest:
+        """The sampling request."""
+        values = _fields_of(self, SampleRequest)
+        values["prompt"] = self.prompt.build()
+        values["sampling_params"] = self.sampling_params.build()
+        if self.target_prompt_logprobs is not None:
+            values["target_prompt_logprobs"] = self.target_prompt_logprobs.build()
+        return SampleRequest(**values)
+
+
+class TelemetryShape(TelemetrySendRequest, frozen=True, kw_only=True):
+    """A telemetry batch as read: each event says which it is in a field of its own."""
+
+    events: list[dict[str, Any]]  # type: ignore[assignment]
+
+    def build(self) -> TelemetrySendRequest:
+        """The telemetry batch."""
+        values = _fields_of(self, TelemetrySendRequest)
+        values["events"] = [_build_event(event) for event in self.events]
+        return TelemetrySendRequest(**values)
+
+
+_EVENTS: dict[object, type[TelemetryEvent]] = {
+    "SESSION_START": SessionStartEvent,
+    "SESSION_END": SessionEndEvent,
+    "UNHANDLED_EXCEPTION": UnhandledExceptionEvent,
+    "GENERIC_EVENT": GenericEvent,
+}
+
+
+def _build_event(event: dict[str, Any]) -> TelemetryEvent:
+    name = event.get("event")
+    if not isinstance(name, str) or name not in _EVENTS:
+        raise ValidationError(f"no telemetry event is called {name!r:.80}")
+    return msgspec.convert(event, _EVENTS[name])
+
+
+def _fields_of(value: msgspec.Struct, type_: type[msgspec.Struct]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in type_.__struct_fields__}

@@ -1,0 +1,180 @@
+"""Tensors inside protobuf messages: `Tensor`, and `BatchedTensor`, which holds one per datum.
+
+Knows no message around them. Numbers are little-endian bytes on the wire and in memory, so that
+writing a tensor is naming its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+
+from tinkex.types.tensor import TensorData, TensorDtype
+from tinkex.wire._errors import Malformed
+from tinkex.wire._varint import delimited, fields, packed, to_int64, to_ints, varint
+
+_NUMBERS: dict[TensorDtype, bytes] = {"float32": b"\x01", "int64": b"\x02"}
+_DTYPES: dict[int, tuple[TensorDtype, int]] = {
+    1: ("float32", 4),
+    2: ("int64", 8),
+    3: ("int64", 4),
+    4: ("float32", 2),
+}
+"""By the wire's number: what it becomes, and how many bytes a value has on the wire."""
+
+MAX_RANK = 8
+"""Dimensions a tensor may have."""
+
+
+def encode_tensor(tensor: TensorData) -> list[bytes]:
+    """A `Tensor` message in parts; the values are not copied."""
+    tail = b"\x18" + _NUMBERS[tensor.dtype] + packed(0x22, tensor.shape or ())
+    if tensor.sparse_crow_indices is None or tensor.sparse_col_indices is None:
+        return [b"\x0a" + varint(len(tensor.raw)), tensor.raw, tail]
+    values = b"\x0a" + varint(len(tensor.raw)) if tensor.raw else b""
+    indices = _indices(0x12, tensor.sparse_crow_indices) + _indices(0x1A, tensor.sparse_col_indices)
+    size = len(values) + len(tensor.raw) + len(indices)
+    return [b"\x12" + varint(size) + values, tensor.raw, indices + tail]
+
+
+def _indices(key: int, values: Sequence[int]) -> bytes:
+    return delimited(key, array("q", values).tobytes()) if values else b""
+
+
+def decode_tensor(body: bytes, at: int, end: int, max_values: int) -> TensorData:
+    """The tensor in a `Tensor` message.
+
+    Raises:
+        Malformed: it is none, or it would have more than `max_values` values when dense.
+        ValidationError: its shape or indices do not fit its values.
+    """
+    values, dtype, shape = (0, 0), 0, list[int]()
+    csr: tuple[int, int] | None = None
+    for key, a, b in fields(body, at, end):
+        if key == 0x0A:
+            values, csr = (a, b), None
+        elif key == 0x12:
+            csr = (a, b)
+        elif key == 0x18:
+            dtype = a
+        elif key in (0x20, 0x22):
+            shape += [to_int64(a)] if key == 0x20 else to_ints(body, a, b, MAX_RANK)
+    if len(shape) > MAX_RANK or (shape and math.prod(shape) > max_values):
+        raise Malformed(f"a tensor of shape {shape[: MAX_RANK + 1]} is too big")
+    if csr is not None:
+        return _decode_csr(body, csr, dtype, shape)
+    raw, name = widen(body[values[0] : values[1]], dtype)
+    return TensorData.from_bytes(raw, name, shape or None)
+
+
+def _decode_csr(body: bytes, span: tuple[int, int], dtype: int, shape: list[int]) -> TensorData:
+    parts = {0x0A: b"", 0x12: b"", 0x1A: b""}
+    for key, a, b in fields(body, *span):
+        if key in parts:
+            parts[key] = body[a:b]
+    raw, name = widen(parts[0x0A], dtype)
+    crow, col = to_offsets(parts[0x12]), to_offsets(parts[0x1A])
+    return TensorData.from_bytes(raw, name, shape, crow, col)
+
+
+def to_offsets(raw: bytes) -> list[int]:
+    """The int64 numbers in `raw`.
+
+    Raises:
+        Malformed: they are no whole number of numbers.
+    """
+    if len(raw) % 8:
+        raise Malformed(f"{len(raw)} bytes are no whole number of int64 values")
+    values = array("q")
+    values.frombytes(raw)
+    return values.tolist()
+
+
+def widen(raw: bytes, dtype: int) -> tuple[bytes, TensorDtype]:
+    """Values of a wire dtype as float32 or int64.
+
+    Raises:
+        Malformed: the dtype is not known, or the bytes are no whole number of values.
+    """
+    name, item = _DTYPES.get(dtype, ("float32", 0))
+    if not item or len(raw) % item:
+        raise Malformed(f"{len(raw)} bytes are no values of dtype {dtype}")
+    if item == 2:
+        return _from_bfloat16(raw), name
+    if dtype == 3:
+        short = array("i")
+        short.frombytes(raw)
+        return array("q", short).tobytes(), name
+    return raw, name
+
+
+def _from_bfloat16(raw: bytes) -> bytes:
+    """A bfloat16 is the upper half of a float32."""
+    wide = bytearray(2 * len(raw))
+    wide[2::4] = raw[0::2]
+    wide[3::4] = raw[1::2]
+    return bytes(wide)
+
+
+def encode_batched(tensors: Sequence[TensorData]) -> bytes:
+    """A `BatchedTensor` of dense tensors alike in dtype and in all but the first dimension."""
+    offsets = array("q", [0])
+    for tensor in tensors:
+        offsets.append(offsets[-1] + len(tensor.raw))
+    first = tensors[0]
+    data = b"".join([tensor.raw for tensor in tensors])
+    return (
+        (delimited(0x0A, data) if data else b"")
+        + delimited(0x12, offsets.tobytes())
+        + b"\x18"
+        + _NUMBERS[first.dtype]
+        + packed(0x22, trailing_shape(first))
+    )
+
+
+def trailing_shape(tensor: TensorData) -> list[int]:
+    """All dimensions but the first."""
+    return tensor.shape[1:] if tensor.shape else []
+
+
+def decode_batched(body: bytes, at: int, end: int) -> list[TensorData]:
+    """The tensors in a `BatchedTensor`.
+
+    Raises:
+        Malformed: it is none.
+        ValidationError: its trailing shape does not fit its values.
+    """
+    data, offsets, dtype, trailing = b"", list[int](), 0, list[int]()
+    for key, a, b in fields(body, at, end):
+        if key == 0x0A:
+            data = body[a:b]
+        elif key == 0x12:
+            offsets = to_offsets(body[a:b])
+        elif key == 0x18:
+            dtype = a
+        elif key in (0x20, 0x22):
+            trailing += [to_int64(a)] if key == 0x20 else to_ints(body, a, b, MAX_RANK)
+    if min(trailing, default=0) < 0 or len(trailing) >= MAX_RANK:
+        raise Malformed(f"{trailing[:MAX_RANK]} is no trailing shape")
+    raw, name = widen(data, dtype)
+    return _cut(raw, _widened(offsets, len(data), dtype), name, trailing)
+
+
+def _widened(offsets: list[int], size: int, dtype: int) -> list[int]:
+    """Byte offsets after widening, checked to rise from 0 or more to at most `size`."""
+    if any(a > b for a, b in zip([0, *offsets], [*offsets, size], strict=True)):
+        raise Malformed("offsets do not rise within the data")
+    return [2 * offset for offset in offsets] if dtype in (3, 4) else offsets
+
+
+def _cut(
+    raw: bytes, offsets: list[int], name: TensorDtype, trailing: list[int]
+) -> list[TensorData]:
+    step = math.prod(trailing) * (4 if name == "float32" else 8)
+    tensors = []
+    for start, stop in pairwise(offsets):
+        leading = (stop - start) // step if step else 0
+        tensors.append(TensorData.from_bytes(raw[start:stop], name, [leading, *trailing]))
+    return tensors

@@ -1,0 +1,179 @@
+"""The protobuf wire format: keys, varints, and lengths in front of bytes.
+
+Knows no message. A key is the number that stands in front of a field: its number times eight plus
+its wire type, so 0x0A is "field 1, bytes". Readers look for the keys they know; a field of an
+unknown number or of another wire type is passed over, as the format asks. Groups, which the format
+gave up long ago, are refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from tinkex.wire._errors import Malformed
+
+INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
+_WORD = 1 << 64
+_SHORT = [bytes([value]) for value in range(128)]
+_DOUBLE = struct.Struct("<d")
+
+
+def varint(value: int) -> bytes:
+    """A number from 0 to 2**64-1, seven bits to a byte."""
+    if value < 128:
+        return _SHORT[value]
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def signed(value: int) -> bytes:
+    """An int32 or int64, negative ones as the format's ten bytes."""
+    return varint(value % _WORD)
+
+
+def delimited(key: int, payload: bytes) -> bytes:
+    """A field of bytes, text or a message."""
+    return _SHORT[key] + varint(len(payload)) + payload
+
+
+def text(key: int, value: str) -> bytes:
+    """A field of text, left out if empty as proto3 has it."""
+    return delimited(key, value.encode()) if value else b""
+
+
+def number(key: int, value: int) -> bytes:
+    """A whole-number field, left out if 0 as proto3 has it."""
+    return _SHORT[key] + signed(value) if value else b""
+
+
+def double(key: int, value: float) -> bytes:
+    """A floating-point field."""
+    return _SHORT[key] + _DOUBLE.pack(value)
+
+
+def packed(key: int, values: Iterable[int]) -> bytes:
+    """A repeated whole-number field, left out if there are none."""
+    payload = b"".join(map(signed, values))
+    return delimited(key, payload) if payload else b""
+
+
+def fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """The fields of the message in `body[at:end]`, as (key, a, b).
+
+    For a varint `a` is its value; for all else the content is `body[a:b]`.
+
+    Raises:
+        Malformed: the bytes are no message.
+    """
+    while at < end:
+        key, at = read_varint(body, at, end)
+        if key < 8:
+            raise Malformed("there is no field 0")
+        kind = key & 7
+        if kind == 2:
+            size, at = read_varint(body, at, end)
+            stop = at + size
+        elif kind == 0:
+            value, at = read_varint(body, at, end)
+            yield key, value, 0
+            continue
+        elif kind in _FIXED_BYTES:
+            stop = at + _FIXED_BYTES[kind]
+        else:
+            raise Malformed(f"wire type {kind} is not used")
+        if stop > end:
+            raise Malformed("a message ends inside a field")
+        yield key, at, stop
+        at = stop
+
+
+_FIXED_BYTES = {1: 8, 5: 4}
+
+
+def read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
+    """The varint at `at`, and where it ends.
+
+    Raises:
+        Malformed: it does not end before `end`, or has more than ten bytes.
+    """
+    if at >= end:
+        raise Malformed("a message ends inside a number")
+    value = body[at]
+    at += 1
+    if value < 0x80:
+        return value, at
+    value &= 0x7F
+    for shift in range(7, 70, 7):
+        if at >= end:
+            break
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value % _WORD, at
+    raise Malformed("a number does not end")
+
+
+def map_entry(body: bytes, at: int, end: int, value_key: int) -> tuple[str, tuple[int, int]]:
+    """The name of a map's entry, and where its value stands (nowhere, if it was left out).
+
+    Raises:
+        Malformed: the bytes are no message, or the name is not UTF-8.
+    """
+    name, value = "", (0, 0)
+    for key, a, b in fields(body, at, end):
+        if key == 0x0A:
+            name = to_text(body, a, b)
+        elif key == value_key:
+            value = (a, b)
+    return name, value
+
+
+def to_int64(value: int) -> int:
+    """The signed number a varint stands for."""
+    return value - _WORD if value > INT64_MAX else value
+
+
+def to_int32(value: int) -> int:
+    """The signed 32-bit number a varint stands for; higher bits are dropped, as the format asks."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value > INT32_MAX else value
+
+
+def to_text(body: bytes, at: int, end: int) -> str:
+    """The text in `body[at:end]`.
+
+    Raises:
+        Malformed: it is not UTF-8.
+    """
+    try:
+        return body[at:end].decode()
+    except UnicodeDecodeError as error:
+        raise Malformed("a text is not UTF-8") from error
+
+
+def to_double(body: bytes, at: int, end: int) -> float:
+    """The floating-point number in `body[at:end]`; 0 if it was left out."""
+    value: float = _DOUBLE.unpack_from(body, at)[0] if end > at else 0.0
+    return value
+
+
+def to_ints(body: bytes, at: int, end: int, limit: int) -> list[int]:
+    """The packed whole numbers in `body[at:end]`.
+
+    Raises:
+        Malformed: there are more than `limit`, or one does not end.
+    """
+    values: list[int] = []
+    while at < end:
+        value, at = read_varint(body, at, end)
+        values.append(to_int64(value))
+        if len(values) > limit:
+            raise Malformed(f"a list has more than {limit} numbers")
+    return values

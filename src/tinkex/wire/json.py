@@ -1,0 +1,170 @@
+"""JSON bodies: requests and answers that are not protobuf.
+
+`decode` is the client's reader and blames the server; `decode_request` is the server's and blames
+the client. Both ignore fields they do not know, except among sampling parameters, where an unknown
+one would change results unnoticed. Old JSON forms of training data and results: `legacy_json`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from tinkex.errors import ValidationError
+from tinkex.types.datum import Datum
+from tinkex.types.model_input import EncodedTextChunk, ModelInput
+from tinkex.types.requests import SampleRequest
+from tinkex.types.sampling import SamplingParams
+from tinkex.types.telemetry import TelemetrySendRequest
+from tinkex.types.tensor import TensorData
+from tinkex.wire._errors import invalid_body, invalid_response
+from tinkex.wire._shapes import (
+    DatumShape,
+    ModelInputShape,
+    SampleRequestShape,
+    SamplingParamsShape,
+    TelemetryShape,
+    TensorShape,
+)
+from tinkex.wire.limits import DEFAULT_LIMITS, Limits
+
+T = TypeVar("T")
+
+_SHAPES: dict[Any, type[Any]] = {
+    Datum: DatumShape,
+    ModelInput: ModelInputShape,
+    SampleRequest: SampleRequestShape,
+    SamplingParams: SamplingParamsShape,
+    TelemetrySendRequest: TelemetryShape,
+    TensorData: TensorShape,
+}
+BAD_INPUT = (msgspec.DecodeError, ValidationError, RecursionError)
+
+
+def encode(value: object) -> bytes:
+    """The compact JSON form of a value of the protocol.
+
+    Raises:
+        ValidationError: something in it, most likely user metadata, has no JSON form.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
+        raise ValidationError(
+            f"{type(value).__name__} cannot be written as JSON: {error}.",
+            hint="Metadata may hold strings, numbers, booleans, None, lists and dicts of them.",
+        ) from error
+
+
+def decode(body: bytes, type_: type[T]) -> T:
+    """The answer in a response body.
+
+    Raises:
+        APIResponseValidationError: it is not of this type; the message names the field.
+    """
+    try:
+        return cast(T, _reader(cast(Any, type_))(body))
+    except BAD_INPUT as error:
+        raise invalid_response(_name(type_), reason(error)) from error
+
+
+def decode_request(body: bytes, type_: type[T], *, limits: Limits = DEFAULT_LIMITS) -> T:
+    """The request in a body, read by a server.
+
+    Raises:
+        ClientError: it is not of this type (status 422, code "invalid-body", `field`).
+    """
+    check_depth(body, limits.max_json_depth)
+    try:
+        return cast(T, _reader(cast(Any, type_))(body))
+    except BAD_INPUT as error:
+        raise invalid_body(reason(error), field_path(error)) from error
+
+
+def check_depth(body: bytes, limit: int) -> None:
+    """Refuse JSON in which arrays and objects are nested deeper than `limit`.
+
+    Raises:
+        ClientError: it is nested deeper.
+    """
+    if body.count(b"[") + body.count(b"{") <= limit:
+        return
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(body):
+        first = match.group()[:1]
+        if first in (b"[", b"{"):
+            depth += 1
+            if depth > limit:
+                raise invalid_body(f"it is nested deeper than {limit} levels")
+        elif first != b'"':
+            depth -= 1
+
+
+# The closing quote is optional so that an unterminated string is passed over once, not once for
+# every quote inside it.
+_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+
+
+@lru_cache(maxsize=256)
+def _reader(type_: Any) -> Callable[[bytes], Any]:
+    """How a type is read: at once, or through its shape."""
+    shape = _SHAPES.get(type_)
+    if shape is None:
+        return msgspec.json.Decoder(type_, dec_hook=_build_custom).decode
+    decoder = msgspec.json.Decoder(shape)
+    return lambda body: decoder.decode(body).build()
+
+
+def _build_custom(type_: type, value: Any) -> Any:
+    """A value of a class msgspec does not know, inside a struct."""
+    shape = _SHAPES.get(type_)
+    if shape is None:
+        raise NotImplementedError(f"a {_name(type_)} has no JSON form")
+    return msgspec.convert(value, shape).build()
+
+
+def _name(type_: Any) -> str:
+    return getattr(type_, "__name__", None) or str(type_)
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    text = error.message if isinstance(error, ValidationError) else str(error)
+    return text.rstrip(".")
+
+
+_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+_MISSING = re.compile(r"missing required field `([^`]*)`")
+
+
+def field_path(error: Exception) -> str:
+    """The path of the field a msgspec error speaks of: "lora_config.rank"."""
+    text = str(error)
+    at = _PATH.search(text)
+    missing = _MISSING.search(text)
+    parts = [at.group(1) if at else "", missing.group(1) if missing else ""]
+    return ".".join(part for part in parts if part)
+
+
+def _hook(value: object) -> object:
+    if isinstance(value, EncodedTextChunk):
+        return {"tokens": value.tokens, "type": "encoded_text"}
+    if isinstance(value, TensorData):
+        return _tensor_form(value)
+    raise NotImplementedError(f"a {type(value).__name__} has no JSON form")
+
+
+def _tensor_form(tensor: TensorData) -> dict[str, Any]:
+    form: dict[str, Any] = {"data": tensor.data, "dtype": tensor.dtype}
+    for name in ("shape", "sparse_crow_indices", "sparse_col_indices"):
+        if (value := getattr(tensor, name)) is not None:
+            form[name] = value
+    return form
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_hook)

@@ -1,0 +1,79 @@
+"""How much of anything one request may hold.
+
+One struct, so that an operator can change a limit in one place and an error can name it. The
+protocol fixes only the bounds of a TTL and the sizes at which clients cut batches into chunks; the
+other defaults are ours. Knows nothing of models: what fits a context is the engine's to say.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+_YEAR_S = 365 * 24 * 3600
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a server. Each field says what is counted and in what unit."""
+
+    max_body_bytes: int = 64 * 1024 * 1024
+    """Size of a request body, after decompression."""
+
+    max_decompression_ratio: int = 1000
+    """Decompressed size of a body divided by its compressed size."""
+
+    max_json_depth: int = 32
+    """Arrays and objects inside one another in a JSON body."""
+
+    max_rank: int = 128
+    """Rank of a LoRA adapter."""
+
+    max_tokens_per_request: int = 1_048_576
+    """Tokens of all sequences of one request together."""
+
+    max_tokens_per_sequence: int = 131_072
+    """Tokens of one sequence: a datum, or a prompt with what may follow it."""
+
+    max_datums_per_request: int = 1024
+    """Training examples in one request; clients cut their batches at this number."""
+
+    max_chunks_per_input: int = 4096
+    """Chunks (runs of tokens, images, audio) of one model input."""
+
+    max_tensor_rank: int = 8
+    """Dimensions of a tensor."""
+
+    max_tensor_values: int = 1 << 26
+    """Values of a tensor once it is dense; a sparse one may be small on the wire and huge here."""
+
+    max_num_samples: int = 1024
+    """Continuations asked for in one sampling request."""
+
+    max_stop_sequences: int = 64
+    """Stop strings or stop tokens of one sampling request."""
+
+    max_top_k: int = 128
+    """Width of top-k logprobs and of alternative tokens at each position."""
+
+    max_name_chars: int = 128
+    """Length of a checkpoint's or a model's name."""
+
+    max_metadata_bytes: int = 16 * 1024
+    """Size of user metadata, as JSON."""
+
+    max_age_recipients: int = 10
+    """Keys an external checkpoint may be encrypted for."""
+
+    min_ttl_s: int = 3600
+    """Shortest time a checkpoint may be kept for."""
+
+    max_ttl_s: int = 10 * _YEAR_S
+    """Longest time a checkpoint may be kept for, unless for ever."""
+
+    chunk_max_datums: int = 1024
+    """Datums after which a client starts another chunk."""
+
+    chunk_max_bytes: int = 5_000_000
+    """Estimated bytes (`Datum.size_bytes`) above which a client starts another chunk."""
+
+
+DEFAULT_LIMITS = Limits()
