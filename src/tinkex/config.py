@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, NoReturn, Self, TypeVar, cast, overload
 from urllib.parse import SplitResult, urlsplit
 
 from tinkex.errors import ConfigError
-from tinkex.telemetry.redact import Secret, mask_secret, redact
+from tinkex.telemetry.redact import Secret, redact
 
 T = TypeVar("T")
 
@@ -35,6 +35,8 @@ _OFFICIAL_ENV: Final = {
     "log_level": "TINKER_LOG",
 }
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_TRUE: Final = ("1", "true", "yes", "on")
+_FALSE: Final = ("0", "false", "no", "off")
 _KEY_HINT: Final = (
     "Set TINKER_API_KEY or pass api_key=; keys of the hosted service start with 'tml-' (or 'eyJ' "
     "for a token), and 'tinkex serve' prints the key of its own server."
@@ -112,13 +114,10 @@ def _url(value: Any) -> str:
 
 
 def _flag(value: Any) -> bool:
-    words = {"1": True, "true": True, "yes": True, "on": True}
-    words |= {"0": False, "false": False, "no": False, "off": False}
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in words:
-        return words[value.strip().lower()]
-    raise ValueError("true or false")
+    word = str(value).strip().lower() if isinstance(value, bool | str) else ""
+    if word not in (*_TRUE, *_FALSE):
+        raise ValueError("true or false")
+    return word in _TRUE
 
 
 def _number(value: Any) -> float:
@@ -384,19 +383,28 @@ def normalize_base_url(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class TerminalSettings:
-    """What the environment says about the terminal rather than about the client."""
+class ProcessSettings:
+    """What the environment says about this process rather than about one client."""
 
     is_debug: bool
     has_color: bool
+    hub_cache: Path
+    is_hub_offline: bool
 
 
-def terminal_settings(environ: Mapping[str, str] | None = None) -> TerminalSettings:
-    """Whether tracebacks are wanted (TINKEX_DEBUG) and colours are not (NO_COLOR, TERM=dumb)."""
-    environ = os.environ if environ is None else environ
-    return TerminalSettings(
-        is_debug=environ.get("TINKEX_DEBUG", "").lower() in ("1", "true", "yes", "on"),
-        has_color=not environ.get("NO_COLOR") and environ.get("TERM") != "dumb",
+def process_settings(environ: Mapping[str, str] | None = None) -> ProcessSettings:
+    """Tracebacks (TINKEX_DEBUG), colours (NO_COLOR, TERM=dumb), the Hugging Face cache (HF_*)."""
+    variables = os.environ if environ is None else environ
+    get = variables.get
+    home = _home(variables, is_real=environ is None) or Path()
+    caches = get("XDG_CACHE_HOME") or home / ".cache"
+    hub_home = get("HF_HOME") or Path(caches) / "huggingface"
+    hub_cache = get("HF_HUB_CACHE") or get("HUGGINGFACE_HUB_CACHE") or Path(hub_home) / "hub"
+    return ProcessSettings(
+        is_debug=get("TINKEX_DEBUG", "").lower() in _TRUE,
+        has_color=not get("NO_COLOR") and get("TERM") != "dumb",
+        hub_cache=Path(hub_cache).expanduser(),
+        is_hub_offline=(get("HF_HUB_OFFLINE") or "").lower() in _TRUE,
     )
 
 
@@ -564,9 +572,8 @@ __all__ = [
     "DEFAULT_BASE_URL",
     "Config",
     "FieldInfo",
+    "ProcessSettings",
     "Secret",
-    "TerminalSettings",
-    "mask_secret",
     "normalize_base_url",
-    "terminal_settings",
+    "process_settings",
 ]

@@ -3,10 +3,11 @@
 import copy
 import math
 import pickle
+from pathlib import Path
 
 import pytest
 
-from tinkex.config import Config, normalize_base_url, terminal_settings
+from tinkex.config import Config, normalize_base_url, process_settings
 from tinkex.errors import ConfigError, ValidationError
 
 
@@ -207,6 +208,22 @@ def test_copies_are_equal_and_keep_key_and_origins(clone):
         ({"TERM": "dumb"}, False, False),
     ],
 )
-def test_terminal_settings(environ, is_debug, has_color):
-    settings = terminal_settings(environ)
+def test_settings_of_the_terminal(environ, is_debug, has_color):
+    settings = process_settings(environ)
     assert (settings.is_debug, settings.has_color) == (is_debug, has_color)
+
+
+@pytest.mark.parametrize(
+    ("environ", "cache"),
+    [
+        ({"HOME": "/h"}, "/h/.cache/huggingface/hub"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+        ({"HOME": "/h", "HF_HOME": "/hf"}, "/hf/hub"),
+        ({"HF_HOME": "/hf", "HF_HUB_CACHE": "/cache"}, "/cache"),
+        ({"HUGGINGFACE_HUB_CACHE": "/old"}, "/old"),
+    ],
+)
+def test_place_of_the_hub_cache(environ, cache):
+    assert process_settings(environ).hub_cache == Path(cache)
+    assert not process_settings(environ).is_hub_offline
+    assert process_settings({**environ, "HF_HUB_OFFLINE": "1"}).is_hub_offline

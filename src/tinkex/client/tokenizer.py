@@ -1,0 +1,408 @@
+"""Tokenizers: text to token ids and back, as the model was trained with.
+
+Built on the Rust `tokenizers` library; from a local folder, the Hugging Face cache, or the hub.
+`transformers` is used only for a model without a `tokenizer.json`, and only if installed. Importing
+this module loads none of them. Knows nothing of servers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tinkex.client.chat_template import Message, choose_template, read_templates, render_chat
+from tinkex.config import ProcessSettings, process_settings
+from tinkex.errors import TokenizerError, ValidationError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+_LLAMA_3: Final = "thinkingmachineslabinc/meta-llama-3-instruct-tokenizer"
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w.-]*")
+_NAMED_TOKENS: Final = tuple(
+    f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+)
+_HUB_FILES: Final = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
+    *("chat_template.jinja", "additional_chat_templates/*.jinja", "added_tokens.json"),
+    *("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt"),
+)
+_UNSUPPORTED: Final = frozenset(
+    {"padding", "truncation", "max_length", "return_tensors", "tokenizer_kwargs"}
+    | {"return_assistant_tokens_mask", "sanitize_control_tokens"}
+)
+
+
+def resolve_tokenizer_id(model_name: str, tokenizer_id: str | None = None) -> str:
+    """Where the tokenizer of a model is found, from what a server says about the model.
+
+    >>> resolve_tokenizer_id("Qwen/Qwen3-8B/variant:tag")
+    'Qwen/Qwen3-8B'
+    """
+    name = tokenizer_id or (model_name if _is_path(model_name) else model_name.split(":")[0])
+    if tokenizer_id or _is_path(name):
+        return name
+    if name.startswith("meta-llama/Llama-3"):
+        return _LLAMA_3  # the original is behind a consent form
+    return "/".join(name.split("/")[:2]) if name.count("/") == 2 else name
+
+
+class TokenizerCache:
+    """Tokenizers already loaded, the most recently used ones; safe to share between threads.
+
+    Two threads that ask for the same tokenizer load it once. A failure is not remembered.
+    """
+
+    def __init__(self, max_size: int = 16) -> None:
+        self._max_size = max_size
+        self._lock = threading.Lock()
+        self._loaded: OrderedDict[str, Tokenizer] = OrderedDict()
+        self._loading: dict[str, threading.Lock] = {}
+
+    def get(self, key: str, load: Callable[[], Tokenizer]) -> Tokenizer:
+        """The tokenizer under this key, loaded now if it is not there."""
+        with self._lock:
+            turn = self._loading.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                if key in self._loaded:
+                    self._loaded.move_to_end(key)
+                    return self._loaded[key]
+            tokenizer = load()
+            with self._lock:
+                self._loaded[key] = tokenizer
+                while len(self._loaded) > self._max_size:
+                    dropped, _ = self._loaded.popitem(last=False)
+                    self._loading.pop(dropped, None)
+            return tokenizer
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+
+def load_tokenizer(
+    id_or_path: str,
+    *,
+    cache: TokenizerCache | None = None,
+    settings: ProcessSettings | None = None,
+) -> Tokenizer:
+    """The tokenizer of a local folder or a Hugging Face id.
+
+    ```python
+    tokenizer = load_tokenizer("Qwen/Qwen3-8B")
+    tokenizer.encode("Hello")
+    ```
+
+    Raises:
+        TokenizerError: it cannot be found or read; the hint says what to do.
+    """
+    where = settings or process_settings()
+    if cache is None:
+        return _load(id_or_path, where)
+    return cache.get(id_or_path, lambda: _load(id_or_path, where))
+
+
+class Tokenizer:
+    """Text to token ids and back, with the defaults of `AutoTokenizer`.
+
+    `apply_chat_template` and calling the object work as there, except that ids come back as plain
+    lists, and as a bare list unless `return_dict=True`.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        name_or_path: str = "",
+        special_tokens: Mapping[str, str] | None = None,
+        chat_template: str | Mapping[str, str] | None = None,
+        is_cleaning_up: bool = False,
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.name_or_path = name_or_path
+        self.special_tokens_map = dict(special_tokens or {})
+        self.chat_template = chat_template
+        self._is_cleaning_up = is_cleaning_up
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The ids of a text."""
+        if not isinstance(text, str):
+            raise ValidationError(f"Only a text can be encoded, not {type(text).__name__}.")
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: int | Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of ids, which may be a list, an array or a tensor."""
+        to_list = getattr(token_ids, "tolist", None)
+        ids = to_list() if to_list else token_ids
+        plain = [ids] if isinstance(ids, int) else [int(each) for each in ids]
+        try:
+            text = self._backend.decode(plain, skip_special_tokens=skip_special_tokens)
+        except OverflowError as error:
+            raise ValidationError(f"Token ids must be numbers from 0 to 2**32: {error}.") from None
+        return _cleaned_up(text) if self._is_cleaning_up else text
+
+    def batch_decode(
+        self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = False
+    ) -> list[str]:
+        """The texts of several sequences of ids."""
+        return [self.decode(each, skip_special_tokens) for each in sequences]
+
+    def __call__(
+        self, text: str | Sequence[str], add_special_tokens: bool = True
+    ) -> dict[str, list[Any]]:
+        """`input_ids` and `attention_mask` of one text or of several, without padding."""
+        if isinstance(text, str):
+            ids: list[Any] = self.encode(text, add_special_tokens)
+            return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        several = [self.encode(each, add_special_tokens) for each in text]
+        return {"input_ids": several, "attention_mask": [[1] * len(ids) for ids in several]}
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        chat_template: str | None = None,
+        return_dict: bool = False,
+        continue_final_message: bool = False,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """A conversation as ids, or as text with `tokenize=False`; `kwargs` go to the template.
+
+        Raises:
+            ValidationError: there is no template, or it refuses the conversation.
+        """
+        if wanted := sorted(name for name in _UNSUPPORTED & kwargs.keys() if kwargs.pop(name)):
+            raise ValidationError(f"apply_chat_template does not support {', '.join(wanted)}.")
+        text = render_chat(
+            self.get_chat_template(chat_template, tools),
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            documents=documents,
+            variables={**self.special_tokens_map, **kwargs},
+        )
+        if not tokenize:
+            return text
+        encoded = self(text, add_special_tokens=False)
+        return encoded if return_dict else encoded["input_ids"]
+
+    def get_chat_template(
+        self, chat_template: str | None = None, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> str:
+        """The template that would be used; `chat_template` is a template or the name of one."""
+        return choose_template(self.chat_template, chat_template, has_tools=tools is not None)
+
+    @property
+    def vocab_size(self) -> int:
+        """The size of the vocabulary without added tokens; `len(tokenizer)` counts them too."""
+        return int(self._backend.get_vocab_size(with_added_tokens=False))
+
+    def __len__(self) -> int:
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        """The id of one token, or None if it is unknown."""
+        return self._backend.token_to_id(token)
+
+    @property
+    def eos_token(self) -> str | None:
+        """The token that ends a sequence."""
+        return self.special_tokens_map.get("eos_token")
+
+    @property
+    def bos_token(self) -> str | None:
+        """The token that begins a sequence."""
+        return self.special_tokens_map.get("bos_token")
+
+    @property
+    def pad_token(self) -> str | None:
+        """The token that fills up a sequence."""
+        return self.special_tokens_map.get("pad_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id of `eos_token`."""
+        return self._id_of("eos_token")
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id of `bos_token`."""
+        return self._id_of("bos_token")
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """The id of `pad_token`."""
+        return self._id_of("pad_token")
+
+    def _id_of(self, name: str) -> int | None:
+        token = self.special_tokens_map.get(name)
+        return None if token is None else self.convert_tokens_to_ids(token)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name_or_path!r}, vocab_size={self.vocab_size})"
+
+
+def _load(id_or_path: str, where: ProcessSettings) -> Tokenizer:
+    try:
+        folder = _find_folder(id_or_path, where)
+        return _from_folder(folder, id_or_path)
+    except TokenizerError:
+        raise
+    except Exception as error:  # the native library and the hub raise all sorts of things
+        raise _failure(id_or_path, str(error) or type(error).__name__) from error
+
+
+def _find_folder(id_or_path: str, where: ProcessSettings) -> Path:
+    local = Path(id_or_path).expanduser()
+    if local.is_file():
+        return local.parent
+    if local.is_dir():
+        return local
+    if _is_path(id_or_path) or not _HUB_ID.fullmatch(id_or_path):
+        raise _failure(id_or_path, "there is no such folder, and it is no Hugging Face id")
+    if id_or_path.startswith(("TML/", "thinkingmachines/")):
+        raise _failure(
+            id_or_path,
+            "this family has no public tokenizer",
+            hint="Render conversations with the package tml-renderers and pass token ids.",
+        )
+    return _in_cache(id_or_path, where.hub_cache) or _from_hub(id_or_path, where)
+
+
+def _in_cache(repo_id: str, hub_cache: Path) -> Path | None:
+    """The newest snapshot with a tokenizer in the Hugging Face cache, the one of `main` first."""
+    repo = hub_cache / f"models--{repo_id.replace('/', '--')}"
+    main = repo / "refs" / "main"
+    named = [repo / "snapshots" / main.read_text().strip()] if main.is_file() else []
+    others = sorted((repo / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime)
+    for folder in [*named, *reversed(others)]:
+        if (folder / "tokenizer.json").is_file():
+            return folder
+    return None
+
+
+def _from_hub(repo_id: str, where: ProcessSettings) -> Path:
+    if where.is_hub_offline:
+        raise _failure(repo_id, f"it is not in {where.hub_cache}, and HF_HUB_OFFLINE is set")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise _failure(
+            repo_id,
+            "it is not on this machine",
+            hint="pip install huggingface_hub, or pass a path.",
+        ) from None
+    return Path(
+        snapshot_download(repo_id, allow_patterns=list(_HUB_FILES), cache_dir=where.hub_cache)
+    )
+
+
+def _from_folder(folder: Path, name: str) -> Tokenizer:
+    if not (folder / "tokenizer.json").is_file():
+        return _through_transformers(folder, name)
+    from tokenizers import Tokenizer as Backend
+
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    settings = _read_json(folder / "special_tokens_map.json") | _read_json(
+        folder / "tokenizer_config.json"
+    )
+    specials = _named_tokens(settings)
+    _complete(backend, settings, specials)
+    return Tokenizer(
+        backend,
+        name_or_path=name,
+        special_tokens=specials,
+        chat_template=read_templates(folder, settings.get("chat_template")),
+        # Made for WordPiece; it would eat the blanks that a BPE vocabulary means.
+        is_cleaning_up=bool(settings.get("clean_up_tokenization_spaces"))
+        and type(backend.model).__name__ != "BPE",
+    )
+
+
+def _through_transformers(folder: Path, name: str) -> Tokenizer:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise _failure(
+            name, "it has no tokenizer.json", hint="pip install transformers, which can convert it."
+        ) from None
+    converted = AutoTokenizer.from_pretrained(str(folder))
+    backend = getattr(converted, "backend_tokenizer", None)
+    if backend is None:
+        raise _failure(name, "it has no tokenizer.json and cannot be converted to one")
+    return Tokenizer(
+        backend,
+        name_or_path=name,
+        special_tokens=dict(converted.special_tokens_map),
+        chat_template=converted.chat_template,
+    )
+
+
+def _complete(backend: Backend, settings: Mapping[str, Any], specials: Mapping[str, str]) -> None:
+    """Adds what `tokenizer_config.json` says beyond `tokenizer.json`, as Transformers does."""
+    from tokenizers import AddedToken, processors
+
+    known = backend.get_vocab(with_added_tokens=True)
+    decoder = settings.get("added_tokens_decoder") or {}
+    added = [decoder[each] for each in sorted(decoder, key=int)]
+    tokens = [AddedToken(**each) for each in added if each["content"] not in known]
+    named = {each.content for each in tokens}
+    tokens += [
+        AddedToken(token, special=True)
+        for token in dict.fromkeys(specials.values())
+        if token not in known and token not in named
+    ]
+    if tokens:
+        backend.add_tokens(tokens)
+    if "add_bos_token" not in settings and "add_eos_token" not in settings:
+        return
+    bos = specials.get("bos_token") if settings.get("add_bos_token") else None
+    eos = specials.get("eos_token") if settings.get("add_eos_token") else None
+    around = [token for token in (bos, eos) if token]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*([bos] if bos else []), "$A", *([eos] if eos else [])],
+        special_tokens=[(token, backend.token_to_id(token)) for token in around],
+    )
+
+
+def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: settings.get(name) for name in _NAMED_TOKENS}
+    texts = {n: each["content"] if isinstance(each, dict) else each for n, each in found.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith(("/", ".", "~")) or "\\" in name
+
+
+def _cleaned_up(text: str) -> str:
+    for mark in (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're"):
+        text = text.replace(mark, mark[1:])
+    return text.replace(" ' ", "'")
+
+
+def _failure(name: str, reason: str, hint: str | None = None) -> TokenizerError:
+    return TokenizerError(
+        f"Failed to load tokenizer {name}: {reason.rstrip('.')}.",
+        hint=hint
+        or "Check the name, or pass the path of a folder that holds the model's tokenizer.json.",
+    )
