@@ -110,7 +110,7 @@ class TrainDatum(msgspec.Struct, kw_only=True):
     inputs: dict[str, npt.NDArray[np.generic]]
 
 
-class TrainRequest(msgspec.Struct, kw_only=True):
+class TrainRequest(msgspec.Struct, kw_only=True, tag="train"):
     """A forward pass and, with `backward`, gradients added to the adapter's pending ones."""
 
     adapter_id: str
@@ -151,7 +151,7 @@ class OptimResult(msgspec.Struct, kw_only=True, tag="optim"):
     step: int
 
 
-class SampleRequest(msgspec.Struct, kw_only=True):
+class SampleRequest(msgspec.Struct, kw_only=True, tag="sample"):
     """A prompt to continue and/or to score, from a snapshot or (sampler_id None) the base model.
 
     Stops: the token that completes a stop is part of the answer. `stop_at_eos` is the protocol's

@@ -137,6 +137,16 @@ class LoraBatch:
     def __init__(self, runs: list[tuple[int, dict[str, LoraPair] | None]]) -> None:
         self._runs = runs
 
+    @classmethod
+    def merged(cls, runs: Iterable[tuple[int, dict[str, LoraPair] | None]]) -> LoraBatch:
+        """A batch of (end row, weights) where neighbours of one adapter become one run."""
+        merged: list[tuple[int, dict[str, LoraPair] | None]] = []
+        for end, pairs in runs:
+            if merged and merged[-1][1] is pairs:
+                merged.pop()
+            merged.append((end, pairs))
+        return cls(merged)
+
     def at(self, site: str) -> list[Segment]:
         """The segments whose adapter has a LoRA at this site."""
         segments, start = [], 0
@@ -154,3 +164,8 @@ class LoraBatch:
     def select(self, indices: Tensor) -> LoraBatch:
         """The batch made of these rows, given in rising order."""
         return LoraBatch([(int((indices < stop).sum()), pairs) for stop, pairs in self._runs])
+
+    def stretch(self, lengths: list[int]) -> LoraBatch:
+        """The batch in which row i has become `lengths[i]` rows."""
+        ends = np.cumsum([0, *lengths])
+        return LoraBatch([(int(ends[stop]), pairs) for stop, pairs in self._runs])

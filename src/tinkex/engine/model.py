@@ -11,7 +11,7 @@ C features of a head · F MLP width.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import torch
@@ -31,6 +31,7 @@ class Backbone(Protocol):
 
     groups: list[LoraGroup]
     head_VD: Tensor
+    num_parameters: int
 
     def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
         """The last hidden states [T, D] of whole sequences, packed end to end."""
@@ -64,6 +65,16 @@ class DecoderWeights:
     norm_D: Tensor
     head_VD: Tensor
 
+    def num_parameters(self) -> int:
+        """How many numbers the base has; a tied head counts once."""
+        parts = [self.embed_VD, self.norm_D]
+        for layer in self.layers:
+            values = (getattr(layer, item.name) for item in fields(layer))
+            parts += [value for value in values if value is not None]
+        if self.head_VD is not self.embed_VD:
+            parts.append(self.head_VD)
+        return sum(part.numel() for part in parts)
+
 
 class Decoder:
     """A frozen decoder that runs packed batches."""
@@ -73,6 +84,7 @@ class Decoder:
         self.weights = weights
         self.head_VD = weights.head_VD
         self.groups = _lora_groups(config)
+        self.num_parameters = weights.num_parameters()
         self._cos_PC, self._sin_PC = _rope_tables(config, weights.embed_VD)
 
     def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:

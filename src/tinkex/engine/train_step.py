@@ -129,8 +129,9 @@ class _Pass:
         self._device = backbone.head_VD.device
         self._lengths = [item.num_tokens for item in items]
         ends = np.cumsum(self._lengths)
-        runs = [(int(e), pairs[i.adapter_id]) for e, i in zip(ends, items, strict=True)]
-        self._lora = LoraBatch(_merge_runs(runs))
+        self._lora = LoraBatch.merged(
+            (int(end), pairs[item.adapter_id]) for end, item in zip(ends, items, strict=True)
+        )
         self._counts = [int(item.datum.inputs["target_tokens"].size) for item in items]
         self._targets = self._build_targets(ends)
         self._inputs = self._build_inputs()
@@ -205,15 +206,3 @@ class _Pass:
 
     def _tensor(self, parts: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(device=self._device, dtype=dtype)
-
-
-def _merge_runs(
-    runs: list[tuple[int, dict[str, LoraPair]]],
-) -> list[tuple[int, dict[str, LoraPair] | None]]:
-    """Neighbouring sequences of one adapter become one run."""
-    merged: list[tuple[int, dict[str, LoraPair] | None]] = []
-    for end, pairs in runs:
-        if merged and merged[-1][1] is pairs:
-            merged.pop()
-        merged.append((end, pairs))
-    return merged

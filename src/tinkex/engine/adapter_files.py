@@ -1,0 +1,219 @@
+"""Adapters on disk: PEFT folders, with the optimizer's state beside them. Safetensors, no pickle.
+
+    adapter_config.json           what peft reads
+    adapter_model.safetensors     A and B under peft's names
+    tinkex_adapter.json           spec, base, step, and what else is in the folder
+    optimizer.safetensors         Adam moments under the same names     (scope "optimizer" or "all")
+    gradients.safetensors         pending gradients                     (scope "all", if any)
+
+Folders written by peft itself load too: their alpha is folded into B, and matrices they do not
+train stay at zero.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from tinkex.engine.errors import EngineUserError
+from tinkex.engine.folders import Content, folder_size_bytes, write_folder
+from tinkex.engine.interface import LoraSpec, StateScope
+from tinkex.engine.lora import LORA_ALPHA, AdapterWeights, LoraGroup, LoraLayout
+from tinkex.engine.model_config import read_json
+from tinkex.engine.optimizer import TrainingState
+
+__all__ = ["load_state", "load_weights", "save_state"]
+
+_PREFIX = "base_model.model."
+_WEIGHTS, _CONFIG, _OWN = "adapter_model.safetensors", "adapter_config.json", "tinkex_adapter.json"
+_OPTIMIZER, _GRADIENTS = "optimizer.safetensors", "gradients.safetensors"
+
+
+class _Own(msgspec.Struct, kw_only=True):
+    """What tinkex_adapter.json holds."""
+
+    format: int = 1
+    base_model: str
+    spec: LoraSpec
+    step: int = 0
+    pending_backwards: int = 0
+    has_optimizer: bool = False
+    has_gradients: bool = False
+
+
+def save_state(
+    folder: Path, state: TrainingState, scope: StateScope, base_model: str, base_path: str
+) -> int:
+    """The size of the folder, now holding as much of the adapter as `scope` says."""
+    layout = state.weights.layout
+    with_optimizer = scope != "weights"
+    with_gradients = scope == "all" and state.gradient is not None
+    own = _Own(
+        base_model=base_model,
+        spec=layout.spec,
+        step=state.step if with_optimizer else 0,
+        pending_backwards=state.pending_backwards if with_gradients else 0,
+        has_optimizer=with_optimizer and state.moments is not None,
+        has_gradients=with_gradients,
+    )
+    files: dict[str, Content] = {
+        _CONFIG: json.dumps(_peft_config(layout, base_path), indent=2).encode(),
+        _OWN: msgspec.json.format(msgspec.json.encode(own)),
+        _WEIGHTS: _tensor_file(_named(layout, state.weights.flat, _PREFIX)),
+    }
+    if own.has_optimizer and state.moments is not None:
+        first, second = state.moments
+        moments = _named(layout, first, "first.") | _named(layout, second, "second.")
+        files[_OPTIMIZER] = _tensor_file(moments)
+    if own.has_gradients and state.gradient is not None:
+        files[_GRADIENTS] = _tensor_file(_named(layout, state.gradient, "gradient."))
+    write_folder(folder, files)
+    return folder_size_bytes(folder)
+
+
+def load_weights(folder: Path, groups: list[LoraGroup], device: torch.device) -> AdapterWeights:
+    """The folder's adapter, for a base that has these places for LoRA.
+
+    Raises:
+        EngineUserError: the folder holds no adapter, or one for another base.
+    """
+    config = read_json(folder / _CONFIG)
+    if not config or not (folder / _WEIGHTS).is_file():
+        raise EngineUserError(
+            f"{folder.name!r} holds no adapter ({_CONFIG} and {_WEIGHTS}).",
+            code="no-such-checkpoint",
+            field="folder",
+            value=folder.name,
+        )
+    tensors = safetensors.torch.load_file(folder / _WEIGHTS)
+    layout = LoraLayout(groups, _read_spec(folder, config, groups, tensors))
+    flat = _fill(layout, tensors, _PREFIX, is_complete=(folder / _OWN).is_file())
+    scale = _peft_scale(config)
+    if scale != layout.scale:
+        for _, b_OR in layout.named(flat).values():
+            b_OR.mul_(scale / layout.scale)
+    return AdapterWeights(layout, flat.to(device))
+
+
+def load_state(
+    folder: Path, groups: list[LoraGroup], scope: StateScope, device: torch.device
+) -> TrainingState:
+    """The folder's adapter with as much of its training state as `scope` asks for.
+
+    Raises:
+        EngineUserError: the optimizer state was asked for and is not there.
+    """
+    state = TrainingState(load_weights(folder, groups, device))
+    if scope == "weights":
+        return state
+    own_path = folder / _OWN
+    if not own_path.is_file():
+        raise EngineUserError(
+            f"{folder.name!r} was saved without optimizer state. Load its weights alone.",
+            code="no-optimizer-state",
+            field="optimizer",
+            value=folder.name,
+        )
+    own = msgspec.json.decode(own_path.read_bytes(), type=_Own)
+    layout = state.weights.layout
+    state.step = own.step
+    if own.has_optimizer:
+        tensors = safetensors.torch.load_file(folder / _OPTIMIZER)
+        first = _fill(layout, tensors, "first.", is_complete=True)
+        second = _fill(layout, tensors, "second.", is_complete=True)
+        state.moments = (first.to(device), second.to(device))
+    if scope == "all" and own.has_gradients:
+        tensors = safetensors.torch.load_file(folder / _GRADIENTS)
+        gradient = _fill(layout, tensors, "gradient.", is_complete=True)
+        state.gradient, state.pending_backwards = gradient.to(device), own.pending_backwards
+    return state
+
+
+def _tensor_file(tensors: dict[str, npt.NDArray[np.float32]]) -> Content:
+    return lambda path: safetensors.numpy.save_file(tensors, path, {"format": "pt"})
+
+
+def _named(layout: LoraLayout, flat: Tensor, prefix: str) -> dict[str, npt.NDArray[np.float32]]:
+    named = {}
+    for name, (a_RD, b_OR) in layout.named(flat.cpu()).items():
+        named[f"{prefix}{name}.lora_A.weight"] = a_RD.numpy()
+        named[f"{prefix}{name}.lora_B.weight"] = b_OR.numpy()
+    return named
+
+
+def _fill(layout: LoraLayout, tensors: dict[str, Tensor], prefix: str, is_complete: bool) -> Tensor:
+    """A flat tensor with the named ones in their places."""
+    flat = torch.zeros(layout.numel, dtype=torch.float32)
+    left = {name for name in tensors if name.startswith(prefix)}
+    for name, pair in layout.named(flat).items():
+        for part, goal in zip(("A", "B"), pair, strict=True):
+            key = f"{prefix}{name}.lora_{part}.weight"
+            if key not in tensors and not is_complete:
+                continue
+            if key not in tensors or tensors[key].shape != goal.shape:
+                raise _wrong_base(key)
+            goal.copy_(tensors[key])
+            left.discard(key)
+    if left:
+        raise _wrong_base(sorted(left)[0])
+    return flat
+
+
+def _peft_config(layout: LoraLayout, base_path: str) -> dict[str, Any]:
+    targets = sorted({t.name.rsplit(".", 1)[-1] for g in layout.groups for t in g.targets})
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base_path,
+        "r": layout.rank,
+        "lora_alpha": LORA_ALPHA,
+        "lora_dropout": 0.0,
+        "target_modules": targets,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "use_dora": False,
+        "init_lora_weights": True,
+        "inference_mode": True,
+    }
+
+
+def _peft_scale(config: dict[str, Any]) -> float:
+    rank, alpha = config["r"], config.get("lora_alpha", 8)
+    return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _read_spec(
+    folder: Path, config: dict[str, Any], groups: list[LoraGroup], tensors: dict[str, Tensor]
+) -> LoraSpec:
+    own_path = folder / _OWN
+    if own_path.is_file():
+        return msgspec.json.decode(own_path.read_bytes(), type=_Own).spec
+    trained = {name.removeprefix(_PREFIX).split(".lora_")[0] for name in tensors}
+    kinds = {g.kind for g in groups for t in g.targets if t.name in trained}
+    return LoraSpec(
+        rank=config["r"],
+        train_attn="attn" in kinds,
+        train_mlp="mlp" in kinds,
+        train_unembed="unembed" in kinds,
+    )
+
+
+def _wrong_base(tensor: str) -> EngineUserError:
+    return EngineUserError(
+        f"The adapter's tensor {tensor!r} does not fit this base model. "
+        "Load it onto the model it was trained on.",
+        code="wrong-base-model",
+        field="model",
+        value=tensor,
+    )

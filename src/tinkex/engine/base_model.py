@@ -1,0 +1,116 @@
+"""One base model in memory: the backbone, what is known of it, its memory plan and its sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from tinkex.engine.errors import EngineUserError
+from tinkex.engine.interface import ModelInfo
+from tinkex.engine.kv_cache import bytes_per_token
+from tinkex.engine.memory import MemoryPlan, available_bytes
+from tinkex.engine.model import Backbone
+from tinkex.engine.model_config import ModelConfig, parse_config, read_eos_token_ids, read_json
+from tinkex.engine.options import EngineOptions
+from tinkex.engine.sampler import Sampler, SamplerLimits
+from tinkex.engine.stops import load_text_decoder
+from tinkex.engine.weights import load_decoder
+
+__all__ = ["BaseModel", "load_base_model"]
+
+
+class BaseModel:
+    """A loaded base and everything that is one per base."""
+
+    def __init__(
+        self, folder: Path, info: ModelInfo, backbone: Backbone, options: EngineOptions
+    ) -> None:
+        self.info = info
+        self.backbone = backbone
+        self.folder = folder
+        self.memory = _plan_memory(backbone, info, options)
+        self.microbatch_tokens = self.memory.microbatch_tokens(options.microbatch_tokens)
+        limits = SamplerLimits(
+            cache_tokens=options.cache_tokens or self.memory.cache_tokens,
+            prefill_tokens=self.memory.microbatch_tokens(options.prefill_tokens),
+            max_sequences=options.max_sequences,
+        )
+        decode = load_text_decoder(folder)
+        self.can_decode_text = decode is not None
+        self.sampler = Sampler(backbone, info, decode or _no_text, limits)
+
+
+def load_base_model(name: str, folder: Path, options: EngineOptions) -> BaseModel:
+    """The base stored in the folder, on the device and in the type the options say.
+
+    Raises:
+        EngineUserError: there is no model the engine can read.
+    """
+    raw = read_json(folder / "config.json")
+    if not raw:
+        raise EngineUserError(
+            f"{folder} holds no config.json, so there is no model in it. "
+            "Give the folder of a Hugging Face model.",
+            code="bad-model-folder",
+            field="model",
+            value=name,
+        )
+    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+    config = parse_config(raw)
+    backbone: Backbone
+    if config is not None:
+        backbone = load_decoder(folder, config, device, dtype)
+    else:
+        from tinkex.engine.fallback import load_fallback
+
+        backbone = load_fallback(folder, device, dtype)
+    info = _info(name, folder, raw, backbone, options)
+    return BaseModel(folder, info, backbone, options)
+
+
+def _info(
+    name: str, folder: Path, raw: dict[str, object], backbone: Backbone, options: EngineOptions
+) -> ModelInfo:
+    context = int(str(raw.get("max_position_embeddings") or raw.get("n_positions") or 2048))
+    layers = raw.get("num_hidden_layers") or raw.get("n_layer") or 0
+    return ModelInfo(
+        name=name,
+        path=str(folder),
+        arch=str(raw.get("model_type", "unknown")),
+        context_length=min(context, options.context_length or context),
+        vocab_size=int(backbone.head_VD.shape[0]),
+        hidden_size=int(backbone.head_VD.shape[1]),
+        num_layers=int(str(layers)),
+        num_parameters=backbone.num_parameters,
+        eos_token_ids=read_eos_token_ids(folder),
+        max_rank=options.max_rank,
+    )
+
+
+def _plan_memory(backbone: Backbone, info: ModelInfo, options: EngineOptions) -> MemoryPlan:
+    total = options.memory_bytes or int(available_bytes() * 0.8)
+    config: ModelConfig | None = getattr(backbone, "config", None)
+    size = backbone.head_VD.element_size()
+    wide = 12 * info.hidden_size
+    cache_token = 2 * max(1, info.num_layers) * info.hidden_size * size
+    if config is not None:
+        heads = config.num_heads + 2 * config.num_kv_heads
+        wide = (
+            5 * config.hidden_size
+            + (2 * heads + config.num_heads) * config.head_dim
+            + 3 * config.intermediate_size
+        )
+        cache_token = bytes_per_token(config, size)
+    return MemoryPlan(
+        activation_bytes=total // 2,
+        cache_bytes=total // 4,
+        # A quarter more for what a layer's backward holds on top of what was kept for it.
+        train_bytes_per_token=max(1, info.num_layers) * wide * size * 5 // 4,
+        cache_bytes_per_token=cache_token,
+    )
+
+
+def _no_text(ids: Sequence[int]) -> str:
+    return ""

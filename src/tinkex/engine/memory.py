@@ -1,0 +1,85 @@
+"""How much memory work will take, reckoned before it is let in.
+
+Estimates, on the safe side: better a clear refusal than a process killed half way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tinkex.engine.errors import EngineUserError
+from tinkex.engine.head import CHUNK_BYTES
+from tinkex.engine.interface import ModelInfo, SampleRequest, TrainRequest
+from tinkex.engine.kv_cache import capacity_for
+from tinkex.engine.sample_validation import max_new_tokens
+
+__all__ = ["MemoryPlan", "available_bytes"]
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """One base model's share of memory, and what a token costs in it."""
+
+    activation_bytes: int
+    cache_bytes: int
+    train_bytes_per_token: int
+    cache_bytes_per_token: int
+
+    @property
+    def cache_tokens(self) -> int:
+        """How many tokens the cache may hold; half its bytes are for growing and moving."""
+        return self.cache_bytes // (2 * self.cache_bytes_per_token)
+
+    def microbatch_tokens(self, wanted: int) -> int:
+        """The largest micro-batch that fits, at most `wanted`."""
+        return max(1, min(wanted, self.activation_bytes // self.train_bytes_per_token))
+
+    def check_train(self, request: TrainRequest) -> None:
+        """Returns if the longest sequence fits; shorter ones are split over several passes.
+
+        Raises:
+            EngineUserError: it does not.
+        """
+        longest = max(int(datum.tokens.size) for datum in request.data)
+        needed = longest * self.train_bytes_per_token + CHUNK_BYTES
+        if needed > self.activation_bytes:
+            most = max(0, self.activation_bytes - CHUNK_BYTES) // self.train_bytes_per_token
+            raise EngineUserError(
+                f"A sequence of {longest} tokens needs about {needed // _MIB} MiB to train, this "
+                f"engine has {self.activation_bytes // _MIB} MiB for it. Send sequences of at "
+                f"most {most} tokens, or give the engine more memory.",
+                code="too-large",
+                field="data",
+                value=longest,
+            )
+
+    def check_sample(self, request: SampleRequest, model: ModelInfo) -> None:
+        """Returns if one sequence of the request fits; several take turns if they must.
+
+        Raises:
+            EngineUserError: it does not.
+        """
+        longest = int(request.tokens.size) + max_new_tokens(request, model)
+        if max_new_tokens(request, model) > 1 and capacity_for(longest) > self.cache_tokens:
+            raise EngineUserError(
+                f"Prompt and answer of {longest} tokens need about "
+                f"{capacity_for(longest) * self.cache_bytes_per_token // _MIB} MiB of cache, this "
+                f"engine has {self.cache_bytes // 2 // _MIB} MiB. Lower max_tokens or shorten the "
+                "prompt, or give the engine more memory.",
+                code="too-large",
+                field="max_tokens",
+                value=longest,
+            )
+
+
+def available_bytes() -> int:
+    """Memory the system can still give, as Linux tells it; 4 GiB where it does not."""
+    path = Path("/proc/meminfo")
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 4 * 2**30

@@ -1,0 +1,28 @@
+"""Everything that can be set on an engine, in one place. Plain data, without torch."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["EngineOptions"]
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine holds and how much it may use.
+
+    `models` maps a name to a model folder; several names may share one folder, which is then
+    loaded once. None and 0 mean "as large as the machine allows".
+    """
+
+    models: dict[str, str]
+    device: str = "cpu"
+    dtype: str = "float32"
+    num_threads: int | None = None
+    deterministic: bool = False  # every request computed alone, so neighbours change no bit
+    max_rank: int = 256
+    context_length: int | None = None
+    memory_bytes: int | None = None
+    microbatch_tokens: int = 2048
+    prefill_tokens: int = 2048
+    max_sequences: int = 256
+    cache_tokens: int | None = None

@@ -1,0 +1,215 @@
+"""The near side of an engine that runs in a process of its own.
+
+`EngineProcess` has the engine's interface; calls may come from any thread and block until
+answered. If the process dies, every open and later call raises `EngineFailure`; start a new one
+and bring its adapters back from their saved state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self, cast
+
+import msgspec
+
+from tinkex.engine.codec import Call, Reply, decode, encode, read_frame, result_type, write_frame
+from tinkex.engine.errors import EngineFailure
+from tinkex.engine.interface import (
+    AdapterInfo,
+    LoraSpec,
+    ModelInfo,
+    OptimRequest,
+    OptimResult,
+    RequestError,
+    SampleRequest,
+    SamplingProgress,
+    StateScope,
+    TrainRequest,
+    TrainResult,
+)
+from tinkex.engine.options import EngineOptions
+
+__all__ = ["EngineProcess"]
+
+_STOP_TIMEOUT_S = 5.0
+
+
+class EngineProcess:
+    """An engine in another process. Returns once its models are loaded.
+
+        with EngineProcess(EngineOptions(models={"tiny": "path/to/folder"})) as engine:
+            engine.create_adapter("a", "tiny", LoraSpec(rank=8))
+
+    `device="null"` in the options starts the engine without numerics.
+
+    Raises:
+        EngineUserError: a model folder cannot be read.
+        EngineFailure: the process died while starting.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        near, far = socket.socketpair()
+        self._process = _start(far)
+        far.close()
+        self._connection = near
+        self._ids = itertools.count(1)
+        self._open: dict[int, Future[Reply]] = {}
+        self._lock = threading.Lock()
+        self._send_lock = threading.Lock()
+        self._is_gone = False
+        ready = self._expect(0)
+        reader = threading.Thread(target=self._read_replies, daemon=True, name="engine-replies")
+        reader.start()
+        self._send(encode(options))
+        try:
+            _raise_error(ready.result())
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The process id of the worker."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the worker still runs and answers."""
+        return not self._is_gone and self._process.poll() is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the worker, at once if it is idle, else by force after a few seconds."""
+        self._connection.close() if self._is_gone else self._shut_down()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def models(self) -> list[ModelInfo]:
+        return cast("list[ModelInfo]", self._call("models"))
+
+    def adapters(self) -> list[AdapterInfo]:
+        return cast("list[AdapterInfo]", self._call("adapters"))
+
+    def create_adapter(self, adapter_id: str, model: str, spec: LoraSpec) -> AdapterInfo:
+        return cast("AdapterInfo", self._call("create_adapter", adapter_id, model, spec))
+
+    def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
+        return cast("int", self._call("save_adapter", adapter_id, folder, scope))
+
+    def load_adapter(
+        self, adapter_id: str, model: str, folder: Path, scope: StateScope = "weights"
+    ) -> AdapterInfo:
+        return cast("AdapterInfo", self._call("load_adapter", adapter_id, model, folder, scope))
+
+    def unload_adapter(self, adapter_id: str) -> None:
+        self._call("unload_adapter", adapter_id)
+
+    def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
+        return cast("list[TrainResult | RequestError]", self._call("forward_backward", batch))
+
+    def optim_step(self, batch: list[OptimRequest]) -> list[OptimResult | RequestError]:
+        return cast("list[OptimResult | RequestError]", self._call("optim_step", batch))
+
+    def snapshot(self, adapter_id: str, sampler_id: str) -> None:
+        self._call("snapshot", adapter_id, sampler_id)
+
+    def load_sampler(self, sampler_id: str, model: str, folder: Path) -> None:
+        self._call("load_sampler", sampler_id, model, folder)
+
+    def unload_sampler(self, sampler_id: str) -> None:
+        self._call("unload_sampler", sampler_id)
+
+    def submit_sample(self, request: SampleRequest) -> None:
+        self._call("submit_sample", request)
+
+    def cancel_sample(self, request_id: str) -> None:
+        self._call("cancel_sample", request_id)
+
+    def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
+        return cast("SamplingProgress", self._call("step_sampling", budget_s))
+
+    def check_fits(self, request: TrainRequest | SampleRequest) -> None:
+        self._call("check_fits", request)
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        call_id = next(self._ids)
+        body = encode(Call(call_id, method, msgspec.Raw(encode(arguments))))
+        answer = self._expect(call_id)
+        self._send(body)
+        reply = answer.result()
+        _raise_error(reply)
+        return decode(reply.value, result_type(method))
+
+    def _expect(self, call_id: int) -> Future[Reply]:
+        answer: Future[Reply] = Future()
+        with self._lock:
+            if self._is_gone:
+                raise self._death()
+            self._open[call_id] = answer
+        return answer
+
+    def _send(self, body: bytes) -> None:
+        with self._send_lock:
+            try:
+                write_frame(self._connection, body)
+            except OSError:
+                # The reader meets the same end and fails every open call, this one among them.
+                return
+
+    def _read_replies(self) -> None:
+        while (frame := read_frame(self._connection)) is not None:
+            reply: Reply = decode(frame, Reply)
+            with self._lock:
+                answer = self._open.pop(reply.call_id)
+            answer.set_result(reply)
+        with self._lock:
+            self._is_gone = True
+            left, self._open = list(self._open.values()), {}
+        for answer in left:
+            answer.set_exception(self._death())
+
+    def _shut_down(self) -> None:
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it was gone already
+
+    def _death(self) -> EngineFailure:
+        try:
+            code = self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        return EngineFailure(
+            f"The engine process {self.pid} is gone (exit code {code}). "
+            "Start a new one and load its adapters from their last saved state.",
+            code="engine-died",
+        )
+
+
+def _start(connection: socket.socket) -> subprocess.Popen[bytes]:
+    """A fresh interpreter, not a fork: torch's threads do not survive one."""
+    handle = connection.fileno()
+    command = [sys.executable, "-P", "-m", "tinkex.engine.worker", "--fd", str(handle)]
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.Popen(command, pass_fds=[handle], env=environment)  # noqa: S603
+
+
+def _raise_error(reply: Reply) -> None:
+    if reply.error is not None:
+        raise reply.error.to_exception()

@@ -1,0 +1,134 @@
+"""What a prompt's own tokens score: logprobs, top-k, chosen targets, and alternative draws.
+
+Row i of the hidden states speaks of prompt token i + 1. Plain logprobs and targets of all prompts
+in a prefill are scored together, like a training forward; the rarer answers prompt by prompt.
+
+Shapes: T rows of the prefill · P targets · N rows of a chunk · V vocabulary · D hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tinkex.engine.head import Head, Targets, chunk_rows, score
+from tinkex.engine.interface import SampleRequest, SampleResult, TopK
+from tinkex.engine.token_choice import ChoiceRule, choose, stream, top_logprobs
+
+__all__ = ["EMPTY_LOGPROB", "PromptRows", "score_prompts"]
+
+EMPTY_LOGPROB = -99999.0
+_ALTERNATIVES = 1_000_003  # a stream of its own, far from any sample's
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRows:
+    """A prompt, where its rows begin in the prefill, and the result to fill in."""
+
+    request: SampleRequest
+    start: int
+    result: SampleResult
+
+    @property
+    def first_scored(self) -> int:
+        """The first prompt token whose logprob is wanted."""
+        last_n = self.request.prompt_logprobs_last_n
+        size = int(self.request.tokens.size)
+        return 1 if last_n is None else size - last_n
+
+
+def score_prompts(head: Head, hidden_TD: Tensor, prompts: list[PromptRows]) -> None:
+    """Fills in every prompt score the requests ask for."""
+    _score_logprobs(head, hidden_TD, [p for p in prompts if p.request.prompt_logprobs])
+    targeted = [p for p in prompts if p.request.target_prompt_logprobs is not None]
+    _score_targets(head, hidden_TD, targeted)
+    for prompt in prompts:
+        if prompt.request.topk_prompt_logprobs:
+            prompt.result.topk_prompt = _top_k(head, hidden_TD, prompt)
+        if prompt.request.prompt_alt_tokens_k:
+            prompt.result.prompt_alt = _alternatives(head, hidden_TD, prompt)
+
+
+def _score_logprobs(head: Head, hidden_TD: Tensor, prompts: list[PromptRows]) -> None:
+    cells = []
+    for prompt in prompts:
+        places = np.arange(prompt.first_scored, prompt.request.tokens.size)
+        cells.append((prompt.start + places - 1, np.asarray(prompt.request.tokens)[places]))
+    for prompt, scores in zip(prompts, _score_cells(head, hidden_TD, cells), strict=True):
+        logprobs = np.full(prompt.request.tokens.size, np.nan, np.float32)
+        logprobs[prompt.first_scored :] = scores
+        prompt.result.prompt_logprobs = logprobs
+
+
+def _score_targets(head: Head, hidden_TD: Tensor, prompts: list[PromptRows]) -> None:
+    cells, masks = [], []
+    for prompt in prompts:
+        targets = np.asarray(prompt.request.target_prompt_logprobs)
+        row, column = np.nonzero(targets >= 0)
+        cells.append((prompt.start + row, targets[row, column]))
+        masks.append(targets >= 0)
+    for prompt, mask, scores in zip(
+        prompts, masks, _score_cells(head, hidden_TD, cells), strict=True
+    ):
+        logprobs = np.zeros(mask.shape, np.float32)
+        logprobs[mask] = scores
+        prompt.result.target_prompt_logprobs = logprobs
+
+
+def _score_cells(
+    head: Head, hidden_TD: Tensor, cells: list[tuple[np.ndarray, np.ndarray]]
+) -> list[np.ndarray]:
+    """The logprobs of (rows, tokens), one array for each entry; only rows named are computed."""
+    if not cells:
+        return []
+    rows = torch.from_numpy(np.concatenate([row for row, _ in cells]).astype(np.int64))
+    tokens = torch.from_numpy(np.concatenate([token for _, token in cells]).astype(np.int64))
+    edges = np.cumsum([len(row) for row, _ in cells])[:-1]
+    if rows.numel() == 0:
+        return np.split(np.empty(0, np.float32), edges)
+    device = hidden_TD.device
+    used, place = torch.unique(rows, return_inverse=True)
+    some_head = Head(head.weight_VD, head.lora.select(used))
+    targets = Targets(place.to(device), tokens.to(device))
+    logprobs_P = score(some_head, hidden_TD[used.to(device)], targets)
+    return np.split(logprobs_P.cpu().numpy(), edges)
+
+
+def _top_k(head: Head, hidden_TD: Tensor, prompt: PromptRows) -> TopK:
+    k, size = prompt.request.topk_prompt_logprobs, int(prompt.request.tokens.size)
+    ids = np.zeros((size, k), np.int32)
+    logprobs = np.full((size, k), EMPTY_LOGPROB, np.float32)
+    first = prompt.start + prompt.first_scored - 1
+    for start, end, logits_NV in _logit_chunks(head, hidden_TD, first, prompt.start + size - 1):
+        places = slice(start - prompt.start + 1, end - prompt.start + 1)
+        lse_N = torch.logsumexp(logits_NV, dim=-1)
+        ids_NK, logprobs_NK = top_logprobs(logits_NV, lse_N, k)
+        ids[places], logprobs[places] = ids_NK.cpu().numpy(), logprobs_NK.cpu().numpy()
+    return TopK(token_ids=ids, logprobs=logprobs)
+
+
+def _alternatives(head: Head, hidden_TD: Tensor, prompt: PromptRows) -> TopK:
+    request = prompt.request
+    k, rows = request.prompt_alt_tokens_k, int(request.tokens.size) - 1
+    rule = ChoiceRule(temperature=request.temperature)
+    uniforms = stream(request.seed, _ALTERNATIVES).random((rows, k))
+    ids = np.zeros((rows, k), np.int64)
+    logprobs = np.zeros((rows, k), np.float32)
+    for start, end, logits_NV in _logit_chunks(head, hidden_TD, prompt.start, prompt.start + rows):
+        places = slice(start - prompt.start, end - prompt.start)
+        lse_N = torch.logsumexp(logits_NV, dim=-1)
+        for j in range(k):
+            choice = choose(logits_NV.clone(), [rule] * (end - start), list(uniforms[places, j]))
+            scores_N = logits_NV.gather(1, choice.token_N[:, None]).squeeze(1) - lse_N
+            ids[places, j] = choice.token_N.cpu().numpy()
+            logprobs[places, j] = scores_N.cpu().numpy()
+    return TopK(token_ids=ids, logprobs=logprobs)
+
+
+def _logit_chunks(head: Head, hidden_TD: Tensor, first: int, last: int):  # type: ignore[no-untyped-def]
+    for start, end in chunk_rows(last - first, head.weight_VD.shape[0]):
+        rows = (first + start, first + end)
+        yield *rows, head.rows(*rows).logits(hidden_TD[rows[0] : rows[1]])

@@ -1,0 +1,320 @@
+"""The PyTorch engine: the interface over base models, adapters in training, and samplers.
+
+Routes and guards; the numbers are made elsewhere. A request is checked before it can meet others,
+a batch is added to its adapters only when all of it went well, and a failure inside a batch is
+an answer, never a half-done step.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import torch
+
+from tinkex.engine.adapter_files import load_state, load_weights, save_state
+from tinkex.engine.base_model import BaseModel, load_base_model
+from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError
+from tinkex.engine.interface import (
+    AdapterInfo,
+    LoraSpec,
+    ModelInfo,
+    OptimRequest,
+    OptimResult,
+    RequestError,
+    SampleRequest,
+    SampleResult,
+    SamplingProgress,
+    StateScope,
+    TrainRequest,
+    TrainResult,
+)
+from tinkex.engine.lora import AdapterWeights, LoraLayout
+from tinkex.engine.optimizer import TrainingState
+from tinkex.engine.options import EngineOptions
+from tinkex.engine.sample_validation import check_sample
+from tinkex.engine.train_step import TrainOutput, run_training
+from tinkex.engine.validation import check_lora, check_optim, check_train
+
+__all__ = ["TorchEngine"]
+
+_Answer = TypeVar("_Answer")
+
+
+class TorchEngine:
+    """An engine in this process.
+
+    engine = TorchEngine(EngineOptions(models={"tiny": "path/to/folder"}))
+    engine.create_adapter("a", "tiny", LoraSpec(rank=8))
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        if options.num_threads:
+            torch.set_num_threads(options.num_threads)
+        self._options = options
+        self._bases: dict[str, BaseModel] = {}
+        by_folder: dict[Path, BaseModel] = {}
+        for name, path in options.models.items():
+            folder = Path(path).resolve()
+            if folder not in by_folder:
+                by_folder[folder] = load_base_model(name, folder, options)
+            self._bases[name] = by_folder[folder]
+        self._adapters: dict[str, tuple[str, TrainingState]] = {}
+        self._samplers: dict[str, tuple[str, AdapterWeights]] = {}
+        self._compute = threading.RLock()
+
+    def models(self) -> list[ModelInfo]:
+        return [_renamed(base.info, name) for name, base in self._bases.items()]
+
+    def adapters(self) -> list[AdapterInfo]:
+        return [_info(i, name, state) for i, (name, state) in list(self._adapters.items())]
+
+    def create_adapter(self, adapter_id: str, model: str, spec: LoraSpec) -> AdapterInfo:
+        base = self._base(model)
+        check_lora(spec, base.info)
+        with self._compute:
+            if adapter_id in self._adapters:
+                raise EngineUserError(
+                    f"Adapter {adapter_id!r} exists already. Unload it first.",
+                    code="adapter-exists",
+                    field="adapter_id",
+                    value=adapter_id,
+                )
+            layout = LoraLayout(base.backbone.groups, spec)
+            flat = layout.initial().to(base.backbone.head_VD.device)
+            state = TrainingState(AdapterWeights(layout, flat))
+            self._adapters[adapter_id] = (model, state)
+            return _info(adapter_id, model, state)
+
+    def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
+        with self._compute:
+            model, state = self._adapter(adapter_id)
+            return save_state(folder, state, scope, model, self._bases[model].info.path)
+
+    def load_adapter(
+        self, adapter_id: str, model: str, folder: Path, scope: StateScope = "weights"
+    ) -> AdapterInfo:
+        backbone = self._base(model).backbone
+        with self._compute:
+            state = load_state(folder, backbone.groups, scope, backbone.head_VD.device)
+            check_lora(state.weights.layout.spec, self._base(model).info)
+            self._adapters[adapter_id] = (model, state)
+            return _info(adapter_id, model, state)
+
+    def unload_adapter(self, adapter_id: str) -> None:
+        with self._compute:
+            self._adapters.pop(adapter_id, None)
+
+    def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
+        with self._compute:
+            answers: dict[int, TrainResult | RequestError] = {}
+            groups: dict[object, list[int]] = {}
+            for index, request in enumerate(batch):
+                try:
+                    self.check_fits(request)
+                except EngineError as error:
+                    answers[index] = error.to_request_error()
+                    continue
+                base = self._bases[self._adapters[request.adapter_id][0]]
+                key = index if self._options.deterministic else id(base)
+                groups.setdefault(key, []).append(index)
+            for indices in groups.values():
+                found = self._train([batch[i] for i in indices])
+                answers.update(zip(indices, found, strict=True))
+            return [answers[index] for index in range(len(batch))]
+
+    def optim_step(self, batch: list[OptimRequest]) -> list[OptimResult | RequestError]:
+        with self._compute:
+            return [_guarded(lambda r=r: self._optim_one(r)) for r in batch]  # type: ignore[misc]
+
+    def snapshot(self, adapter_id: str, sampler_id: str) -> None:
+        with self._compute:
+            model, state = self._adapter(adapter_id)
+            self._samplers[sampler_id] = (model, state.weights.copy())
+
+    def load_sampler(self, sampler_id: str, model: str, folder: Path) -> None:
+        backbone = self._base(model).backbone
+        weights = load_weights(folder, backbone.groups, backbone.head_VD.device)
+        self._samplers[sampler_id] = (model, weights)
+
+    def unload_sampler(self, sampler_id: str) -> None:
+        self._samplers.pop(sampler_id, None)
+
+    def submit_sample(self, request: SampleRequest) -> None:
+        self.check_fits(request)
+        pairs = None
+        if request.sampler_id is not None:
+            pairs = self._sampler(request).pairs
+        self._base(request.model).sampler.submit(request, pairs)
+
+    def cancel_sample(self, request_id: str) -> None:
+        for base in self._unique_bases():
+            base.sampler.cancel(request_id)
+
+    def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
+        end = time.monotonic() + budget_s
+        finished: list[SampleResult] = []
+        while True:
+            with self._compute:
+                for base in self._unique_bases():
+                    finished += _step(base)
+            running = sum(base.sampler.num_running for base in self._unique_bases())
+            waiting = sum(base.sampler.num_waiting for base in self._unique_bases())
+            if finished or time.monotonic() >= end or not (running or waiting):
+                return SamplingProgress(finished=finished, running=running, waiting=waiting)
+
+    def check_fits(self, request: TrainRequest | SampleRequest) -> None:
+        if isinstance(request, TrainRequest):
+            base = self._base(self._adapter(request.adapter_id)[0])
+            check_train(request, base.info)
+            base.memory.check_train(request)
+            return
+        base = self._base(request.model)
+        check_sample(request, base.info)
+        base.memory.check_sample(request, base.info)
+        if request.stop_strings and not base.can_decode_text:
+            raise EngineUserError(
+                f"{request.model} has no tokenizer.json here, so stop strings cannot be matched. "
+                "Use stop token ids.",
+                code="no-tokenizer",
+                field="stop",
+                value=request.stop_strings,
+            )
+        if request.sampler_id is not None:
+            self._sampler(request)
+
+    def close(self) -> None:
+        with self._compute:
+            self._adapters.clear()
+            self._samplers.clear()
+            self._bases.clear()
+
+    def _train(self, requests: list[TrainRequest]) -> list[TrainResult | RequestError]:
+        """Answers requests that are valid and on one base, computed as one batch."""
+        states = {r.adapter_id: self._adapters[r.adapter_id][1] for r in requests}
+        base = self._bases[self._adapters[requests[0].adapter_id][0]]
+        try:
+            output = run_training(base.backbone, requests, states, base.microbatch_tokens)
+        except (RuntimeError, MemoryError) as error:
+            failure = _failure("The forward_backward batch failed", error).to_request_error()
+            return [failure] * len(requests)
+        bad = _not_finite(output, requests)
+        if bad:
+            return self._train_without(bad, requests)
+        for adapter_id, gradient in output.gradients.items():
+            count = sum(r.backward and r.adapter_id == adapter_id for r in requests)
+            states[adapter_id].add_gradient(gradient, count)
+        return [_result(output, i, request) for i, request in enumerate(requests)]
+
+    def _train_without(
+        self, bad: set[int], requests: list[TrainRequest]
+    ) -> list[TrainResult | RequestError]:
+        """Refuses the bad ones and computes the rest again, untouched by them."""
+        good = [request for i, request in enumerate(requests) if i not in bad]
+        answers = iter(self._train(good) if good else [])
+        refusal = EngineUserError(
+            "The loss or its gradient is not finite, so nothing was added to the adapter. Usual "
+            "causes: sampler logprobs far below the model's own, huge weights or advantages, or "
+            "a learning rate that has already ruined the adapter.",
+            code="loss-not-finite",
+            field="data",
+        ).to_request_error()
+        return [refusal if i in bad else next(answers) for i in range(len(requests))]
+
+    def _optim_one(self, request: OptimRequest) -> OptimResult:
+        check_optim(request)
+        _, state = self._adapter(request.adapter_id)
+        return OptimResult(metrics=state.apply(request), step=state.step)
+
+    def _base(self, model: str) -> BaseModel:
+        if model not in self._bases:
+            raise _unknown("model", model)
+        return self._bases[model]
+
+    def _adapter(self, adapter_id: str) -> tuple[str, TrainingState]:
+        if adapter_id not in self._adapters:
+            raise _unknown("adapter", adapter_id)
+        return self._adapters[adapter_id]
+
+    def _sampler(self, request: SampleRequest) -> AdapterWeights:
+        model, weights = self._samplers.get(request.sampler_id or "", ("", None))
+        if weights is None:
+            raise _unknown("sampler", request.sampler_id or "")
+        if self._bases[model] is not self._base(request.model):
+            raise EngineUserError(
+                f"Sampler {request.sampler_id!r} is of {model!r}, not of {request.model!r}.",
+                code="wrong-base-model",
+                field="model",
+                value=request.model,
+            )
+        return weights
+
+    def _unique_bases(self) -> list[BaseModel]:
+        return list({id(base): base for base in self._bases.values()}.values())
+
+
+def _step(base: BaseModel) -> list[SampleResult]:
+    """One step of a base's sampler; if it fails, every request in it ends with that failure."""
+    try:
+        return base.sampler.step()
+    except (RuntimeError, MemoryError) as error:
+        failure = _failure("Sampling failed", error).to_request_error()
+        lost = base.sampler.drop_all()
+        return [SampleResult(request_id=request_id, error=failure) for request_id in lost]
+
+
+def _not_finite(output: TrainOutput, requests: list[TrainRequest]) -> set[int]:
+    """The requests to blame for losses or, where all losses are fine, gradients gone wild."""
+    bad = {i for i, loss in enumerate(output.losses) if not math.isfinite(loss)}
+    if bad:
+        return bad
+    wild = {i for i, g in output.gradients.items() if not bool(torch.isfinite(g.sum()))}
+    return {i for i, r in enumerate(requests) if r.backward and r.adapter_id in wild}
+
+
+def _guarded(call: Callable[[], _Answer]) -> _Answer | RequestError:
+    try:
+        return call()
+    except EngineError as error:
+        return error.to_request_error()
+
+
+def _result(output: TrainOutput, index: int, request: TrainRequest) -> TrainResult:
+    return TrainResult(
+        logprobs=output.logprobs[index],
+        metrics={"loss:sum": output.losses[index]},
+        num_tokens=sum(int(datum.tokens.size) for datum in request.data),
+    )
+
+
+def _info(adapter_id: str, model: str, state: TrainingState) -> AdapterInfo:
+    return AdapterInfo(
+        adapter_id=adapter_id,
+        model=model,
+        spec=state.weights.layout.spec,
+        step=state.step,
+        pending_backwards=state.pending_backwards,
+        size_bytes=state.size_bytes,
+    )
+
+
+def _renamed(info: ModelInfo, name: str) -> ModelInfo:
+    return msgspec.structs.replace(info, name=name)
+
+
+def _failure(what: str, error: Exception) -> EngineFailure:
+    return EngineFailure(f"{what} ({type(error).__name__}: {error}). Nothing was changed; retry.")
+
+
+def _unknown(what: str, name: str) -> EngineUserError:
+    return EngineUserError(
+        f"There is no {what} {name!r} in this engine.",
+        code=f"unknown-{what}",
+        field=what,
+        value=name,
+    )

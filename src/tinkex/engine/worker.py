@@ -1,0 +1,120 @@
+"""An engine as a process of its own: `python -m tinkex.engine.worker --fd N`.
+
+Started by `tinkex.engine.process.EngineProcess`, never by hand. Reads calls from an inherited
+socket. Calls that return at once are answered by the reading thread, even while the main thread
+computes; all others run on the main thread, in the order they came. The process ends when the
+other side does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import signal
+import socket
+import threading
+import traceback
+
+import msgspec
+
+from tinkex.engine.codec import (
+    Call,
+    Reply,
+    argument_types,
+    decode,
+    encode,
+    read_frame,
+    write_frame,
+)
+from tinkex.engine.errors import EngineError, EngineFailure
+from tinkex.engine.interface import Engine
+from tinkex.engine.options import EngineOptions
+
+__all__ = ["LIGHT_CALLS", "build_engine", "main", "serve"]
+
+LIGHT_CALLS = frozenset({"models", "adapters", "submit_sample", "cancel_sample", "check_fits"})
+
+
+def main() -> None:
+    """Builds the engine the first message describes, then serves calls until the socket closes."""
+    parser = argparse.ArgumentParser(prog="python -m tinkex.engine.worker")
+    parser.add_argument("--fd", type=int, required=True, help="inherited socket to serve")
+    connection = socket.socket(fileno=parser.parse_args().fd)
+    # Ctrl-C in a terminal reaches the whole group; when to stop is the parent's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    first = read_frame(connection)
+    if first is None:
+        return
+    try:
+        engine = build_engine(decode(first, EngineOptions))
+    except Exception as error:
+        _send(connection, threading.Lock(), _failed(0, error))
+        return
+    serve(engine, connection)
+
+
+def build_engine(options: EngineOptions) -> Engine:
+    """The engine the options describe; torch is imported only if it is needed."""
+    if options.device == "null":
+        from tinkex.engine.null import NullEngine
+
+        return NullEngine(tuple(options.models))
+    from tinkex.engine.torch_engine import TorchEngine
+
+    return TorchEngine(options)
+
+
+def serve(engine: Engine, connection: socket.socket) -> None:
+    """Says "ready" with reply 0, then answers calls on the calling thread."""
+    heavy: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+    lock = threading.Lock()
+    _send(connection, lock, Reply(0, None, msgspec.Raw(encode(None))))
+    reader = threading.Thread(
+        target=_read_calls, args=(engine, connection, heavy, lock), daemon=True, name="calls"
+    )
+    reader.start()
+    while (call := heavy.get()) is not None:
+        _send(connection, lock, _answer(engine, call))
+
+
+def _read_calls(
+    engine: Engine,
+    connection: socket.socket,
+    heavy: queue.SimpleQueue[Call | None],
+    lock: threading.Lock,
+) -> None:
+    while (frame := read_frame(connection)) is not None:
+        call: Call = decode(frame, Call)
+        if call.method in LIGHT_CALLS:
+            _send(connection, lock, _answer(engine, call))
+        else:
+            heavy.put(call)
+    # The other side is gone: nobody wants what the main thread may still be computing.
+    os._exit(0)
+
+
+def _answer(engine: Engine, call: Call) -> Reply:
+    try:
+        arguments = decode(call.arguments, argument_types(call.method))
+        value = getattr(engine, call.method)(*arguments)
+        return Reply(call.call_id, None, msgspec.Raw(encode(value)))
+    except Exception as error:
+        return _failed(call.call_id, error)
+
+
+def _failed(call_id: int, error: Exception) -> Reply:
+    if not isinstance(error, EngineError):
+        traceback.print_exception(error)
+        error = EngineFailure(f"Unexpected {type(error).__name__} in the engine: {error}")
+    return Reply(call_id, error.to_request_error(), msgspec.Raw(encode(None)))
+
+
+def _send(connection: socket.socket, lock: threading.Lock, reply: Reply) -> None:
+    body = encode(reply)
+    with lock:
+        write_frame(connection, body)
+
+
+if __name__ == "__main__":
+    main()
