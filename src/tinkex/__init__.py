@@ -1,0 +1,255 @@
+"""Tinkex: LoRA training as a service, in a plain loop.
+
+```python
+import tinkex
+
+with tinkex.ServiceClient() as service:
+    training = service.create_lora_training_client(base_model="Qwen/Qwen3-8B")
+```
+
+Importing the package loads nothing heavy: each public name is fetched when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tinkex.version import __version__
+
+if TYPE_CHECKING:
+    from tinkex import errors, telemetry, types
+    from tinkex.client.admin import AdminClient
+    from tinkex.client.clock import Clock
+    from tinkex.client.futures import (
+        APIFuture,
+        Future,
+        Outcome,
+        as_completed,
+        await_many,
+        await_many_async,
+        stream,
+        stream_async,
+    )
+    from tinkex.client.rest import RestClient
+    from tinkex.client.retry import RetryConfig, RetryPolicy
+    from tinkex.client.runtime import Runtime, default_runtime
+    from tinkex.client.sampling import SamplingClient
+    from tinkex.client.service import ServiceClient
+    from tinkex.client.tokenizer import load_tokenizer
+    from tinkex.client.training import TrainingClient
+    from tinkex.config import Config
+    from tinkex.errors import (
+        APIConnectionError,
+        APIError,
+        APIResponseValidationError,
+        APIStatusError,
+        APITimeoutError,
+        AuthenticationError,
+        BadRequestError,
+        BillingError,
+        ConflictError,
+        InternalServerError,
+        NotFoundError,
+        PermissionDeniedError,
+        RateLimitError,
+        RequestFailedError,
+        TinkerError,
+        TinkexError,
+        UnprocessableEntityError,
+        ValidationError,
+    )
+    from tinkex.types import (
+        AdamOptimizerConfig,
+        AdamParams,
+        Checkpoint,
+        CheckpointType,
+        Datum,
+        DimuonOptimizerConfig,
+        DimuonParams,
+        DmelChunk,
+        EncodedTextChunk,
+        ForwardBackwardOutput,
+        ImageAssetPointerChunk,
+        ImageChunk,
+        LoraConfig,
+        ModelID,
+        ModelInput,
+        ModelInputChunk,
+        OptimParams,
+        OptimStepResponse,
+        ParsedCheckpointTinkerPath,
+        PromptProvenanceSpan,
+        SampledProvenanceSpan,
+        SampledSequence,
+        SampleResponse,
+        SamplingParams,
+        StopReason,
+        TensorData,
+        TensorDtype,
+        TrainingRun,
+    )
+
+_ERRORS = (
+    "APIConnectionError",
+    "APIError",
+    "APIResponseValidationError",
+    "APIStatusError",
+    "APITimeoutError",
+    "AuthenticationError",
+    "BadRequestError",
+    "BillingError",
+    "ConflictError",
+    "InternalServerError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "RateLimitError",
+    "RequestFailedError",
+    "TinkerError",
+    "TinkexError",
+    "UnprocessableEntityError",
+    "ValidationError",
+)
+_TYPES = (
+    "AdamOptimizerConfig",
+    "AdamParams",
+    "Checkpoint",
+    "CheckpointType",
+    "Datum",
+    "DimuonOptimizerConfig",
+    "DimuonParams",
+    "DmelChunk",
+    "EncodedTextChunk",
+    "ForwardBackwardOutput",
+    "ImageAssetPointerChunk",
+    "ImageChunk",
+    "LoraConfig",
+    "ModelID",
+    "ModelInput",
+    "ModelInputChunk",
+    "OptimParams",
+    "OptimStepResponse",
+    "ParsedCheckpointTinkerPath",
+    "PromptProvenanceSpan",
+    "SampleResponse",
+    "SampledProvenanceSpan",
+    "SampledSequence",
+    "SamplingParams",
+    "StopReason",
+    "TensorData",
+    "TensorDtype",
+    "TrainingRun",
+)
+_HOMES = {
+    "APIFuture": "tinkex.client.futures",
+    "AdminClient": "tinkex.client.admin",
+    "Clock": "tinkex.client.clock",
+    "Config": "tinkex.config",
+    "Future": "tinkex.client.futures",
+    "Outcome": "tinkex.client.futures",
+    "RestClient": "tinkex.client.rest",
+    "RetryConfig": "tinkex.client.retry",
+    "RetryPolicy": "tinkex.client.retry",
+    "Runtime": "tinkex.client.runtime",
+    "SamplingClient": "tinkex.client.sampling",
+    "ServiceClient": "tinkex.client.service",
+    "TrainingClient": "tinkex.client.training",
+    "as_completed": "tinkex.client.futures",
+    "await_many": "tinkex.client.futures",
+    "await_many_async": "tinkex.client.futures",
+    "default_runtime": "tinkex.client.runtime",
+    "load_tokenizer": "tinkex.client.tokenizer",
+    "stream": "tinkex.client.futures",
+    "stream_async": "tinkex.client.futures",
+    **dict.fromkeys(_ERRORS, "tinkex.errors"),
+    **dict.fromkeys(_TYPES, "tinkex.types"),
+}
+_MODULES = ("errors", "telemetry", "types")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"tinkex.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tinkex' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+__all__ = [
+    "APIConnectionError",
+    "APIError",
+    "APIFuture",
+    "APIResponseValidationError",
+    "APIStatusError",
+    "APITimeoutError",
+    "AdamOptimizerConfig",
+    "AdamParams",
+    "AdminClient",
+    "AuthenticationError",
+    "BadRequestError",
+    "BillingError",
+    "Checkpoint",
+    "CheckpointType",
+    "Clock",
+    "Config",
+    "ConflictError",
+    "Datum",
+    "DimuonOptimizerConfig",
+    "DimuonParams",
+    "DmelChunk",
+    "EncodedTextChunk",
+    "ForwardBackwardOutput",
+    "Future",
+    "ImageAssetPointerChunk",
+    "ImageChunk",
+    "InternalServerError",
+    "LoraConfig",
+    "ModelID",
+    "ModelInput",
+    "ModelInputChunk",
+    "NotFoundError",
+    "OptimParams",
+    "OptimStepResponse",
+    "Outcome",
+    "ParsedCheckpointTinkerPath",
+    "PermissionDeniedError",
+    "PromptProvenanceSpan",
+    "RateLimitError",
+    "RequestFailedError",
+    "RestClient",
+    "RetryConfig",
+    "RetryPolicy",
+    "Runtime",
+    "SampleResponse",
+    "SampledProvenanceSpan",
+    "SampledSequence",
+    "SamplingClient",
+    "SamplingParams",
+    "ServiceClient",
+    "StopReason",
+    "TensorData",
+    "TensorDtype",
+    "TinkerError",
+    "TinkexError",
+    "TrainingClient",
+    "TrainingRun",
+    "UnprocessableEntityError",
+    "ValidationError",
+    "__version__",
+    "as_completed",
+    "await_many",
+    "await_many_async",
+    "default_runtime",
+    "errors",
+    "load_tokenizer",
+    "stream",
+    "stream_async",
+    "telemetry",
+    "types",
+]

@@ -167,10 +167,10 @@ def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
             raise _refused(
                 f"a message must be a mapping with 'role' and 'content', not {message!r}"
             )
-        reasoning = next((message[name] for name in _REASONING if message.get(name)), None)
-        if reasoning is not None:
-            message.setdefault("thinking", reasoning)
-            message["reasoning_content"] = reasoning
+        given = [message[name] for name in _REASONING if message.get(name) is not None]
+        if given:
+            message.setdefault("thinking", given[0])
+            message["reasoning_content"] = given[0]
     return chat
 
 

@@ -1,0 +1,1 @@
+"""The SDK: everything between a researcher's loop and the wire."""

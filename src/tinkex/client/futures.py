@@ -1,0 +1,279 @@
+"""Futures: handles on work that runs on the runtime's loop.
+
+A handle can be waited for from any thread (`.result()`), awaited from any loop (`await handle`),
+and asked without exceptions (`.outcome()`). It resolves exactly once. Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from tinkex.errors import (
+    FutureCancelledError,
+    FutureTimeoutError,
+    TinkexError,
+    WouldDeadlockError,
+)
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class Outcome(msgspec.Struct, Generic[T], frozen=True):
+    """ok(value) or error(TinkexError): one shape for everything that can happen.
+
+    >>> Outcome(value=3).ok
+    True
+    """
+
+    value: T | None = None
+    error: TinkexError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return self.error is None
+
+    def unwrap(self) -> T:
+        """The value; raises the error if there is one."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+class Future(Generic[T]):
+    """The result of an operation that is under way.
+
+    Work starts when the handle is made, whether or not anybody waits for it. Giving up a wait (a
+    timeout, a cancelled `await`) leaves the work alone; `.cancel()` stops it.
+    """
+
+    __slots__ = ("_inner", "_on_cancel", "_thread_id")
+
+    def __init__(
+        self,
+        inner: concurrent.futures.Future[T],
+        *,
+        loop_thread_id: int | None = None,
+        on_cancel: Callable[[], None] | None = None,
+    ) -> None:
+        self._inner = inner
+        self._thread_id = loop_thread_id
+        self._on_cancel = on_cancel
+
+    @classmethod
+    def resolved(cls, value: T) -> Future[T]:
+        """A handle whose result is already there."""
+        inner: concurrent.futures.Future[T] = concurrent.futures.Future()
+        inner.set_result(value)
+        return cls(inner)
+
+    def result(self, timeout: float | None = None) -> T:
+        """The result, waited for; usable from every thread but the runtime's own.
+
+        Raises:
+            FutureTimeoutError: it was not there in time; the work goes on, call again.
+            WouldDeadlockError: called on the runtime's loop thread; use `await` there.
+            TinkexError: what went wrong with the operation.
+        """
+        self._refuse_deadlock()
+        try:
+            return self._inner.result(timeout)
+        except concurrent.futures.CancelledError:
+            raise FutureCancelledError("The operation was cancelled.") from None
+        except concurrent.futures.TimeoutError as error:
+            if self._inner.done():
+                raise
+            raise _timed_out(timeout) from error
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error the operation ended with, waited for; None if it went well."""
+        self._refuse_deadlock()
+        try:
+            return self._inner.exception(timeout)
+        except concurrent.futures.CancelledError:
+            return FutureCancelledError("The operation was cancelled.")
+        except concurrent.futures.TimeoutError as error:
+            raise _timed_out(timeout) from error
+
+    def outcome(self, timeout: float | None = None) -> Outcome[T]:
+        """ok(result) or error(typed error), waited for; never raises."""
+        try:
+            return Outcome(value=self.result(timeout))
+        except TinkexError as error:
+            return Outcome(error=error)
+        except Exception as error:
+            return Outcome(error=_as_tinkex(error))
+
+    async def result_async(self, timeout: float | None = None) -> T:
+        """The result, awaited from any loop.
+
+        Raises:
+            FutureTimeoutError: it was not there in time; the work goes on.
+        """
+        try:
+            return await asyncio.wait_for(self._wrapped(), timeout)
+        except TimeoutError as error:
+            if self._inner.done():
+                raise
+            raise _timed_out(timeout) from error
+        except asyncio.CancelledError:
+            if self._inner.cancelled():
+                raise FutureCancelledError("The operation was cancelled.") from None
+            raise
+
+    async def outcome_async(self, timeout: float | None = None) -> Outcome[T]:
+        """Like `outcome`, awaited; raises only if the awaiting task itself is cancelled."""
+        try:
+            return Outcome(value=await self.result_async(timeout))
+        except TinkexError as error:
+            return Outcome(error=error)
+        except Exception as error:
+            return Outcome(error=_as_tinkex(error))
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self.result_async().__await__()
+
+    async def _wrapped(self) -> T:
+        # A shield, because several may await one handle: cancelling a wait is not cancelling work.
+        return await asyncio.shield(asyncio.wrap_future(self._inner))
+
+    def done(self) -> bool:
+        """Whether the result, or the error, is there."""
+        return self._inner.done()
+
+    def cancel(self) -> bool:
+        """Stops the operation on this side; False if it had already ended.
+
+        A training request that was already numbered is still sent, so that the order of the
+        requests after it keeps no hole; what ends is the wait for its result.
+        """
+        cancelled = self._inner.cancel()
+        if cancelled and self._on_cancel is not None:
+            self._on_cancel()
+        return cancelled
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self._inner.cancelled()
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Calls `fn(handle)` once the result is there, on the thread that brings it."""
+        self._inner.add_done_callback(lambda _: fn(self))
+
+    def future(self) -> concurrent.futures.Future[T]:
+        """The plain `concurrent.futures.Future` underneath."""
+        return self._inner
+
+    def _refuse_deadlock(self) -> None:
+        if not self._inner.done() and self._thread_id == threading.get_ident():
+            raise WouldDeadlockError(
+                "A blocking wait on the runtime's own thread would never end: "
+                "that thread has to do the work you wait for."
+            )
+
+    def __repr__(self) -> str:
+        return f"<Future {_state(self._inner)}>"
+
+    def _repr_html_(self) -> str:
+        return f"<code>tinkex.Future</code>: {_state(self._inner)}"
+
+
+def _state(inner: concurrent.futures.Future[Any]) -> str:
+    if inner.cancelled():
+        return "cancelled"
+    if not inner.done():
+        return "running"
+    return "failed" if inner.exception() else "finished"
+
+
+def _timed_out(timeout: float | None) -> FutureTimeoutError:
+    return FutureTimeoutError(f"No result within {timeout} s.")
+
+
+def _as_tinkex(error: Exception) -> TinkexError:
+    wrapped = TinkexError(f"{type(error).__name__}: {error}", code="unexpected")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def await_many(handles: Iterable[Future[T]], timeout: float | None = None) -> list[Outcome[T]]:
+    """The outcome of every handle, in order; what is not there in time is a timeout outcome."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    return [handle.outcome(_left(deadline)) for handle in handles]
+
+
+async def await_many_async(
+    handles: Iterable[Future[T]], timeout: float | None = None
+) -> list[Outcome[T]]:
+    """Like `await_many`, without blocking the caller's loop."""
+    return list(await asyncio.gather(*(handle.outcome_async(timeout) for handle in handles)))
+
+
+def as_completed(handles: Iterable[Future[T]], timeout: float | None = None) -> Iterator[Future[T]]:
+    """The handles in the order in which they finish.
+
+    Raises:
+        FutureTimeoutError: some are not finished in time.
+    """
+    by_inner = {handle.future(): handle for handle in handles}
+    for handle in by_inner.values():
+        handle._refuse_deadlock()
+    try:
+        for inner in concurrent.futures.as_completed(by_inner, timeout):
+            yield by_inner[inner]
+    except concurrent.futures.TimeoutError as error:
+        raise _timed_out(timeout) from error
+
+
+def stream(
+    submit: Callable[[Item], Future[T]], items: Iterable[Item], *, max_in_flight: int = 64
+) -> Iterator[Outcome[T]]:
+    """The outcomes of `submit(item)` in the order of the items, at most so many under way.
+
+    >>> list(stream(Future.resolved, [1, 2], max_in_flight=1))
+    [Outcome(value=1, error=None), Outcome(value=2, error=None)]
+    """
+    waiting: list[Future[T]] = []
+    try:
+        for item in items:
+            waiting.append(submit(item))
+            if len(waiting) >= max_in_flight:
+                yield waiting.pop(0).outcome()
+        while waiting:
+            yield waiting.pop(0).outcome()
+    finally:
+        for handle in waiting:
+            handle.cancel()
+
+
+async def stream_async(
+    submit: Callable[[Item], Future[T]], items: Iterable[Item], *, max_in_flight: int = 64
+) -> AsyncIterator[Outcome[T]]:
+    """Like `stream`, for `async for`."""
+    waiting: list[Future[T]] = []
+    try:
+        for item in items:
+            waiting.append(submit(item))
+            if len(waiting) >= max_in_flight:
+                yield await waiting.pop(0).outcome_async()
+        while waiting:
+            yield await waiting.pop(0).outcome_async()
+    finally:
+        for handle in waiting:
+            handle.cancel()
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+APIFuture = Future
+"""The official SDK's name for a handle."""

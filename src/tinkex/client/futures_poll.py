@@ -1,0 +1,117 @@
+"""One long poll for all samples of a sampling client, where the server offers it.
+
+Without it every sample in flight holds a request of its own open. The shared poll only says which
+results are ready; they are then fetched one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tinkex.client.connection import Connection
+from tinkex.client.retry import RetryPolicy, should_retry
+from tinkex.client.transport import Answer, Call
+from tinkex.errors import APIConnectionError, APIStatusError, TinkexError
+from tinkex.types.requests import FuturesRetrieveRequest, SamplingSessionFuturesTarget
+from tinkex.types.session import FutureFinished, FuturesRetrieveResponse
+from tinkex.wire import json as wire_json
+
+MAX_EARLY = 10_000
+"""Completions that came before anybody waited for them; more than this are not remembered."""
+PATIENCE_S = 3600.0
+MIN_ROUND_S = 0.01
+
+
+class FuturesPoll:
+    """Tells each waiting sample when its result can be fetched."""
+
+    def __init__(self, connection: Connection, sampling_session_id: str, clone_id: int) -> None:
+        self._connection = connection
+        self._target = SamplingSessionFuturesTarget(
+            sampling_session_id=sampling_session_id, cloned_sampler_id=clone_id
+        )
+        self._waiting: dict[str, asyncio.Future[int]] = {}
+        self._early: dict[str, int] = {}
+        self._fetched: list[str] = []
+        self._cursor = 0
+        self._task: asyncio.Task[Any] | None = None
+
+    async def ready(self, request_id: str) -> int:
+        """Returns once the result can be fetched: its size in bytes, 0 if unknown."""
+        if request_id in self._early:
+            return self._early.pop(request_id)
+        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = turn
+        if self._task is None or self._task.done():
+            self._task = self._connection.runtime.spawn(self._run())
+        try:
+            return await turn
+        finally:
+            self._waiting.pop(request_id, None)
+
+    def note_fetched(self, request_id: str) -> None:
+        """Lets the next poll tell the server that it may forget this result."""
+        self._fetched.append(request_id)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                self._take(await self._poll())
+        except TinkexError as error:
+            for turn in self._waiting.values():
+                if not turn.done():
+                    turn.set_exception(error)
+
+    async def _poll(self) -> FuturesRetrieveResponse:
+        clock, transport = self._connection.runtime.clock, self._connection.transport
+        policy = RetryPolicy(budget_s=PATIENCE_S)
+        fetched, self._fetched = self._fetched, []
+        request = FuturesRetrieveRequest(
+            target=self._target, prev_cursor=self._cursor, retrieved_request_ids=fetched
+        )
+        call = Call(
+            method="POST",
+            path="/retrieve_futures",
+            pool="poll",
+            body=(wire_json.encode(request),),
+            timeout_s=self._connection.config.poll_timeout_s,
+            about={"sampling_session_id": self._target.sampling_session_id},
+        )
+        started, retries = clock.monotonic(), 0
+        while True:
+            asked_at = clock.monotonic()
+            error: TinkexError
+            try:
+                answer = await transport.attempt(call)
+                if answer.is_ok:
+                    return await self._read(answer, clock.monotonic() - asked_at)
+                error = transport.status_error(answer)
+                may_retry = should_retry(answer.status, answer.headers, answer.body)
+            except APIConnectionError as failure:
+                error, may_retry = failure, True
+            if not may_retry or not policy.allows(retries, clock.monotonic() - started):
+                self._fetched = fetched + self._fetched
+                raise error
+            asked = error.retry_after_s if isinstance(error, APIStatusError) else None
+            await clock.sleep(policy.delay_s(retries, asked, clock.random()))
+            retries += 1
+
+    async def _read(self, answer: Answer, held_s: float) -> FuturesRetrieveResponse:
+        """The answer; a server that says "nothing" at once is not asked again at once."""
+        response = wire_json.decode(answer.body, FuturesRetrieveResponse)
+        if not response.completions and held_s < 1.0:
+            await self._connection.runtime.clock.sleep(MIN_ROUND_S if held_s > 0.1 else 0.25)
+        return response
+
+    def _take(self, response: FuturesRetrieveResponse) -> None:
+        self._cursor = response.cursor
+        for completion in response.completions:
+            size = 0
+            if isinstance(completion, FutureFinished):
+                size = completion.response_payload_uncompressed_size or 0
+            turn = self._waiting.get(completion.request_id)
+            if turn is not None and not turn.done():
+                turn.set_result(size)
+            elif turn is None and len(self._early) < MAX_EARLY:
+                self._early[completion.request_id] = size

@@ -1,0 +1,222 @@
+"""Waiting for the result of an accepted request.
+
+Drives the decisions of `polling`: asks, waits, asks again, tells observers and telemetry when the
+queue's state changes (never per poll), and gives up only when the server has been out of reach for
+an hour.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tinkex import telemetry
+from tinkex.client import polling
+from tinkex.client.budget import ByteBudget
+from tinkex.client.observe import Observation, observed
+from tinkex.client.retry import RetryPolicy, retry_after_s
+from tinkex.client.transport import JSON, PROTOBUF, Answer, Call, Transport
+from tinkex.errors import APIConnectionError, APIStatusError, RequestFailedError, TinkexError
+from tinkex.telemetry import events
+
+log = logging.getLogger("tinkex")
+
+QueueObserver = Callable[[polling.Queue], None]
+PATIENCE_S = 3600.0
+BILLING_PAUSE_S = 5.0
+WARN_EVERY_S = 60.0
+
+
+class Promise(msgspec.Struct, frozen=True, kw_only=True):
+    """An accepted request, and how its result is to be fetched."""
+
+    request_id: str
+    request_type: str
+    is_protobuf: bool = False
+    submit_roundtrip_s: float = 0.0
+    about: dict[str, Any] = {}
+    tells_queue_state: bool = True
+    is_ready: bool = False
+    """Known to be finished (the session's shared poll said so)."""
+
+
+class Poller:
+    """One wait for one result."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        promise: Promise,
+        *,
+        response_budget: ByteBudget,
+        observer: QueueObserver | None = None,
+    ) -> None:
+        self._transport = transport
+        self._clock = transport.runtime.clock
+        self._promise = promise
+        self._budget = response_budget
+        self._observer = observer
+        self._policy = RetryPolicy(
+            budget_s=PATIENCE_S,
+            base_s=transport.config.retry_base_s,
+            max_s=transport.config.retry_max_s,
+        )
+        self._iteration = 0
+        self._quick_answers = 0
+        self._troubles = 0
+        self._bad_requests = 0
+        self._last_contact = self._clock.monotonic()
+        self._queue = polling.Queue()
+        self._warned_at = float("-inf")
+
+    async def result(self) -> Answer:
+        """The answer that carries the result.
+
+        Raises:
+            RequestFailedError: the server could not do it.
+            PromiseLostError: the server no longer knows the request.
+            APIStatusError, APIConnectionError: the server cannot be asked.
+        """
+        started = self._clock.monotonic()
+        call = self._call(allow_metadata_only=not self._promise.is_ready)
+        async with observed(self._clock, self._transport.about(call)) as observation:
+            try:
+                return await self._until_done(observation)
+            except TinkexError as error:
+                self._tell_failure(error, self._clock.monotonic() - started)
+                raise
+
+    async def _until_done(self, observation: Observation) -> Answer:
+        while True:
+            step = await self._ask(allow_metadata_only=True, observation=observation)
+            if isinstance(step, polling.Sized):
+                async with self._budget.hold(step.size_bytes):
+                    step = await self._ask(allow_metadata_only=False, observation=observation)
+                    if isinstance(step, polling.Done):
+                        return step.answer
+            if isinstance(step, polling.Done):
+                return step.answer
+
+    async def _ask(self, *, allow_metadata_only: bool, observation: Observation) -> polling.Step:
+        """One poll, and the wait its answer calls for. Returns; the caller decides to go on."""
+        asked_at = self._clock.monotonic()
+        try:
+            answer = await self._transport.attempt(self._call(allow_metadata_only))
+        except APIConnectionError as error:
+            await self._wait_out(error, None)
+            return polling.Trouble(0)
+        finally:
+            self._iteration += 1
+            observation.retry_count = self._iteration - 1
+        observation.status = answer.status
+        step = polling.next_step(answer, self._promise.request_id)
+        match step:
+            case None:
+                raise self._transport.status_error(answer)
+            case polling.Failed():
+                raise step.error
+            case polling.Trouble():
+                await self._wait_out(self._transport.status_error(answer), answer)
+                return step
+            case polling.NotYet(queue=queue):
+                await self._wait_turn(queue, self._clock.monotonic() - asked_at)
+        self._last_contact, self._troubles, self._bad_requests = self._clock.monotonic(), 0, 0
+        return step
+
+    async def _wait_turn(self, queue: polling.Queue | None, held_s: float) -> None:
+        self._note_queue(queue or polling.Queue())
+        self._quick_answers = 0 if held_s >= 1.0 else self._quick_answers + 1
+        pause = polling.pause_after_not_yet(held_s, self._quick_answers)
+        if pause:
+            await self._clock.sleep(pause)
+
+    async def _wait_out(self, error: TinkexError, answer: Answer | None) -> None:
+        """Sleeps before the next poll, or raises `error` once patience is at its end."""
+        status = error.status if isinstance(error, APIStatusError) else None
+        self._bad_requests += status == 400
+        silent_for = self._clock.monotonic() - self._last_contact
+        if self._bad_requests > polling.MAX_BAD_REQUESTS or not self._policy.allows(0, silent_for):
+            raise error
+        asked = None if answer is None else retry_after_s(answer.headers, self._clock.time())
+        delay = self._policy.delay_s(self._troubles, asked, self._clock.random())
+        if status == 402:
+            delay = max(delay, BILLING_PAUSE_S)
+        self._troubles += 1
+        await self._clock.sleep(delay)
+
+    def _note_queue(self, queue: polling.Queue) -> None:
+        if queue.state == self._queue.state:
+            return
+        self._queue = queue
+        if self._promise.tells_queue_state:
+            telemetry.execute(
+                events.QUEUE_STATE_CHANGE,
+                {},
+                {
+                    **self._promise.about,
+                    "queue_state": queue.state,
+                    "queue_state_reason": queue.reason,
+                    "request_id": self._promise.request_id,
+                },
+            )
+        self._warn(queue)
+        if self._observer is not None:
+            self._observer(queue)
+
+    def _warn(self, queue: polling.Queue) -> None:
+        now = self._clock.monotonic()
+        if queue.state == "active" or now - self._warned_at < WARN_EVERY_S:
+            return
+        self._warned_at = now
+        stock = "the server is at capacity" if queue.state == "paused_capacity" else queue.state
+        log.warning("%s is paused: %s", self._promise.request_type, queue.reason or stock)
+
+    def _call(self, allow_metadata_only: bool) -> Call:
+        headers = {
+            "X-Tinker-Request-Iteration": str(self._iteration),
+            "X-Tinker-Request-Type": self._promise.request_type,
+        }
+        if self._iteration == 0:
+            roundtrip = f"{self._promise.submit_roundtrip_s:.6f}"
+            headers["X-Tinker-Create-Promise-Roundtrip-Time"] = roundtrip
+        may_be_metadata = allow_metadata_only and not self._promise.is_ready
+        body = {
+            "request_id": self._promise.request_id,
+            "allow_metadata_only": may_be_metadata,
+        }
+        return Call(
+            method="POST",
+            path="/retrieve_future",
+            pool="poll",
+            body=(msgspec.json.encode(body),),
+            accept=PROTOBUF if self._promise.is_protobuf else JSON,
+            headers=headers,
+            timeout_s=self._transport.config.poll_timeout_s,
+            about={**self._promise.about, "request_id": self._promise.request_id},
+        )
+
+    def _tell_failure(self, error: TinkexError, elapsed_s: float) -> None:
+        telemetry.execute(
+            _failure_event(error),
+            {"elapsed_time": elapsed_s},
+            {
+                "request_id": self._promise.request_id,
+                "request_type": self._promise.request_type,
+                "iteration": self._iteration,
+                "status": error.status if isinstance(error, APIStatusError) else None,
+                "category": error.category if isinstance(error, RequestFailedError) else None,
+            },
+        )
+
+
+def _failure_event(error: TinkexError) -> str:
+    if isinstance(error, RequestFailedError):
+        return events.FUTURE_REQUEST_FAILED
+    if isinstance(error, APIStatusError):
+        return events.FUTURE_API_ERROR
+    if isinstance(error, APIConnectionError):
+        return events.FUTURE_CONNECTION_ERROR
+    return events.FUTURE_VALIDATION_ERROR

@@ -1,0 +1,143 @@
+"""What one answer to `retrieve_future` means.
+
+Pure: decides from one HTTP answer what to do next. Knows nothing of sockets, sleep or threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from tinkex.client.transport import Answer
+from tinkex.errors import (
+    APIResponseValidationError,
+    ErrorCategory,
+    PromiseLostError,
+    RequestFailedError,
+    TinkexError,
+)
+
+QueueState = Literal["active", "paused_capacity", "paused_rate_limit", "unknown"]
+_QUEUE_STATES = ("active", "paused_capacity", "paused_rate_limit")
+_CATEGORIES = ("user", "server", "unknown")
+
+MAX_BAD_REQUESTS = 3
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """Where the request stands, as far as the server told."""
+
+    state: QueueState = "active"
+    reason: str | None = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The result is here."""
+
+    answer: Answer
+
+
+class NotYet(msgspec.Struct, frozen=True):
+    """The server is working on it."""
+
+    queue: Queue | None = None
+
+
+class Sized(msgspec.Struct, frozen=True):
+    """The result is ready; ask again for it when there is room for so many bytes."""
+
+    size_bytes: int
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """The poll itself failed; the request may be fine. Ask again after a while."""
+
+    status: int
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """It is over, and not well."""
+
+    error: TinkexError
+
+
+Step = Done | NotYet | Sized | Trouble | Failed
+
+
+def next_step(answer: Answer, request_id: str) -> Step | None:
+    """What a poll's answer means; None for an error status that ends the wait as it is."""
+    if answer.is_ok:
+        return Done(answer) if answer.is_protobuf else _from_json(answer, request_id)
+    match answer.status:
+        case 408:
+            return NotYet(_queue_of(_fields(answer.body)))
+        case 410:
+            return Failed(
+                PromiseLostError(
+                    f"The server no longer knows request {request_id}.", request_id=request_id
+                )
+            )
+        case 400 | 402 | 409 | 429:
+            return Trouble(answer.status)
+        case status if status >= 500:
+            return Trouble(status)
+        case _:
+            return None
+
+
+def _from_json(answer: Answer, request_id: str) -> Step:
+    fields = _fields(answer.body)
+    if fields is None:
+        return Failed(
+            APIResponseValidationError(
+                f"The answer for request {request_id} is not a JSON object.", request_id=request_id
+            )
+        )
+    if fields.get("type") == "try_again":
+        return NotYet(_queue_of(fields))
+    if fields.get("status") == "complete_metadata":
+        size = fields.get("response_payload_size")
+        return Sized(size if isinstance(size, int) and size > 0 else 0)
+    if "error" in fields:
+        return Failed(_request_failed(fields, request_id))
+    return Done(answer)
+
+
+def _request_failed(fields: dict[str, Any], request_id: str) -> RequestFailedError:
+    category: ErrorCategory = "unknown"
+    if fields.get("category") in _CATEGORIES:
+        category = fields["category"]
+    text = fields["error"]
+    message = text if isinstance(text, str) and text else "The server gave no reason."
+    return RequestFailedError(message, category=category, request_id=request_id)
+
+
+def _queue_of(fields: dict[str, Any] | None) -> Queue | None:
+    if not fields or "queue_state" not in fields:
+        return None
+    state = fields["queue_state"]
+    reason = fields.get("queue_state_reason")
+    return Queue(
+        state if state in _QUEUE_STATES else "unknown",
+        reason if isinstance(reason, str) and reason else None,
+    )
+
+
+def _fields(body: bytes) -> dict[str, Any] | None:
+    try:
+        fields = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def pause_after_not_yet(held_s: float, quick_answers: int) -> float:
+    """Seconds to wait before asking again after "not yet".
+
+    A server that held the poll has done the waiting already. One that answers at once would be
+    hit hundreds of times a second: the pause grows from 20 ms to a second.
+    """
+    if held_s >= 1.0:
+        return 0.0
+    return min(0.02 * 2.0 ** min(quick_answers, 10), 1.0)

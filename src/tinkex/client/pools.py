@@ -1,0 +1,71 @@
+"""HTTP connection pools, one per purpose, so that a flood of one kind never starves another.
+
+Polls are held open by the server for half a minute each: sharing connections with them would make
+a heartbeat or a submit wait behind them. Knows aiohttp; nothing else in the client does but
+`transport`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import aiohttp
+
+PoolName = Literal["session", "train", "sample", "poll", "rest", "telemetry"]
+
+_LIMITS: dict[PoolName, int] = {
+    "session": 64,
+    "train": 32,
+    "sample": 128,
+    "poll": 2000,
+    "rest": 32,
+    "telemetry": 2,
+}
+_FILES_LEFT_TO_OTHERS = 300
+_KEEPALIVE_S = 30.0
+
+
+class Pools:
+    """The pools of one runtime; each is opened when first used."""
+
+    def __init__(self) -> None:
+        self._open: dict[PoolName, aiohttp.ClientSession] = {}
+        self._is_closed = False
+
+    def get(self, name: PoolName) -> aiohttp.ClientSession:
+        """The pool for a purpose; only to be called on the loop."""
+        if name not in self._open:
+            self._open[name] = _open_pool(name)
+        return self._open[name]
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        pools, self._open = list(self._open.values()), {}
+        for pool in pools:
+            await pool.close()
+
+
+def _open_pool(name: PoolName) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=_connection_limit(name), keepalive_timeout=_KEEPALIVE_S, ttl_dns_cache=60
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=True,
+        raise_for_status=False,
+        skip_auto_headers=("User-Agent",),
+    )
+
+
+def _connection_limit(name: PoolName) -> int:
+    """As many as the purpose needs, but within what the system lets a process open."""
+    wanted = _LIMITS[name]
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return wanted
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return wanted
+    return max(16, min(wanted, allowed - _FILES_LEFT_TO_OTHERS))

@@ -1,0 +1,137 @@
+"""What may be sent again, and when.
+
+Pure: decides from values. Knows nothing of sockets, sleep or threads. The numbers: statuses 408,
+409, 429 and 5xx, and broken connections; the server's own word first (`x-should-retry`,
+`retry-after-ms`, `retry-after` up to a minute), else half a second doubling to ten, with jitter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+import msgspec
+
+from tinkex.errors import ValidationError
+
+MAX_RETRY_AFTER_S = 60.0
+MAX_EMPTY_400 = 16
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How long, and how patiently, a request is sent again.
+
+    >>> RetryPolicy(max_retries=3).delay_s(1, None, 1.0)
+    1.0
+
+    Raises:
+        ValidationError: a number makes no sense.
+    """
+
+    max_retries: int | None = None
+    budget_s: float = 300.0
+    base_s: float = 0.5
+    max_s: float = 10.0
+    jitter: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.max_retries is not None and self.max_retries < 0:
+            raise ValidationError(f"max_retries={self.max_retries} must be 0 or more, or None.")
+        if self.base_s <= 0 or self.max_s < self.base_s:
+            raise ValidationError(
+                f"base_s={self.base_s} must be above 0 and max_s={self.max_s} not below it."
+            )
+        if not 0 <= self.jitter <= 1:
+            raise ValidationError(f"jitter={self.jitter} must lie between 0 and 1.")
+
+    def allows(self, retries_made: int, elapsed_s: float) -> bool:
+        """Whether one more try is within the policy."""
+        if self.max_retries is not None and retries_made >= self.max_retries:
+            return False
+        return elapsed_s < self.budget_s
+
+    def delay_s(self, retries_made: int, retry_after_s: float | None, chance: float) -> float:
+        """Seconds to wait before the next try; the server's own figure if it gave one."""
+        if retry_after_s is not None:
+            return retry_after_s
+        whole = min(self.base_s * 2.0 ** min(retries_made, 32), self.max_s)
+        return whole * (1 - self.jitter * (1 - chance))
+
+
+NO_RETRIES = RetryPolicy(max_retries=0)
+
+
+class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Sampling retries under the official SDK's names; passing one is the opt-in."""
+
+    max_connections: int = 1000
+    progress_timeout: float = 7200.0
+    retry_delay_base: float = 0.5
+    retry_delay_max: float = 10.0
+    jitter_factor: float = 0.25
+    enable_retry_logic: bool = True
+    enable_stuck_detection: bool = True
+
+    def to_policy(self) -> RetryPolicy | None:
+        """The same wishes as a RetryPolicy; None if retries are switched off."""
+        if not self.enable_retry_logic:
+            return None
+        return RetryPolicy(
+            budget_s=self.progress_timeout if self.enable_stuck_detection else float("inf"),
+            base_s=self.retry_delay_base,
+            max_s=self.retry_delay_max,
+            jitter=self.jitter_factor,
+        )
+
+
+def chosen_policy(retry: RetryPolicy | None, config: RetryConfig | None) -> RetryPolicy | None:
+    """The retries asked for, in our words or in the official SDK's; None for none."""
+    return retry if retry is not None or config is None else config.to_policy()
+
+
+def is_retryable_status(status: int) -> bool:
+    """Whether a status, by itself, means "try again"."""
+    return status in (408, 409, 429) or status >= 500
+
+
+def should_retry(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether an answer means "try again": the server's word first, then its status.
+
+    A 400 without a body does not come from the server but from something in between.
+    """
+    word = headers.get("x-should-retry", "").lower()
+    if word in ("true", "false"):
+        return word == "true"
+    return is_retryable_status(status) or (status == 400 and not body)
+
+
+def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
+    """How long the server asked to wait, in seconds; None if it did not, or asked too much.
+
+    >>> retry_after_s({"retry-after-ms": "1500"}, now=0.0)
+    1.5
+    """
+    wait = _milliseconds(headers.get("retry-after-ms"))
+    if wait is None:
+        wait = _seconds_or_date(headers.get("retry-after"), now)
+    return wait if wait is not None and 0 < wait <= MAX_RETRY_AFTER_S else None
+
+
+def _milliseconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text) / 1000
+    except ValueError:
+        return None
+
+
+def _seconds_or_date(text: str | None, now: float) -> float | None:
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return parsedate_to_datetime(text).timestamp() - now
+    except (ValueError, TypeError):
+        return None

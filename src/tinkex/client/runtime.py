@@ -1,0 +1,294 @@
+"""Runtime: the one owner of everything shared by clients.
+
+It owns the background loop thread, the HTTP pools, the registries and the timers; nothing is made
+at import. A process has one default runtime, made when first needed; tests and servers may have
+several side by side. After a fork the child starts with an empty one: threads and sockets do not
+survive a fork, and two processes must not share a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from tinkex.client.clock import Clock
+from tinkex.client.futures import Future
+from tinkex.client.registry import Registry
+from tinkex.errors import ClientClosedError, TinkexError
+
+if TYPE_CHECKING:
+    from tinkex.client.pools import Pools
+    from tinkex.client.tokenizer import TokenizerCache
+
+T = TypeVar("T")
+log = logging.getLogger("tinkex")
+
+EXIT_PATIENCE_S = 2.0
+_PACKAGE_FOLDER = str(Path(__file__).parent.parent) + os.sep
+
+
+class Runtime:
+    """Background loop, HTTP pools, registries and timers.
+
+    >>> with Runtime() as runtime:
+    ...     runtime.is_running
+    True
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self._lock = threading.RLock()
+        self._reset()
+        _watch_forks(self)
+
+    def _reset(self) -> None:
+        """The state of a runtime that was never started."""
+        self.registry = Registry()
+        self.pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pools: Pools | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._was_stopped = False
+
+    def _forget_parent(self) -> None:
+        """Called in the child of a fork: locks and threads of the parent mean nothing here."""
+        self._lock = threading.RLock()
+        self._reset()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the loop thread is up."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> Self:
+        """Brings up the loop thread and the pools; does nothing if they are up.
+
+        A runtime that was never started starts by itself when first used; one that was stopped
+        stays down until it is started again.
+        """
+        with self._lock:
+            if not self.is_running:
+                self._start_thread()
+        return self
+
+    def _start_thread(self) -> None:
+        from tinkex.client.pools import Pools
+
+        self._was_stopped = False
+        loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        self._pools = Pools()
+        self._loop = loop
+        self._thread = threading.Thread(
+            target=_run_loop, args=(loop, ready), name="tinkex-runtime", daemon=True
+        )
+        self._thread.start()
+        ready.wait()
+        _stop_at_exit(self)
+
+    def stop(self, timeout: float = EXIT_PATIENCE_S) -> None:
+        """Cancels what is under way, closes every socket and ends the thread; safe to repeat."""
+        with self._lock:
+            loop, thread, pools = self._loop, self._thread, self._pools
+            self._loop = self._thread = self._pools = None
+            self._was_stopped = True
+        if loop is None or thread is None:
+            return
+        if thread is threading.current_thread():
+            raise ClientClosedError("A runtime cannot be stopped from its own thread.")
+        if thread.is_alive():
+            closing = asyncio.run_coroutine_threadsafe(self._wind_down(pools), loop)
+            concurrent.futures.wait([closing], timeout)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout)
+        self.registry = Registry()
+
+    async def _wind_down(self, pools: Pools | None) -> None:
+        tasks = [task for task in self._tasks if not task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if pools is not None:
+            await pools.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pools(self) -> Pools:
+        """The HTTP pools of a running runtime."""
+        if self._pools is None:
+            raise ClientClosedError("The runtime has been stopped.")
+        return self._pools
+
+    @property
+    def tokenizers(self) -> TokenizerCache:
+        """The tokenizers loaded so far, by resolved id."""
+        from tinkex.client.tokenizer import TokenizerCache
+
+        return self.registry.get_or_create(("tokenizers",), TokenizerCache)
+
+    @property
+    def num_tasks(self) -> int:
+        """How many operations and timers are under way."""
+        return sum(not task.done() for task in list(self._tasks))
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Runs a coroutine on the loop and hands out the Future for its result."""
+        if not self._was_stopped:
+            self.start()
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            work.close()
+            raise ClientClosedError("The runtime has been stopped.")
+        inner: concurrent.futures.Future[T] = concurrent.futures.Future()
+        job = _Job(self, work, inner, submit_site())
+        loop.call_soon_threadsafe(job.begin)
+        return Future(
+            inner,
+            loop_thread_id=thread.ident,
+            on_cancel=lambda: _call_soon(loop, job.cancel),
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Starts a background task; only for code already on the loop."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+class _Job:
+    """One submitted coroutine and the Future that waits for it."""
+
+    __slots__ = ("inner", "runtime", "site", "task", "work")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        work: Coroutine[Any, Any, Any],
+        inner: concurrent.futures.Future[Any],
+        site: str | None,
+    ) -> None:
+        self.runtime, self.work, self.inner, self.site = runtime, work, inner, site
+        self.task: asyncio.Task[Any] | None = None
+
+    def begin(self) -> None:
+        self.task = self.runtime.spawn(self.work)
+        self.task.add_done_callback(self.finish)
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def finish(self, task: asyncio.Task[Any]) -> None:
+        """Copies the task's end into the Future, unless that was cancelled meanwhile."""
+        if task.cancelled():
+            error: BaseException | None = ClientClosedError(
+                "The operation was stopped because its client or runtime was closed."
+            )
+        else:
+            error = task.exception()
+        if not self.inner.set_running_or_notify_cancel():
+            return
+        if error is None:
+            self.inner.set_result(task.result())
+            return
+        if self.site is not None:
+            error.add_note(f"submitted at {self.site}")
+        self.inner.set_exception(error)
+
+
+def submit_site() -> str | None:
+    """`file:line` of the first caller outside this package, for error notes."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, fn: Any) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(fn)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, ready: threading.Event) -> None:
+    asyncio.set_event_loop(loop)
+    loop.call_soon(ready.set)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+class _Process:
+    """What is kept once per process: its default runtime, and who must hear of a fork."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.default: Runtime | None = None
+        self.runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
+        self.hooks_are_set = False
+
+    def after_fork(self) -> None:
+        self.lock = threading.Lock()
+        for runtime in list(self.runtimes):
+            runtime._forget_parent()
+
+    def at_exit(self) -> None:
+        for runtime in list(self.runtimes):
+            try:
+                runtime.stop(EXIT_PATIENCE_S)
+            except TinkexError as error:
+                log.debug("runtime did not stop cleanly: %s", error)
+
+
+_process = _Process()
+
+
+def _watch_forks(runtime: Runtime) -> None:
+    with _process.lock:
+        _process.runtimes.add(runtime)
+
+
+def _stop_at_exit(runtime: Runtime) -> None:
+    with _process.lock:
+        _process.runtimes.add(runtime)
+        if not _process.hooks_are_set:
+            _process.hooks_are_set = True
+            atexit.register(_process.at_exit)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(after_in_child=_process.after_fork)
+
+
+def default_runtime() -> Runtime:
+    """The process's shared runtime, made when first asked for."""
+    with _process.lock:
+        existing = _process.default
+    if existing is not None:
+        return existing
+    made = Runtime()
+    with _process.lock:
+        if _process.default is None:
+            _process.default = made
+        return _process.default

@@ -1,0 +1,464 @@
+"""SamplingClient: samples from a base model or from saved weights.
+
+Sampling is not retried by itself: an error comes back at once and the caller decides, unless a
+RetryPolicy was given. A 429 closes the tenant's gate for as long as the server asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tinkex.client.connection import Connection
+from tinkex.client.futures import Future
+from tinkex.client.futures_poll import FuturesPoll
+from tinkex.client.poller import Promise, QueueObserver
+from tinkex.client.polling import Queue
+from tinkex.client.retry import NO_RETRIES, RetryPolicy, is_retryable_status
+from tinkex.client.runtime import Runtime, default_runtime
+from tinkex.client.session import Session
+from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
+from tinkex.client.transport import Answer, Call
+from tinkex.config import Config
+from tinkex.errors import (
+    APIConnectionError,
+    APIResponseValidationError,
+    APIStatusError,
+    PromiseLostError,
+    RateLimitError,
+    TinkexError,
+    ValidationError,
+)
+from tinkex.types.model_input import ModelInput
+from tinkex.types.requests import (
+    CreateSamplingSessionRequest,
+    JoinSamplingSessionRequest,
+    SampleRequest,
+)
+from tinkex.types.sampling import SampleResponse, SamplingParams
+from tinkex.types.session import (
+    CreateSamplingSessionResponse,
+    GetSamplerResponse,
+    JoinSamplingSessionResponse,
+)
+from tinkex.types.tensor import TensorData
+from tinkex.wire import json as wire_json
+from tinkex.wire import protobuf
+
+if TYPE_CHECKING:
+    from tinkex.client.tokenizer import Tokenizer
+
+CLONE_STRIDE = 1_000_000_000
+_BACKPRESSURE = {"X-Tinker-Sampling-Backpressure": "1"}
+_client_numbers = itertools.count()
+
+
+class SamplingClient:
+    """Samples from one set of weights.
+
+    ```python
+    sampler = service.create_sampling_client(base_model="Qwen/Qwen3-8B")
+    answer = sampler.sample(ModelInput.from_ints([1, 2, 3]), 1, SamplingParams(max_tokens=16))
+    print(answer.result().sequences[0].tokens)
+    ```
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        sampling_session_id: str,
+        *,
+        retry: RetryPolicy | None = None,
+        record_stability_info: bool = False,
+        clone_id: int = 0,
+    ) -> None:
+        self.sampling_session_id = sampling_session_id
+        self.queue_observer: QueueObserver | None = None
+        """Called when the server says that this sampler is paused, or runs again."""
+        self._retry = retry
+        self._record_stability_info = record_stability_info
+        self._base_model: str | None = None
+        self._bind(session, clone_id)
+
+    def _bind(self, session: Session, clone_id: int) -> None:
+        """Everything that belongs to this process and its runtime."""
+        self.client_id = f"{self.sampling_session_id}#{next(_client_numbers)}"
+        self._pid = os.getpid()
+        self._session = session
+        self._connection: Connection = session.connection
+        self._runtime: Runtime = session.connection.runtime
+        self._seq_ids = itertools.count(clone_id * CLONE_STRIDE)
+        flags, config = self._connection.flags, self._connection.config
+        self._in_flight = asyncio.Semaphore(
+            min(flags.sample_max_concurrent_requests, config.max_samples_in_flight)
+        )
+        self._shared_poll = (
+            FuturesPoll(self._connection, self.sampling_session_id, clone_id)
+            if flags.sample_use_retrieve_futures
+            else None
+        )
+        registry, key = self._runtime.registry, ("config", self.client_id)
+        registry.put(key, config)
+        weakref.finalize(self, registry.remove, key)
+
+    @classmethod
+    async def open(
+        cls,
+        session: Session,
+        *,
+        model_path: str | None = None,
+        base_model: str | None = None,
+        retry: RetryPolicy | None = None,
+        record_stability_info: bool = False,
+    ) -> SamplingClient:
+        """A client for a new sampler; only to be called on the loop."""
+        request = CreateSamplingSessionRequest(
+            session_id=session.session_id,
+            sampling_session_seq_id=next(session.sampler_seq_ids),
+            base_model=base_model,
+            model_path=model_path,
+        )
+        made = await session.connection.post(
+            "/create_sampling_session",
+            request,
+            CreateSamplingSessionResponse,
+            pool="session",
+            about={"session_id": session.session_id},
+        )
+        return cls(
+            session,
+            made.sampling_session_id,
+            retry=retry,
+            record_stability_info=record_stability_info,
+        )
+
+    def __repr__(self) -> str:
+        return f"<SamplingClient {self.sampling_session_id}>"
+
+    # Sampling ---------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        prompt: ModelInput,
+        num_samples: int,
+        sampling_params: SamplingParams,
+        include_prompt_logprobs: bool = False,
+        topk_prompt_logprobs: int = 0,
+        topk_sample_logprobs: int = 0,
+        target_prompt_logprobs: TensorData | None = None,
+        prompt_alt_tokens_k: int = 0,
+        prompt_logprobs_last_n: int | None = None,
+    ) -> Future[SampleResponse]:
+        """`num_samples` continuations of a prompt, with the logprob of every sampled token.
+
+        Raises:
+            ValidationError: a number makes no sense.
+        """
+        if num_samples < 1:
+            raise ValidationError(f"num_samples={num_samples} must be at least 1.")
+        self._rejoin_after_fork()
+        request = SampleRequest(
+            num_samples=num_samples,
+            prompt=prompt,
+            sampling_params=sampling_params,
+            sampling_session_id=self.sampling_session_id,
+            seq_id=next(self._seq_ids),
+            prompt_logprobs=include_prompt_logprobs,
+            topk_prompt_logprobs=topk_prompt_logprobs,
+            topk_sample_logprobs=topk_sample_logprobs,
+            target_prompt_logprobs=target_prompt_logprobs,
+            prompt_alt_tokens_k=prompt_alt_tokens_k,
+            prompt_logprobs_last_n=prompt_logprobs_last_n,
+            record_stability_info=self._record_stability_info,
+        )
+        return self._runtime.submit(self._sample(request, wire_json.encode(request)))
+
+    async def sample_async(
+        self,
+        prompt: ModelInput,
+        num_samples: int,
+        sampling_params: SamplingParams,
+        include_prompt_logprobs: bool = False,
+        topk_prompt_logprobs: int = 0,
+        topk_sample_logprobs: int = 0,
+        target_prompt_logprobs: TensorData | None = None,
+        prompt_alt_tokens_k: int = 0,
+        prompt_logprobs_last_n: int | None = None,
+    ) -> SampleResponse:
+        """`sample`, awaited; cancelling the awaiting task cancels the sample."""
+        handle = self.sample(
+            prompt,
+            num_samples,
+            sampling_params,
+            include_prompt_logprobs,
+            topk_prompt_logprobs,
+            topk_sample_logprobs,
+            target_prompt_logprobs,
+            prompt_alt_tokens_k,
+            prompt_logprobs_last_n,
+        )
+        try:
+            return await handle
+        except asyncio.CancelledError:
+            handle.cancel()
+            raise
+
+    def compute_logprobs(
+        self, prompt: ModelInput, prompt_logprobs_last_n: int | None = None
+    ) -> Future[list[float | None]]:
+        """The logprob of each prompt token given those before it; None for the first."""
+
+        async def logprobs() -> list[float | None]:
+            try:
+                scores = (await sampled).prompt_logprobs
+            except asyncio.CancelledError:
+                sampled.cancel()
+                raise
+            if scores is None:
+                raise APIResponseValidationError("The server sent no prompt logprobs.")
+            return scores
+
+        sampled = self.sample(
+            prompt,
+            1,
+            SamplingParams(max_tokens=1),
+            include_prompt_logprobs=True,
+            prompt_logprobs_last_n=prompt_logprobs_last_n,
+        )
+        return self._runtime.submit(logprobs())
+
+    async def compute_logprobs_async(
+        self, prompt: ModelInput, prompt_logprobs_last_n: int | None = None
+    ) -> list[float | None]:
+        """`compute_logprobs`, awaited."""
+        return await self.compute_logprobs(prompt, prompt_logprobs_last_n)
+
+    async def _sample(self, request: SampleRequest, body: bytes) -> SampleResponse:
+        """One sample within the client's bound, repeated only as far as the policy says."""
+        clock, retries = self._runtime.clock, 0
+        async with self._in_flight:
+            started = clock.monotonic()
+            while True:
+                try:
+                    return await self._sample_once(request, body)
+                except TinkexError as error:
+                    policy = self._retry
+                    if (
+                        policy is None
+                        or not _is_worth_a_retry(error)
+                        or not policy.allows(retries, clock.monotonic() - started)
+                    ):
+                        raise
+                    asked = error.retry_after_s if isinstance(error, APIStatusError) else None
+                    await clock.sleep(policy.delay_s(retries, asked, clock.random()))
+                    retries += 1
+                    if isinstance(error, PromiseLostError):
+                        request = msgspec.structs.replace(request, seq_id=next(self._seq_ids))
+                        body = wire_json.encode(request)
+
+    async def _sample_once(self, request: SampleRequest, body: bytes) -> SampleResponse:
+        promise, sequence_ids = await self._send(request, body)
+        try:
+            answer = await self._fetch(promise)
+        except asyncio.CancelledError:
+            self._runtime.spawn(self._connection.cancel(promise.request_id))
+            raise
+        return _checked(answer, request, sequence_ids, promise.request_id)
+
+    async def _send(self, request: SampleRequest, body: bytes) -> tuple[Promise, list[str]]:
+        limiter, clock = self._connection.limiter, self._runtime.clock
+        async with self._connection.sample_budget.hold(len(body)):
+            await limiter.wait()
+            started = clock.monotonic()
+            try:
+                promise, accepted = await self._connection.promise(
+                    "/asample",
+                    (body,),
+                    request_type="Sample",
+                    pool="sample",
+                    headers=_BACKPRESSURE,
+                    policy=NO_RETRIES,
+                    is_protobuf=True,
+                    about={
+                        "session_id": self._session.session_id,
+                        "sampling_session_id": self.sampling_session_id,
+                        "seq_id": request.seq_id,
+                    },
+                )
+            except RateLimitError as error:
+                limiter.hold(error.retry_after_s)
+                raise
+        limiter.note_success(started)
+        return promise, accepted.sample_sequence_ids or []
+
+    async def _fetch(self, promise: Promise) -> Answer:
+        if self._shared_poll is None:
+            return await self._connection.fetch(promise, self._on_queue_state)
+        size = await self._shared_poll.ready(promise.request_id)
+        async with self._connection.response_budget.hold(size):
+            ready = msgspec.structs.replace(promise, is_ready=True)
+            answer = await self._connection.fetch(ready, self._on_queue_state)
+        self._shared_poll.note_fetched(promise.request_id)
+        return answer
+
+    def _on_queue_state(self, queue: Queue) -> None:
+        self.on_queue_state_change(queue.state, queue.reason)
+        if self.queue_observer is not None:
+            self.queue_observer(queue)
+
+    def on_queue_state_change(self, queue_state: str, queue_state_reason: str | None) -> None:
+        """Called on every change of the queue's state; override it to be told."""
+
+    # Facts ----------------------------------------------------------------------------------------
+
+    def get_base_model(self) -> str:
+        """The name of the base model that is sampled from."""
+        return self._runtime.submit(self._read_base_model()).result()
+
+    async def get_base_model_async(self) -> str:
+        """`get_base_model`, awaited."""
+        return await self._runtime.submit(self._read_base_model())
+
+    async def _read_base_model(self) -> str:
+        if self._base_model is None:
+            call = Call(method="GET", path=f"/samplers/{self.sampling_session_id}")
+            answer = await self._connection.transport.request(call)
+            self._base_model = wire_json.decode(answer.body, GetSamplerResponse).base_model
+        return self._base_model
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the base model.
+
+        Raises:
+            TokenizerError: it is neither on this machine nor to be had.
+        """
+        name = resolve_tokenizer_id(self.get_base_model(), None)
+        return load_tokenizer(name, cache=self._runtime.tokenizers)
+
+    # Other processes ------------------------------------------------------------------------------
+
+    def get_sampler_handle(self) -> str:
+        """A text from which another process can make a client of this sampler; holds no key."""
+        from tinkex.client.sampler_handle import SamplerHandle
+
+        return SamplerHandle(
+            base_url=self._connection.config.base_url,
+            session_id=self._session.session_id,
+            sampling_session_id=self.sampling_session_id,
+            retry=self._retry,
+            record_stability_info=self._record_stability_info,
+        ).to_text()
+
+    @staticmethod
+    def from_sampler_handle(
+        handle: str,
+        *,
+        api_key: str | None = None,
+        config: Config | None = None,
+        runtime: Runtime | None = None,
+    ) -> SamplingClient:
+        """The client a handle stands for, with this process's own credentials.
+
+        Raises:
+            ValidationError: the text is not a sampler handle.
+        """
+        from tinkex.client.sampler_handle import SamplerHandle
+
+        read = SamplerHandle.from_text(handle)
+        config = config or Config(base_url=read.base_url, api_key=api_key)
+        return _restore(
+            config,
+            read.session_id,
+            read.sampling_session_id,
+            read.retry,
+            read.record_stability_info,
+            runtime,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (
+            self._connection.config,
+            self._session.session_id,
+            self.sampling_session_id,
+            self._retry,
+            self._record_stability_info,
+        )
+
+    def _rejoin_after_fork(self) -> None:
+        if self._pid != os.getpid():
+            session, clone_id = _join(
+                self._runtime,
+                self._connection.config,
+                self._session.session_id,
+                self.sampling_session_id,
+            )
+            self._bind(session, clone_id)
+
+
+def _restore(
+    config: Config,
+    session_id: str,
+    sampling_session_id: str,
+    retry: RetryPolicy | None,
+    record_stability_info: bool,
+    runtime: Runtime | None = None,
+) -> SamplingClient:
+    runtime = runtime or default_runtime()
+    session, clone_id = _join(runtime, config, session_id, sampling_session_id)
+    return SamplingClient(
+        session,
+        sampling_session_id,
+        retry=retry,
+        record_stability_info=record_stability_info,
+        clone_id=clone_id,
+    )
+
+
+def _join(
+    runtime: Runtime, config: Config, session_id: str, sampling_session_id: str
+) -> tuple[Session, int]:
+    """A session shared with its first owner, and the number of this clone in it."""
+
+    async def join() -> tuple[Session, int]:
+        connection = await Connection(runtime, config).open()
+        session = Session(connection, session_id).keep_alive()
+        if not connection.flags.sample_join_sampling_session:
+            return session, random.randint(1, CLONE_STRIDE)  # noqa: S311 - a label, no secret
+        joined = await connection.post(
+            "/join_sampling_session",
+            JoinSamplingSessionRequest(sampling_session_id=sampling_session_id),
+            JoinSamplingSessionResponse,
+            pool="session",
+        )
+        return session, joined.client_counter
+
+    return runtime.submit(join()).result()
+
+
+def _is_worth_a_retry(error: TinkexError) -> bool:
+    if isinstance(error, APIStatusError):
+        return is_retryable_status(error.status)
+    return isinstance(error, APIConnectionError | PromiseLostError)
+
+
+def _checked(
+    answer: Answer, request: SampleRequest, sequence_ids: list[str], request_id: str
+) -> SampleResponse:
+    """The response, if it is what was asked for."""
+    if not answer.is_protobuf:
+        raise APIResponseValidationError(
+            "The sample came as JSON; this client reads protobuf.", request_id=request_id
+        )
+    response = protobuf.decode_sample_response(answer.body, sequence_ids)
+    if len(response.sequences) != request.num_samples:
+        raise APIResponseValidationError(
+            f"The server sent {len(response.sequences)} of {request.num_samples} samples.",
+            request_id=request_id,
+        )
+    return response

@@ -1,0 +1,423 @@
+"""ServiceClient: where every program begins."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from tinkex.client.futures import Future
+from tinkex.client.holder import Holder
+from tinkex.client.poller import Promise
+from tinkex.client.rest import RestClient
+from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
+from tinkex.client.runtime import Runtime, default_runtime
+from tinkex.client.sampling import SamplingClient
+from tinkex.client.session import FinishStatus, Session
+from tinkex.client.training import TrainingClient
+from tinkex.client.transport import Call
+from tinkex.config import Config
+from tinkex.errors import TinkexError, ValidationError
+from tinkex.types.requests import CreateModelRequest, LoadWeightsRequest, WeightsInfoRequest
+from tinkex.types.session import GetServerCapabilitiesResponse
+from tinkex.types.training import (
+    AdamOptimizerConfig,
+    CreateModelResponse,
+    LoadWeightsResponse,
+    LoraConfig,
+    OptimizerConfig,
+    WeightsInfoResponse,
+)
+from tinkex.wire import json as wire_json
+from tinkex.wire.paths import TinkerPath
+
+log = logging.getLogger("tinkex")
+
+CLOSE_PATIENCE_S = 5.0
+
+
+class ServiceClient:
+    """A server, seen by one tenant: makes training, sampling and REST clients.
+
+    ```python
+    with ServiceClient(base_url="http://127.0.0.1:8000", api_key="tml-...") as service:
+        training = service.create_lora_training_client(base_model="Qwen/Qwen3-8B", rank=16)
+    ```
+
+    Nothing is sent before it is needed. `config` carries every setting; the other arguments
+    override it.
+    """
+
+    def __init__(
+        self,
+        user_metadata: dict[str, str] | None = None,
+        project_id: str | None = None,
+        *,
+        display_name: str | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        default_headers_overrides: Mapping[str, str] | None = None,
+        config: Config | None = None,
+        runtime: Runtime | None = None,
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            warnings.warn(
+                f"ServiceClient does not know {', '.join(sorted(unknown))}.", stacklevel=2
+            )
+        given = {
+            "user_metadata": user_metadata,
+            "project_id": project_id,
+            "base_url": base_url,
+            "api_key": api_key,
+            "default_headers": default_headers_overrides,
+        }
+        self.config = merged_config(config, given)
+        self.config.require_api_key()
+        self._holder = Holder(runtime or default_runtime(), self.config, display_name)
+
+    @classmethod
+    def start(cls, config: Config | None = None, **options: Any) -> Self:
+        """A client whose session is already open, so that a wrong key or address fails here."""
+        client = cls(config=config, **options)
+        client._holder.submit(client._holder.session()).result()
+        return client
+
+    def __repr__(self) -> str:
+        return f"<ServiceClient {self.config.normalized_base_url}>"
+
+    # The server -------------------------------------------------------------------------------
+
+    def get_server_capabilities(self) -> GetServerCapabilitiesResponse:
+        """Which models the server offers."""
+        return self._holder.submit(self._capabilities()).result()
+
+    async def get_server_capabilities_async(self) -> GetServerCapabilitiesResponse:
+        """`get_server_capabilities`, awaited."""
+        return await self._holder.submit(self._capabilities())
+
+    async def _capabilities(self) -> GetServerCapabilitiesResponse:
+        connection = await self._holder.connection()
+        answer = await connection.transport.request(
+            Call(method="GET", path="/get_server_capabilities")
+        )
+        return wire_json.decode(answer.body, GetServerCapabilitiesResponse)
+
+    # Training ---------------------------------------------------------------------------------
+
+    def create_lora_training_client(
+        self,
+        base_model: str,
+        rank: int = 32,
+        seed: int | None = None,
+        train_mlp: bool = True,
+        train_attn: bool = True,
+        train_unembed: bool = True,
+        user_metadata: dict[str, str] | None = None,
+        optimizer: OptimizerConfig | None = None,
+    ) -> TrainingClient:
+        """A client that trains a new LoRA adapter on a base model.
+
+        Raises:
+            ValidationError: the rank is not positive, or nothing would be trained.
+        """
+        lora = _lora(rank, seed, train_mlp, train_attn, train_unembed)
+        work = self._create_model(base_model, lora, user_metadata, optimizer)
+        return self._holder.submit(work).result()
+
+    async def create_lora_training_client_async(
+        self,
+        base_model: str,
+        rank: int = 32,
+        seed: int | None = None,
+        train_mlp: bool = True,
+        train_attn: bool = True,
+        train_unembed: bool = True,
+        user_metadata: dict[str, str] | None = None,
+        optimizer: OptimizerConfig | None = None,
+    ) -> TrainingClient:
+        """`create_lora_training_client`, awaited."""
+        lora = _lora(rank, seed, train_mlp, train_attn, train_unembed)
+        work = self._create_model(base_model, lora, user_metadata, optimizer)
+        return await self._holder.submit(work)
+
+    async def _create_model(
+        self,
+        base_model: str,
+        lora: LoraConfig,
+        user_metadata: dict[str, str] | None,
+        optimizer: OptimizerConfig | None,
+    ) -> TrainingClient:
+        session = await self._holder.session()
+        request = CreateModelRequest(
+            session_id=session.session_id,
+            model_seq_id=next(session.model_seq_ids),
+            base_model=base_model,
+            user_metadata=user_metadata,
+            lora_config=lora,
+            optimizer_config=optimizer or AdamOptimizerConfig(),
+        )
+        made = await self._finished(session, "/create_model", request, "CreateModel")
+        return TrainingClient(session, wire_json.decode(made, CreateModelResponse).model_id)
+
+    async def _finished(
+        self, session: Session, path: str, request: Any, request_type: str
+    ) -> bytes:
+        """The result of work that belongs to a session rather than to a model's order."""
+        promise: Promise
+        promise, _ = await session.connection.promise(
+            path,
+            (wire_json.encode(request),),
+            request_type=request_type,
+            about={"session_id": session.session_id},
+        )
+        return (await session.connection.fetch(promise)).body
+
+    def create_training_client_from_state(
+        self,
+        path: str,
+        base_model: str | None = None,
+        user_metadata: dict[str, str] | None = None,
+        weights_access_token: str | None = None,
+        optimizer: OptimizerConfig | None = None,
+    ) -> TrainingClient:
+        """A client that goes on from saved weights, with a fresh optimizer."""
+        work = self._from_state(
+            path, base_model, user_metadata, weights_access_token, optimizer, resumes=False
+        )
+        return self._holder.submit(work).result()
+
+    async def create_training_client_from_state_async(
+        self,
+        path: str,
+        base_model: str | None = None,
+        user_metadata: dict[str, str] | None = None,
+        weights_access_token: str | None = None,
+        optimizer: OptimizerConfig | None = None,
+    ) -> TrainingClient:
+        """`create_training_client_from_state`, awaited."""
+        work = self._from_state(
+            path, base_model, user_metadata, weights_access_token, optimizer, resumes=False
+        )
+        return await self._holder.submit(work)
+
+    def create_training_client_from_state_with_optimizer(
+        self,
+        path: str,
+        base_model: str | None = None,
+        user_metadata: dict[str, str] | None = None,
+        weights_access_token: str | None = None,
+    ) -> TrainingClient:
+        """A client that goes on exactly where a saved state stopped, optimizer and all."""
+        work = self._from_state(
+            path, base_model, user_metadata, weights_access_token, None, resumes=True
+        )
+        return self._holder.submit(work).result()
+
+    async def create_training_client_from_state_with_optimizer_async(
+        self,
+        path: str,
+        base_model: str | None = None,
+        user_metadata: dict[str, str] | None = None,
+        weights_access_token: str | None = None,
+    ) -> TrainingClient:
+        """`create_training_client_from_state_with_optimizer`, awaited."""
+        work = self._from_state(
+            path, base_model, user_metadata, weights_access_token, None, resumes=True
+        )
+        return await self._holder.submit(work)
+
+    async def _from_state(
+        self,
+        path: str,
+        base_model: str | None,
+        user_metadata: dict[str, str] | None,
+        weights_access_token: str | None,
+        optimizer: OptimizerConfig | None,
+        *,
+        resumes: bool,
+    ) -> TrainingClient:
+        TinkerPath.parse(path)
+        session = await self._holder.session()
+        if session.connection.flags.create_model_via_load_weights:
+            return await self._create_by_loading(
+                session,
+                LoadWeightsRequest(
+                    session_id=session.session_id,
+                    model_seq_id=next(session.model_seq_ids),
+                    base_model=base_model,
+                    user_metadata=user_metadata,
+                    path=path,
+                    optimizer=resumes,
+                    optimizer_config=optimizer,
+                    weights_access_token=weights_access_token,
+                ),
+            )
+        info = await session.connection.post(
+            "/weights_info", WeightsInfoRequest(tinker_path=path), WeightsInfoResponse
+        )
+        training = await self._create_model(
+            base_model or info.base_model, _lora_of(info), user_metadata, optimizer
+        )
+        load = training.load_state_with_optimizer if resumes else training.load_state
+        await load(path, weights_access_token)
+        return training
+
+    async def _create_by_loading(
+        self, session: Session, request: LoadWeightsRequest
+    ) -> TrainingClient:
+        body = await self._finished(session, "/load_weights", request, "LoadWeights")
+        wire_json.decode(body, LoadWeightsResponse)
+        return TrainingClient(session, f"{session.session_id}:train:{request.model_seq_id}")
+
+    # Sampling ---------------------------------------------------------------------------------
+
+    def create_sampling_client(
+        self,
+        model_path: str | None = None,
+        base_model: str | None = None,
+        retry_config: RetryConfig | None = None,
+        record_stability_info: bool = False,
+        *,
+        retry: RetryPolicy | None = None,
+    ) -> SamplingClient:
+        """A client that samples from saved weights or from a base model.
+
+        Errors come back at once; pass `retry=RetryPolicy(...)` to have them retried.
+
+        Raises:
+            ValidationError: not exactly one of model_path and base_model is given.
+        """
+        work = self._open_sampler(
+            model_path, base_model, retry_config, record_stability_info, retry
+        )
+        return self._holder.submit(work).result()
+
+    async def create_sampling_client_async(
+        self,
+        model_path: str | None = None,
+        base_model: str | None = None,
+        retry_config: RetryConfig | None = None,
+        record_stability_info: bool = False,
+        *,
+        retry: RetryPolicy | None = None,
+    ) -> SamplingClient:
+        """`create_sampling_client`, awaited."""
+        work = self._open_sampler(
+            model_path, base_model, retry_config, record_stability_info, retry
+        )
+        return await self._holder.submit(work)
+
+    async def _open_sampler(
+        self,
+        model_path: str | None,
+        base_model: str | None,
+        retry_config: RetryConfig | None,
+        record_stability_info: bool,
+        retry: RetryPolicy | None,
+    ) -> SamplingClient:
+        if (model_path is None) == (base_model is None):
+            raise ValidationError("Give model_path or base_model: exactly one of them.")
+        if model_path is not None:
+            TinkerPath.parse(model_path)
+        return await SamplingClient.open(
+            await self._holder.session(),
+            model_path=model_path,
+            base_model=base_model,
+            retry=chosen_policy(retry, retry_config),
+            record_stability_info=record_stability_info,
+        )
+
+    # The rest, and the end ------------------------------------------------------------------------
+
+    def create_rest_client(self) -> RestClient:
+        """A client for runs, checkpoints and sessions."""
+        return RestClient(self._holder)
+
+    def copy_weights(
+        self,
+        path: str,
+        *,
+        ttl_seconds: int | None = None,
+        weights_access_token: str | None = None,
+    ) -> Future[str]:
+        """Copies saved weights into this client's project; gives the copy's path."""
+        return self.create_rest_client().copy_weights(
+            path,
+            self.config.project_id,
+            ttl_seconds=ttl_seconds,
+            weights_access_token=weights_access_token,
+        )
+
+    def close(self, status: FinishStatus = "success", detail: str | None = None) -> Future[None]:
+        """Finishes the session and stops its heartbeat; safe to repeat."""
+        return self._holder.close(status, detail)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        ending = self.close(_status_of(kind), None if kind is None else kind.__name__)
+        outcome = ending.outcome(CLOSE_PATIENCE_S)
+        _note_unclean_end(outcome.error)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        ending = self.close(_status_of(kind), None if kind is None else kind.__name__)
+        outcome = await ending.outcome_async(CLOSE_PATIENCE_S)
+        _note_unclean_end(outcome.error)
+
+
+def merged_config(config: Config | None, given: dict[str, Any]) -> Config:
+    """The config with the given settings on top; None means not given."""
+    settings = {name: value for name, value in given.items() if value is not None}
+    if config is None:
+        return Config(**settings)
+    return config.replace(**settings) if settings else config
+
+
+def _lora(
+    rank: int, seed: int | None, train_mlp: bool, train_attn: bool, train_unembed: bool
+) -> LoraConfig:
+    return LoraConfig(
+        rank=rank,
+        seed=seed,
+        train_mlp=train_mlp,
+        train_attn=train_attn,
+        train_unembed=train_unembed,
+    )
+
+
+def _lora_of(info: WeightsInfoResponse) -> LoraConfig:
+    """The adapter that saved weights fit into; a switch that was not recorded was on."""
+    return LoraConfig(
+        rank=info.lora_rank or LoraConfig().rank,
+        train_unembed=info.train_unembed is not False,
+        train_mlp=info.train_mlp is not False,
+        train_attn=info.train_attn is not False,
+    )
+
+
+def _status_of(kind: type[BaseException] | None) -> FinishStatus:
+    if kind is None:
+        return "success"
+    return "errored" if issubclass(kind, Exception) else "interrupted"
+
+
+def _note_unclean_end(error: TinkexError | None) -> None:
+    if error is not None:
+        log.warning("the session was not finished cleanly: %s", error.message)

@@ -1,0 +1,148 @@
+"""A session on a server: opened once, kept alive by heartbeats, finished on close.
+
+Each session has a timer of its own on the runtime's loop, so one slow server never delays the
+heartbeat of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import Any, Literal
+
+from tinkex import telemetry
+from tinkex.client.connection import Connection
+from tinkex.client.retry import NO_RETRIES
+from tinkex.client.transport import Call
+from tinkex.errors import GoneError, TinkexError
+from tinkex.telemetry import events
+from tinkex.types.requests import (
+    CreateSessionRequest,
+    FinishSessionRequest,
+    SessionHeartbeatRequest,
+)
+from tinkex.types.session import (
+    ClientSessionFinishErrored,
+    ClientSessionFinishInterrupted,
+    ClientSessionFinishReason,
+    ClientSessionFinishSuccess,
+    CreateSessionResponse,
+)
+from tinkex.version import PROTOCOL_VERSION
+from tinkex.wire import json as wire_json
+
+log = logging.getLogger("tinkex")
+
+FinishStatus = Literal["success", "errored", "interrupted"]
+HEARTBEAT_TIMEOUT_S = 10.0
+WARN_AFTER_S = 120.0
+
+_REASONS: dict[FinishStatus, ClientSessionFinishReason] = {
+    "success": ClientSessionFinishSuccess(),
+    "errored": ClientSessionFinishErrored(),
+    "interrupted": ClientSessionFinishInterrupted(),
+}
+
+
+class Session:
+    """One open session, and the counters that number what is made in it."""
+
+    def __init__(self, connection: Connection, session_id: str) -> None:
+        self.connection = connection
+        self.session_id = session_id
+        # next() on itertools.count is atomic, so any thread may take a number.
+        self.model_seq_ids = itertools.count()
+        self.sampler_seq_ids = itertools.count()
+        self._heartbeat: asyncio.Task[Any] | None = None
+
+    @classmethod
+    async def create(cls, connection: Connection, *, display_name: str | None = None) -> Session:
+        """Opens a session and starts its heartbeat."""
+        config = connection.config
+        request = CreateSessionRequest(
+            tags=list(config.tags),
+            user_metadata=dict(config.user_metadata),
+            sdk_version=PROTOCOL_VERSION,
+            project_id=config.project_id,
+            display_name=display_name,
+        )
+        answer = await connection.post(
+            "/create_session", request, CreateSessionResponse, pool="session"
+        )
+        _show_messages(answer)
+        return cls(connection, answer.session_id).keep_alive()
+
+    def keep_alive(self) -> Session:
+        """Starts the heartbeat; only to be called on the loop."""
+        self._heartbeat = self.connection.runtime.spawn(self._beat_for_ever())
+        return self
+
+    async def _beat_for_ever(self) -> None:
+        clock = self.connection.runtime.clock
+        last_success = clock.monotonic()
+        while True:
+            await clock.sleep(self.connection.config.heartbeat_interval_s)
+            try:
+                await self._beat()
+            except GoneError:
+                log.info("session %s is finished; its heartbeat ends", self.session_id)
+                return
+            except TinkexError as error:
+                self._tell_failure(error, clock.monotonic() - last_success)
+            else:
+                last_success = clock.monotonic()
+
+    async def _beat(self) -> None:
+        request = SessionHeartbeatRequest(session_id=self.session_id)
+        call = Call(
+            method="POST",
+            path="/session_heartbeat",
+            pool="session",
+            body=(wire_json.encode(request),),
+            timeout_s=HEARTBEAT_TIMEOUT_S,
+            about={"session_id": self.session_id},
+        )
+        await self.connection.transport.request(call, NO_RETRIES)
+
+    def _tell_failure(self, error: TinkexError, failing_for_s: float) -> None:
+        telemetry.execute(
+            events.SESSION_HEARTBEAT_FAILED,
+            {"failing_for": failing_for_s},
+            {"session_id": self.session_id, "error": error.message},
+        )
+        if failing_for_s >= WARN_AFTER_S:
+            log.warning(
+                "session %s: no heartbeat has reached the server for %.0f s: %s",
+                self.session_id,
+                failing_for_s,
+                error.message,
+            )
+
+    async def finish(self, status: FinishStatus, detail: str | None) -> None:
+        """Ends the heartbeat and tells the server how the session ended."""
+        self.stop_heartbeat()
+        request = FinishSessionRequest(reason=_REASONS[status], detail=detail)
+        call = Call(
+            method="POST",
+            path=f"/sessions/{self.session_id}/finish",
+            pool="session",
+            body=(wire_json.encode(request),),
+            about={"session_id": self.session_id},
+        )
+        await self.connection.transport.request(call)
+
+    def stop_heartbeat(self) -> None:
+        """Ends the heartbeat; only to be called on the loop."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+
+
+def _show_messages(answer: CreateSessionResponse) -> None:
+    for level, message in (
+        (logging.INFO, answer.info_message),
+        (logging.WARNING, answer.warning_message),
+        (logging.ERROR, answer.error_message),
+    ):
+        if message:
+            log.log(level, "%s", message)

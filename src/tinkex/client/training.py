@@ -1,0 +1,448 @@
+"""TrainingClient: one model being trained.
+
+Every operation takes its place in the model's order in the caller's thread, is sent in that order,
+and hands out a Future at once. Nothing is applied twice: the server knows each (model, number).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from tinkex.client import custom_loss
+from tinkex.client.futures import Future
+from tinkex.client.model_work import LossConfig, ModelWork
+from tinkex.client.poller import QueueObserver
+from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
+from tinkex.client.session import Session
+from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
+from tinkex.errors import ValidationError
+from tinkex.types.datum import Datum
+from tinkex.types.requests import (
+    GetInfoRequest,
+    LoadWeightsRequest,
+    OptimStepRequest,
+    SaveWeightsExternalRequest,
+    SaveWeightsForSamplerRequest,
+    SaveWeightsRequest,
+)
+from tinkex.types.training import (
+    AdamParams,
+    DimuonParams,
+    ForwardBackwardOutput,
+    GetInfoResponse,
+    LoadWeightsResponse,
+    LossFnType,
+    ModelID,
+    OptimParams,
+    OptimStepResponse,
+    SaveWeightsExternalResponse,
+    SaveWeightsForSamplerResponse,
+    SaveWeightsResponse,
+)
+
+if TYPE_CHECKING:
+    from tinkex.client.custom_loss import CustomLossFn
+    from tinkex.client.sampling import SamplingClient
+    from tinkex.client.tokenizer import Tokenizer
+
+
+class TrainingClient:
+    """Trains one LoRA adapter.
+
+    ```python
+    training = service.create_lora_training_client(base_model="Qwen/Qwen3-8B", rank=16)
+    step = training.forward_backward(batch, "cross_entropy")
+    training.optim_step(AdamParams(learning_rate=1e-4))
+    print(step.result().metrics["loss:sum"])
+    ```
+    """
+
+    def __init__(self, session: Session, model_id: ModelID) -> None:
+        self.model_id = model_id
+        self._session = session
+        self._connection = session.connection
+        self._runtime = session.connection.runtime
+        self._work = ModelWork(session, model_id)
+
+    @property
+    def queue_observer(self) -> QueueObserver | None:
+        """Called when the server says that this model's requests are paused, or run again."""
+        return self._work.queue_observer
+
+    @queue_observer.setter
+    def queue_observer(self, observer: QueueObserver | None) -> None:
+        self._work.queue_observer = observer
+
+    def __repr__(self) -> str:
+        return f"<TrainingClient {self.model_id}>"
+
+    # Batches ----------------------------------------------------------------------------------
+
+    def forward(
+        self, data: Sequence[Datum], loss_fn: LossFnType, loss_fn_config: LossConfig | None = None
+    ) -> Future[ForwardBackwardOutput]:
+        """Logprobs and loss of a batch, without gradients.
+
+        Raises:
+            ValidationError: the batch is empty, or something in it cannot be sent.
+        """
+        return self._work.run_batch(data, loss_fn, loss_fn_config, forward_only=True)
+
+    async def forward_async(
+        self, data: Sequence[Datum], loss_fn: LossFnType, loss_fn_config: LossConfig | None = None
+    ) -> Future[ForwardBackwardOutput]:
+        """`forward`; await the Future it returns for the result."""
+        return self.forward(data, loss_fn, loss_fn_config)
+
+    def forward_backward(
+        self, data: Sequence[Datum], loss_fn: LossFnType, loss_fn_config: LossConfig | None = None
+    ) -> Future[ForwardBackwardOutput]:
+        """Logprobs and loss of a batch; its gradients are added to those already pending.
+
+        Raises:
+            ValidationError: the batch is empty, or something in it cannot be sent.
+        """
+        return self._work.run_batch(data, loss_fn, loss_fn_config, forward_only=False)
+
+    async def forward_backward_async(
+        self, data: Sequence[Datum], loss_fn: LossFnType, loss_fn_config: LossConfig | None = None
+    ) -> Future[ForwardBackwardOutput]:
+        """`forward_backward`; await the Future it returns for the result."""
+        return self.forward_backward(data, loss_fn, loss_fn_config)
+
+    def forward_backward_custom(
+        self,
+        data: Sequence[Datum],
+        loss_fn: CustomLossFn,
+        *,
+        loss_type_input: Literal["logprobs"] | None = None,
+    ) -> Future[ForwardBackwardOutput]:
+        """Gradients of a loss of your own: `loss_fn(data, logprobs) -> (loss, metrics)`.
+
+        Scores the batch, calls `loss_fn` in this thread (so this call takes a forward pass's
+        time), then sends the gradient and returns. Needs torch.
+        """
+        scored = custom_loss.scoring_batch(data)
+        output = self.forward(scored, "cross_entropy").result()
+        return self._send_surrogate(custom_loss.surrogate(data, scored, output, loss_fn))
+
+    async def forward_backward_custom_async(
+        self,
+        data: Sequence[Datum],
+        loss_fn: CustomLossFn,
+        *,
+        loss_type_input: Literal["logprobs"] | None = None,
+    ) -> Future[ForwardBackwardOutput]:
+        """`forward_backward_custom`; `loss_fn` is called in the awaiting task."""
+        scored = custom_loss.scoring_batch(data)
+        output = await self.forward(scored, "cross_entropy")
+        return self._send_surrogate(custom_loss.surrogate(data, scored, output, loss_fn))
+
+    def _send_surrogate(self, made: custom_loss.Surrogate) -> Future[ForwardBackwardOutput]:
+        async def relabelled() -> ForwardBackwardOutput:
+            return custom_loss.relabel(await sent, made)
+
+        sent = self.forward_backward(made.data, "cross_entropy")
+        return self._runtime.submit(relabelled())
+
+    # Steps, saving, loading ---------------------------------------------------------------------
+
+    def optim_step(
+        self, optim_params: OptimParams | None = None, *, adam_params: AdamParams | None = None
+    ) -> Future[OptimStepResponse]:
+        """One optimizer step over the pending gradients, which are then cleared.
+
+        Raises:
+            ValidationError: neither, or both, of the parameters are given.
+        """
+        params = _one_of(optim_params, adam_params)
+        return self._work.run(
+            "/optim_step",
+            OptimStepRequest(
+                model_id=self.model_id,
+                adam_params=params if isinstance(params, AdamParams) else None,
+                optimizer_params=params if isinstance(params, DimuonParams) else None,
+            ),
+            OptimStepResponse,
+            "OptimStep",
+        )
+
+    async def optim_step_async(
+        self, optim_params: OptimParams | None = None, *, adam_params: AdamParams | None = None
+    ) -> Future[OptimStepResponse]:
+        """`optim_step`; await the Future it returns for the result."""
+        return self.optim_step(optim_params, adam_params=adam_params)
+
+    def save_state(
+        self,
+        name: str,
+        ttl_seconds: int | None = None,
+        overwrite: bool = False,
+        user_metadata: dict[str, str] | None = None,
+    ) -> Future[SaveWeightsResponse]:
+        """Saves weights and optimizer state under `name`, to go on from later."""
+        return self._work.run(
+            "/save_weights",
+            SaveWeightsRequest(
+                model_id=self.model_id,
+                path=name,
+                ttl_seconds=ttl_seconds,
+                overwrite=overwrite,
+                user_metadata=user_metadata,
+            ),
+            SaveWeightsResponse,
+            "SaveWeights",
+        )
+
+    async def save_state_async(
+        self,
+        name: str,
+        ttl_seconds: int | None = None,
+        overwrite: bool = False,
+        user_metadata: dict[str, str] | None = None,
+    ) -> Future[SaveWeightsResponse]:
+        """`save_state`; await the Future it returns for the result."""
+        return self.save_state(name, ttl_seconds, overwrite, user_metadata)
+
+    def load_state(
+        self, path: str, weights_access_token: str | None = None
+    ) -> Future[LoadWeightsResponse]:
+        """Loads saved weights onto this model; the optimizer starts afresh."""
+        return self._load(path, weights_access_token, with_optimizer=False)
+
+    async def load_state_async(
+        self, path: str, weights_access_token: str | None = None
+    ) -> Future[LoadWeightsResponse]:
+        """`load_state`; await the Future it returns for the result."""
+        return self.load_state(path, weights_access_token)
+
+    def load_state_with_optimizer(
+        self, path: str, weights_access_token: str | None = None
+    ) -> Future[LoadWeightsResponse]:
+        """Loads saved weights and the optimizer's state with them."""
+        return self._load(path, weights_access_token, with_optimizer=True)
+
+    async def load_state_with_optimizer_async(
+        self, path: str, weights_access_token: str | None = None
+    ) -> Future[LoadWeightsResponse]:
+        """`load_state_with_optimizer`; await the Future it returns for the result."""
+        return self.load_state_with_optimizer(path, weights_access_token)
+
+    def _load(
+        self, path: str, weights_access_token: str | None, *, with_optimizer: bool
+    ) -> Future[LoadWeightsResponse]:
+        return self._work.run(
+            "/load_weights",
+            LoadWeightsRequest(
+                model_id=self.model_id,
+                path=path,
+                optimizer=with_optimizer,
+                weights_access_token=weights_access_token,
+            ),
+            LoadWeightsResponse,
+            "LoadWeights",
+        )
+
+    def save_weights_for_sampler(
+        self,
+        name: str,
+        ttl_seconds: int | None = None,
+        user_metadata: dict[str, str] | None = None,
+    ) -> Future[SaveWeightsForSamplerResponse]:
+        """Saves weights to sample from under `name`; they never change afterwards."""
+        return self._work.run(
+            "/save_weights_for_sampler",
+            SaveWeightsForSamplerRequest(
+                model_id=self.model_id,
+                path=name,
+                ttl_seconds=ttl_seconds,
+                user_metadata=user_metadata,
+            ),
+            SaveWeightsForSamplerResponse,
+            "SaveWeightsForSampler",
+        )
+
+    async def save_weights_for_sampler_async(
+        self,
+        name: str,
+        ttl_seconds: int | None = None,
+        user_metadata: dict[str, str] | None = None,
+    ) -> Future[SaveWeightsForSamplerResponse]:
+        """`save_weights_for_sampler`; await the Future it returns for the result."""
+        return self.save_weights_for_sampler(name, ttl_seconds, user_metadata)
+
+    def save_weights_external(
+        self,
+        name: str,
+        ttl_seconds: int | None = None,
+        age_encryption_recipients: list[str] | None = None,
+    ) -> Future[SaveWeightsExternalResponse]:
+        """Exports the weights as files to download, encrypted for the recipients if given."""
+        return self._work.run(
+            "/save_weights_external",
+            SaveWeightsExternalRequest(
+                model_id=self.model_id,
+                path=name,
+                ttl_seconds=ttl_seconds,
+                age_encryption_recipients=age_encryption_recipients,
+            ),
+            SaveWeightsExternalResponse,
+            "SaveWeightsExternal",
+        )
+
+    async def save_weights_external_async(
+        self,
+        name: str,
+        ttl_seconds: int | None = None,
+        age_encryption_recipients: list[str] | None = None,
+    ) -> Future[SaveWeightsExternalResponse]:
+        """`save_weights_external`; await the Future it returns for the result."""
+        return self.save_weights_external(name, ttl_seconds, age_encryption_recipients)
+
+    # Samplers -------------------------------------------------------------------------------------
+
+    def save_weights_and_get_sampling_client(
+        self,
+        name: str | None = None,
+        retry_config: RetryConfig | None = None,
+        record_stability_info: bool = False,
+        *,
+        retry: RetryPolicy | None = None,
+    ) -> SamplingClient:
+        """A client that samples from the weights as they are now."""
+        return self._snapshot(name, retry_config, record_stability_info, retry).result()
+
+    async def save_weights_and_get_sampling_client_async(
+        self,
+        name: str | None = None,
+        retry_config: RetryConfig | None = None,
+        record_stability_info: bool = False,
+        *,
+        retry: RetryPolicy | None = None,
+    ) -> SamplingClient:
+        """`save_weights_and_get_sampling_client`, awaited."""
+        return await self._snapshot(name, retry_config, record_stability_info, retry)
+
+    def _snapshot(
+        self,
+        name: str | None,
+        retry_config: RetryConfig | None,
+        record_stability_info: bool,
+        retry: RetryPolicy | None,
+    ) -> Future[SamplingClient]:
+        async def made() -> SamplingClient:
+            saved = await sent
+            if saved.sampling_session_id is None:
+                return await self._open_sampler(
+                    saved.path, retry_config, record_stability_info, retry
+                )
+            return SamplingClient(
+                self._session,
+                saved.sampling_session_id,
+                retry=chosen_policy(retry, retry_config),
+                record_stability_info=record_stability_info,
+            )
+
+        from tinkex.client.sampling import SamplingClient
+
+        sent = self.save_weights_for_sampler(name) if name else self._save_ephemeral()
+        return self._runtime.submit(made())
+
+    def _save_ephemeral(self) -> Future[SaveWeightsForSamplerResponse]:
+        return self._work.run(
+            "/save_weights_for_sampler",
+            SaveWeightsForSamplerRequest(
+                model_id=self.model_id,
+                sampling_session_seq_id=next(self._session.sampler_seq_ids),
+            ),
+            SaveWeightsForSamplerResponse,
+            "SaveWeightsForSampler",
+        )
+
+    def create_sampling_client(
+        self,
+        model_path: str,
+        retry_config: RetryConfig | None = None,
+        record_stability_info: bool = False,
+        *,
+        retry: RetryPolicy | None = None,
+    ) -> SamplingClient:
+        """A client that samples from saved weights."""
+        return self._runtime.submit(
+            self._open_sampler(model_path, retry_config, record_stability_info, retry)
+        ).result()
+
+    async def create_sampling_client_async(
+        self,
+        model_path: str,
+        retry_config: RetryConfig | None = None,
+        record_stability_info: bool = False,
+        *,
+        retry: RetryPolicy | None = None,
+    ) -> SamplingClient:
+        """`create_sampling_client`, awaited."""
+        return await self._runtime.submit(
+            self._open_sampler(model_path, retry_config, record_stability_info, retry)
+        )
+
+    async def _open_sampler(
+        self,
+        model_path: str | None,
+        retry_config: RetryConfig | None,
+        record_stability_info: bool,
+        retry: RetryPolicy | None,
+    ) -> SamplingClient:
+        from tinkex.client.sampling import SamplingClient
+
+        return await SamplingClient.open(
+            self._session,
+            model_path=model_path,
+            retry=chosen_policy(retry, retry_config),
+            record_stability_info=record_stability_info,
+        )
+
+    # Facts ----------------------------------------------------------------------------------------
+
+    def get_info(self) -> GetInfoResponse:
+        """What the server knows about this model."""
+        return self._info().result()
+
+    async def get_info_async(self) -> GetInfoResponse:
+        """`get_info`, awaited."""
+        return await self._info()
+
+    def _info(self) -> Future[GetInfoResponse]:
+        return self._runtime.submit(
+            self._connection.post(
+                "/get_info",
+                GetInfoRequest(model_id=self.model_id),
+                GetInfoResponse,
+                pool="session",
+                about={"model_id": self.model_id},
+            )
+        )
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer of this model's base.
+
+        Raises:
+            TokenizerError: it is neither on this machine nor to be had.
+        """
+        info = self.get_info()
+        name = info.model_data.model_name or info.model_name or ""
+        return load_tokenizer(
+            resolve_tokenizer_id(name, info.model_data.tokenizer_id),
+            cache=self._runtime.tokenizers,
+        )
+
+
+def _one_of(optim_params: OptimParams | None, adam_params: AdamParams | None) -> OptimParams:
+    if optim_params is not None and adam_params is not None:
+        raise ValidationError("Give optim_params or adam_params, not both.")
+    params = optim_params or adam_params
+    if not isinstance(params, AdamParams | DimuonParams):
+        raise ValidationError(
+            f"optim_step needs AdamParams or DimuonParams, not {type(params).__name__}."
+        )
+    return params

@@ -1,0 +1,285 @@
+"""One HTTP request at a time: sends it, retries it by a policy, tells telemetry, types its errors.
+
+Knows aiohttp and the protocol's headers; knows nothing of sessions, models or futures. The API key
+goes into one header of requests to the configured origin and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from tinkex.client.observe import Observation, observed, tell_attempt
+from tinkex.client.pools import PoolName
+from tinkex.client.retry import MAX_EMPTY_400, NO_RETRIES, RetryPolicy, retry_after_s, should_retry
+from tinkex.client.runtime import Runtime
+from tinkex.config import Config
+from tinkex.errors import (
+    APIConnectionError,
+    APIStatusError,
+    APITimeoutError,
+    TinkexError,
+    status_error_class,
+)
+from tinkex.telemetry import events
+from tinkex.version import __version__
+
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+API_PREFIX = "/api/v1"
+MAX_REDIRECTS = 5
+SLOWEST_ANSWER_FACTOR = 30
+ERROR_TEXT_LIMIT = 500
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as the caller means it."""
+
+    method: str
+    path: str
+    pool: PoolName = "rest"
+    body: Sequence[bytes] | None = None
+    content_type: str = JSON
+    accept: str = JSON
+    headers: Mapping[str, str] = {}
+    params: Mapping[str, str] = {}
+    timeout_s: float | None = None
+    about: Mapping[str, Any] = {}
+    """session_id, model_id, seq_id, request_id where known: telemetry only."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One complete HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the status is a success."""
+        return 200 <= self.status < 300
+
+    @property
+    def is_protobuf(self) -> bool:
+        """Whether the body is protobuf."""
+        return PROTOBUF in self.headers.get("content-type", "")
+
+
+class Transport:
+    """Requests to one server with one key, over a runtime's pools."""
+
+    def __init__(self, runtime: Runtime, config: Config) -> None:
+        self.runtime = runtime
+        self.config = config
+        self.credential: str | None = None
+        """Sent in place of the API key once the server has exchanged it for a token."""
+        self.policy = RetryPolicy(
+            budget_s=config.retry_budget_s, base_s=config.retry_base_s, max_s=config.retry_max_s
+        )
+
+    async def request(self, call: Call, policy: RetryPolicy | None = None) -> Answer:
+        """The successful answer to a call, retried by the policy (the config's by default).
+
+        Raises:
+            APIStatusError, APIConnectionError: the final failure.
+        """
+        async with observed(self.runtime.clock, self.about(call)) as observation:
+            return await self._with_retries(call, policy or self.policy, observation)
+
+    async def request_once(self, call: Call) -> Answer:
+        """The successful answer to a call that must not be repeated."""
+        return await self.request(call, NO_RETRIES)
+
+    async def _with_retries(
+        self, call: Call, policy: RetryPolicy, observation: Observation
+    ) -> Answer:
+        clock = self.runtime.clock
+        started, retries = clock.monotonic(), 0
+        idempotency_key = f"tinkex-{uuid.uuid4()}"
+        while True:
+            try:
+                tell_attempt(events.RETRY_ATTEMPT_START, retries)
+                answer = await self.attempt(call, idempotency_key, retries)
+                observation.status = answer.status
+                if answer.is_ok:
+                    tell_attempt(events.RETRY_ATTEMPT_STOP, retries)
+                    return answer
+                error: TinkexError = self.status_error(answer)
+                may_retry = should_retry(answer.status, answer.headers, answer.body)
+                if answer.status == 400 and retries >= MAX_EMPTY_400:
+                    may_retry = False
+                asked = retry_after_s(answer.headers, clock.time())
+            except APIConnectionError as failure:
+                error, may_retry, asked = failure, True, None
+            if not (may_retry and policy.allows(retries, clock.monotonic() - started)):
+                tell_attempt(events.RETRY_ATTEMPT_FAILED, retries, error=error.message)
+                raise error
+            delay = policy.delay_s(retries, asked, clock.random())
+            tell_attempt(
+                events.RETRY_ATTEMPT_RETRY, retries, error=error.message, delay_ms=delay * 1000
+            )
+            retries += 1
+            observation.retry_count = retries
+            await clock.sleep(delay)
+
+    async def attempt(self, call: Call, idempotency_key: str = "", retry_count: int = 0) -> Answer:
+        """Whatever the server answers to one try.
+
+        Raises:
+            APIConnectionError: no complete answer came.
+        """
+        headers = self._headers(call, idempotency_key, retry_count)
+        url = self.url(call.path, call.params)
+        body = None if call.body is None else b"".join(call.body)
+        for _ in range(MAX_REDIRECTS):
+            answer, location = await self._exchange(call, url, headers, body)
+            if location is None:
+                return answer
+            url, headers = self._redirect(url, location, headers)
+        raise APIConnectionError(f"{call.path} redirects more than {MAX_REDIRECTS} times.")
+
+    async def _exchange(
+        self, call: Call, url: URL, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[Answer, str | None]:
+        pool = self.runtime.pools.get(call.pool)
+        timeout_s = call.timeout_s or self.config.timeout_s
+        try:
+            async with pool.request(
+                call.method,
+                url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                timeout=self.timeout(timeout_s),
+            ) as response:
+                content = await response.read()
+                location = _redirect_target(call.method, response)
+                return (
+                    Answer(status=response.status, headers=response.headers, body=content),
+                    location,
+                )
+        except (TimeoutError, aiohttp.ServerTimeoutError) as error:
+            raise APITimeoutError(
+                f"{call.method} {call.path} had no answer within {timeout_s:g} s."
+            ) from error
+        except (aiohttp.ClientError, OSError, EOFError, asyncio.IncompleteReadError) as error:
+            raise APIConnectionError(
+                f"{call.method} {call.path} got no complete answer from "
+                f"{self.config.normalized_base_url}: {_reason(error)}."
+            ) from error
+
+    def timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
+        """Silence is limited, not length: a slow answer that keeps coming is let through."""
+        return aiohttp.ClientTimeout(
+            total=timeout_s * SLOWEST_ANSWER_FACTOR,
+            sock_connect=self.config.connect_timeout_s,
+            sock_read=timeout_s,
+        )
+
+    def url(self, path: str, params: Mapping[str, str] = {}) -> URL:
+        """The full address of an API path; run and checkpoint ids stay unescaped."""
+        whole = URL(self.config.normalized_base_url + API_PREFIX + path, encoded=True)
+        return whole.with_query(params) if params else whole
+
+    def _redirect(
+        self, url: URL, location: str, headers: Mapping[str, str]
+    ) -> tuple[URL, dict[str, str]]:
+        """Where to go next; another origin gets nothing that identifies us."""
+        target = url.join(URL(location, encoded=True))
+        if target.origin() == url.origin():
+            return target, dict(headers)
+        return target, {"User-Agent": headers["User-Agent"], "Accept": headers["Accept"]}
+
+    def _headers(self, call: Call, idempotency_key: str, retry_count: int) -> dict[str, str]:
+        headers = {
+            **self.config.default_headers,
+            "X-API-Key": self.credential or self.config.require_api_key(),
+            "User-Agent": f"tinkex/{__version__}",
+            "Accept": call.accept,
+            **call.headers,
+        }
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        if call.method != "GET" and idempotency_key:
+            headers["X-Idempotency-Key"] = idempotency_key
+        if retry_count:
+            headers["X-Stainless-Retry-Count"] = str(retry_count)
+        return headers
+
+    def status_error(self, answer: Answer) -> APIStatusError:
+        """The typed error for an answer with an error status."""
+        text = self._scrub(answer.body[: 4 * ERROR_TEXT_LIMIT].decode("utf-8", "replace"))
+        detail, code, hint, request_id = _error_fields(text)
+        return status_error_class(answer.status)(
+            f"The server answered {answer.status}: {detail}",
+            status=answer.status,
+            body=text,
+            code=code,
+            hint=hint,
+            request_id=request_id,
+            retry_after_s=retry_after_s(answer.headers, self.runtime.clock.time()),
+        )
+
+    def _scrub(self, text: str) -> str:
+        """A server may echo what it was sent; the key must not travel into errors and logs."""
+        for secret in (self.config.api_key, self.credential):
+            if secret:
+                text = text.replace(secret, "<key>")
+        return text
+
+    def about(self, call: Call) -> dict[str, Any]:
+        """What telemetry is told of a request: never the key, never the body."""
+        return {
+            "method": call.method,
+            "path": call.path,
+            "pool": call.pool,
+            "base_url": self.config.normalized_base_url,
+            "user_metadata": dict(self.config.user_metadata),
+            **call.about,
+        }
+
+
+def _redirect_target(method: str, response: aiohttp.ClientResponse) -> str | None:
+    """Where an answer sends us; a POST is only ever repeated where the status says so."""
+    follows = (301, 302, 303, 307, 308) if method == "GET" else (307, 308)
+    return response.headers.get("location") if response.status in follows else None
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _error_fields(text: str) -> tuple[str, str | None, str | None, str | None]:
+    """Message, code, hint and request id of an error body, JSON or not."""
+    try:
+        fields = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return _first_words(text), None, None, None
+    if not isinstance(fields, dict):
+        return _first_words(text), None, None, None
+    detail = fields.get("detail") or fields.get("message") or fields.get("error") or text
+    if not isinstance(detail, str):
+        detail = msgspec.json.encode(detail).decode()
+    return (
+        detail[:ERROR_TEXT_LIMIT],
+        _text_or_none(fields.get("code")),
+        _text_or_none(fields.get("hint")),
+        _text_or_none(fields.get("request_id")),
+    )
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _first_words(text: str) -> str:
+    if text.lstrip().startswith("<"):
+        return "an HTML page, probably from a proxy in between."
+    return " ".join(text.split())[:ERROR_TEXT_LIMIT] or "nothing more."
