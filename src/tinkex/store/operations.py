@@ -135,19 +135,24 @@ def to_replay(conn: Connection, model_id: str, after_seq: int) -> list[Operation
     return [Operation(**row._mapping) for row in conn.execute(query)]
 
 
-def positions(conn: Connection) -> dict[str, tuple[int, set[int]]]:
-    """For each model the first number not yet passed, and those refused at or after it."""
+def positions(
+    conn: Connection, model_id: str | None = None
+) -> dict[str, tuple[int, set[int]]]:
+    """For each model (or one) the first number not yet passed, and those refused after it."""
     passed = (
         select(operations.c.model_id, func.max(operations.c.seq_id))
         .where(operations.c.state.in_(["done", "failed", "skipped"]))
         .group_by(operations.c.model_id)
     )
-    found = {model_id: (last + 1, set[int]()) for model_id, last in conn.execute(passed).tuples()}
     refused = select(operations.c.model_id, operations.c.seq_id).where(
         operations.c.state == "refused"
     )
-    for model_id, seq_id in conn.execute(refused).tuples():
-        start, ahead = found.setdefault(model_id, (0, set()))
+    if model_id is not None:
+        passed = passed.where(operations.c.model_id == model_id)
+        refused = refused.where(operations.c.model_id == model_id)
+    found = {name: (last + 1, set[int]()) for name, last in conn.execute(passed).tuples()}
+    for name, seq_id in conn.execute(refused).tuples():
+        start, ahead = found.setdefault(name, (0, set()))
         if seq_id >= start:
             ahead.add(seq_id)
     return found

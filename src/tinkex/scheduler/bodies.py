@@ -1,0 +1,75 @@
+"""Operation bodies: what is kept in the log, and how it is read when its turn comes.
+
+Training data stays in the protobuf form it came in; everything else is JSON. Requests decoded
+when they were submitted are remembered for a while, so that most are decoded once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from tinkex.store import Database, operations
+from tinkex.types.requests import ForwardBackwardRequest
+from tinkex.wire import json, protobuf
+
+T = TypeVar("T")
+
+
+class LoadCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """Load saved weights. `as_owner` is whose checkpoints may be read, settled at submit."""
+
+    path: str
+    optimizer: bool
+    as_owner: str
+
+
+class SaveCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """Save the adapter under a name, or, without one, as the sampler of a sampling session."""
+
+    kind: str  # weights, sampler_weights, external_weights
+    name: str | None = None
+    sampling_session_id: str | None = None
+    overwrite: bool = False
+    ttl_seconds: int | None = None
+    user_metadata: dict[str, str] | None = None
+    age_recipients: list[str] | None = None
+
+
+class BodyCache:
+    """Decoded training requests by request id, up to a size; thread-safe."""
+
+    def __init__(self, db: Database, *, max_bytes: int = 256 * 1024 * 1024) -> None:
+        self._db = db
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, tuple[ForwardBackwardRequest, int]] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def remember(self, request_id: str, request: ForwardBackwardRequest, size_bytes: int) -> None:
+        """Keeps a decoded request for when its turn comes."""
+        with self._lock:
+            self._kept[request_id] = (request, size_bytes)
+            self._size += size_bytes
+            while self._size > self._max_bytes:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._size -= dropped
+
+    def training(self, request_id: str) -> ForwardBackwardRequest:
+        """The training request of an operation."""
+        with self._lock:
+            known = self._kept.pop(request_id, None)
+            if known is not None:
+                self._size -= known[1]
+                return known[0]
+        return protobuf.decode_forward_backward_request(self._body(request_id))
+
+    def command(self, request_id: str, type_: type[T]) -> T:
+        """The command of an operation that is not training."""
+        return cast("T", json.decode_request(self._body(request_id), cast("Any", type_)))
+
+    def _body(self, request_id: str) -> bytes:
+        return self._db.read(operations.bodies, [request_id])[request_id]

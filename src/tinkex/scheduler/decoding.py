@@ -1,0 +1,211 @@
+"""Values of the protocol to values of the engine, and back.
+
+Pure. Sparse tensors become dense here, and stop conditions get their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tinkex.engine import interface as engine
+from tinkex.engine.errors import EngineUserError
+from tinkex.types.datum import Datum
+from tinkex.types.model_input import EncodedTextChunk, ModelInput
+from tinkex.types.requests import ForwardBackwardRequest, SampleRequest
+from tinkex.types.sampling import (
+    PromptAltTokens,
+    SampledSequence,
+    SampleResponse,
+    SamplingParams,
+    TopkLogprobs,
+)
+from tinkex.types.tensor import TensorData
+from tinkex.types.training import AdamParams, ForwardBackwardOutput, OptimParams
+
+
+def train_request(request: ForwardBackwardRequest) -> engine.TrainRequest:
+    """What the engine is to compute.
+
+    Raises:
+        EngineUserError: the input holds something other than text.
+    """
+    return engine.TrainRequest(
+        adapter_id=request.model_id,
+        data=[_datum(datum, f"data[{i}]") for i, datum in enumerate(request.data)],
+        loss_fn=request.loss_fn,
+        loss_config=dict(request.loss_fn_config),
+        backward=not request.forward_only,
+    )
+
+
+def train_output(result: engine.TrainResult) -> ForwardBackwardOutput:
+    """What the client is told about a forward or forward_backward."""
+    return ForwardBackwardOutput(
+        loss_fn_output_type="logprobs",
+        loss_fn_outputs=[{"logprobs": _float_tensor(array)} for array in result.logprobs],
+        metrics=result.metrics,
+    )
+
+
+def optim_request(model_id: str, params: OptimParams) -> engine.OptimRequest:
+    """The optimizer step the engine is to take.
+
+    Raises:
+        EngineUserError: the parameters are of an optimizer this server does not have.
+    """
+    if not isinstance(params, AdamParams):
+        raise EngineUserError(
+            "This server has the optimizer adamw only. Send AdamParams.",
+            code="unknown-optimizer",
+            field="optimizer_params",
+            value=type(params).__name__,
+        )
+    return engine.OptimRequest(
+        adapter_id=model_id,
+        learning_rate=params.learning_rate,
+        beta1=params.beta1,
+        beta2=params.beta2,
+        eps=params.eps,
+        weight_decay=params.weight_decay,
+        grad_clip_norm=params.grad_clip_norm,
+    )
+
+
+def sample_request(
+    request: SampleRequest, *, request_id: str, model: str, sampler_id: str | None
+) -> engine.SampleRequest:
+    """The sampling the engine is to do.
+
+    Raises:
+        EngineUserError: the prompt holds something other than text.
+    """
+    params = request.sampling_params
+    strings, token_ids, at_eos = _stops(params)
+    targets = request.target_prompt_logprobs
+    return engine.SampleRequest(
+        request_id=request_id,
+        model=model,
+        tokens=_tokens(request.prompt, "prompt"),
+        sampler_id=sampler_id,
+        num_samples=request.num_samples,
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        seed=params.seed,
+        stop_strings=strings,
+        stop_token_ids=token_ids,
+        stop_at_eos=at_eos,
+        prompt_logprobs=bool(request.prompt_logprobs),
+        prompt_logprobs_last_n=request.prompt_logprobs_last_n,
+        topk_prompt_logprobs=request.topk_prompt_logprobs,
+        topk_sample_logprobs=request.topk_sample_logprobs,
+        target_prompt_logprobs=None if targets is None else targets.to_dense(-1).to_numpy(),
+        prompt_alt_tokens_k=request.prompt_alt_tokens_k,
+    )
+
+
+def sample_response(result: engine.SampleResult, asked: SampleRequest) -> SampleResponse:
+    """What the client is told about its samples. Targets come back in the layout they had."""
+    targets = result.target_prompt_logprobs
+    alt = result.prompt_alt
+    return SampleResponse(
+        sequences=[_sequence(sequence) for sequence in result.sequences],
+        prompt_logprobs_raw=None if result.prompt_logprobs is None else _f4(result.prompt_logprobs),
+        topk_prompt=_topk(result.topk_prompt),
+        prompt_cache_hit_tokens=result.prompt_cache_hit_tokens,
+        target_prompt_logprobs=None if targets is None else _like_asked(targets, asked),
+        prompt_alt_tokens=None
+        if alt is None
+        else PromptAltTokens(
+            tokens=TensorData.from_bytes(_i8(alt.token_ids), "int64", list(alt.token_ids.shape)),
+            logprobs=_float_tensor(alt.logprobs),
+        ),
+    )
+
+
+def _datum(datum: Datum, where: str) -> engine.TrainDatum:
+    inputs = {name: tensor.to_numpy() for name, tensor in datum.loss_fn_inputs.items()}
+    return engine.TrainDatum(tokens=_tokens(datum.model_input, where), inputs=inputs)
+
+
+def _tokens(model_input: ModelInput, where: str) -> engine.IntArray:
+    parts = []
+    for chunk in model_input.chunks:
+        if not isinstance(chunk, EncodedTextChunk):
+            raise EngineUserError(
+                f"{where} holds a {type(chunk).__name__}. This server's models read text only.",
+                code="text-only",
+                field=where,
+                value=type(chunk).__name__,
+            )
+        parts.append(np.frombuffer(chunk.raw, dtype="<i4"))
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+
+def _stops(params: SamplingParams) -> tuple[tuple[str, ...], tuple[int, ...], bool]:
+    """Stop strings, stop tokens, and whether the end-of-sequence token stops.
+
+    No `stop` means that it does; `[]` that nothing does; strings stop beside it, token ids
+    instead of it.
+    """
+    stop = params.stop
+    if stop is None:
+        return (), (), True
+    listed: Sequence[str | int] = [stop] if isinstance(stop, str) else list(stop)
+    strings = tuple(item for item in listed if isinstance(item, str))
+    token_ids = tuple(item for item in listed if not isinstance(item, str))
+    return strings, token_ids, bool(strings)
+
+
+def _sequence(sequence: engine.SampledSequence) -> SampledSequence:
+    return SampledSequence(
+        stop_reason=sequence.stop_reason,
+        tokens_raw=_i4(sequence.tokens),
+        logprobs_raw=_f4(sequence.logprobs),
+        topk=_topk(sequence.topk),
+    )
+
+
+def _topk(topk: engine.TopK | None) -> TopkLogprobs | None:
+    if topk is None or topk.token_ids.size == 0:
+        return None
+    length, k = topk.token_ids.shape
+    return TopkLogprobs(
+        token_ids=_i4(topk.token_ids), logprobs=_f4(topk.logprobs), k=int(k), length=int(length)
+    )
+
+
+def _like_asked(scores: engine.FloatArray, asked: SampleRequest) -> TensorData:
+    targets = asked.target_prompt_logprobs
+    assert targets is not None
+    if not targets.is_sparse:
+        return _float_tensor(scores)
+    assert targets.sparse_crow_indices is not None
+    assert targets.sparse_col_indices is not None
+    rows = np.repeat(np.arange(scores.shape[0]), np.diff(targets.sparse_crow_indices))
+    return TensorData.from_bytes(
+        _f4(scores[rows, targets.sparse_col_indices]),
+        "float32",
+        targets.shape,
+        targets.sparse_crow_indices,
+        targets.sparse_col_indices,
+    )
+
+
+def _float_tensor(array: engine.FloatArray) -> TensorData:
+    return TensorData.from_bytes(_f4(array), "float32", list(array.shape))
+
+
+def _f4(array: engine.FloatArray) -> bytes:
+    return np.ascontiguousarray(array, dtype="<f4").tobytes()
+
+
+def _i4(array: engine.IntArray) -> bytes:
+    return np.ascontiguousarray(array, dtype="<i4").tobytes()
+
+
+def _i8(array: engine.IntArray) -> bytes:
+    return np.ascontiguousarray(array, dtype="<i8").tobytes()

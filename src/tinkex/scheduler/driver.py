@@ -1,0 +1,147 @@
+"""The thread that drives the engine: training and sampling take turns by the time they used.
+
+Training operations run in batches, sampling in short spells. Whoever used less engine time goes
+next, so neither starves the other; after a pause nobody has a claim to the time gone by.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from tinkex.scheduler.executor import Executor
+from tinkex.scheduler.plan import Planner
+from tinkex.scheduler.residency import Residency
+from tinkex.scheduler.sampler_host import SamplerHost
+from tinkex.scheduler.sampling import SampleBoard
+from tinkex.scheduler.supervisor import Supervisor
+from tinkex.store import Database, operations
+from tinkex.store.operations import NewOperation
+
+_logger = logging.getLogger(__name__)
+
+_SPELL_S = 0.05
+_TICK_S = 0.25
+
+
+class Driver:
+    """Runs what the planner and the board hold, until stopped."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        supervisor: Supervisor,
+        planner: Planner,
+        board: SampleBoard,
+        executor: Executor,
+        residency: Residency,
+        host: SamplerHost,
+        grace_s: float,
+    ) -> None:
+        self._db = db
+        self._supervisor = supervisor
+        self._planner = planner
+        self._board = board
+        self._executor = executor
+        self._residency = residency
+        self._host = host
+        self._grace_s = grace_s
+        self.wakeup = threading.Condition()  # also guards the planner
+        self.is_ready = threading.Event()
+        self._errands: list[str] = []
+        self._stopping = threading.Event()
+        self._used = {"train": 0.0, "sample": 0.0}
+        self._thread = threading.Thread(target=self._run, name="tinkex-driver", daemon=True)
+
+    def start(self) -> None:
+        """Begins to work."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Lets the running batch end, takes snapshots, and closes the engine."""
+        with self.wakeup:
+            self._stopping.set()
+            self.wakeup.notify_all()
+        self._thread.join()
+
+    def free_samplers(self, sampler_ids: list[str]) -> None:
+        """Has samplers forgotten at the next turn."""
+        with self.wakeup:
+            self._errands.extend(sampler_ids)
+            self.wakeup.notify_all()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._supervisor.engine.models()
+                self.is_ready.set()
+                self._work()
+            except Exception:
+                _logger.exception("The driver met an error; it goes on in a second.")
+                time.sleep(1.0)
+        try:
+            if self._supervisor.current is not None:
+                self._residency.snapshot_all()
+        except Exception:
+            _logger.exception("Snapshots at the end failed; the next start replays instead.")
+        self._supervisor.close()
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            with self.wakeup:
+                while not self._has_work():
+                    self.wakeup.wait(_TICK_S)
+                    self._skip_holes()
+                    if self._stopping.is_set():
+                        return
+                    self._used = {"train": 0.0, "sample": 0.0}
+                errands, self._errands = self._errands, []
+            for sampler_id in errands:
+                self._host.free(sampler_id)
+            self._turn()
+
+    def _has_work(self) -> bool:
+        return self._planner.has_ready() or self._board.total() > 0 or bool(self._errands)
+
+    def _turn(self) -> None:
+        with self.wakeup:
+            self._skip_holes()
+            can_train = self._planner.has_ready()
+        can_sample = self._board.total() > 0
+        if can_train and (not can_sample or self._used["train"] <= self._used["sample"]):
+            self._spend("train", self._train)
+        elif can_sample:
+            self._spend("sample", lambda: self._host.turn(_SPELL_S))
+
+    def _spend(self, kind: str, work: Callable[[], None]) -> None:
+        began = time.monotonic()
+        work()
+        self._used[kind] += time.monotonic() - began
+
+    def _train(self) -> None:
+        with self.wakeup:
+            batch = self._planner.next_batch(time.monotonic())
+        if batch:
+            self._executor.run(batch)
+            self._residency.settle({operation.model_id for operation in batch})
+
+    def _skip_holes(self) -> None:
+        """Passes over numbers that will not come. Called with the lock held."""
+        now = time.monotonic()
+        for queue in self._planner.blocked():
+            for seq_id in queue.holes(now, self._grace_s):
+                hole = NewOperation(
+                    owner=queue.owner,
+                    model_id=queue.model_id,
+                    seq_id=seq_id,
+                    kind="none",
+                    body=b"",
+                    digest=b"",
+                    cost=0,
+                )
+                if self._db.write(operations.consume, hole, "skipped"):
+                    _logger.warning("seq_id %d of %s never came.", seq_id, queue.model_id)
+                    queue.consume(seq_id, now)

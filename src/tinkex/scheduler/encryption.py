@@ -1,0 +1,42 @@
+"""Exported weights, encrypted with age to the recipients the client named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tinkex.engine.folders import folder_size_bytes, write_folder
+from tinkex.engine.interface import EngineFailure, EngineUserError
+
+
+def encrypt_folder(folder: Path, recipients: list[str]) -> int:
+    """The size of the folder once every file in it is encrypted and has the suffix `.age`.
+
+    Raises:
+        EngineUserError: a recipient is no age or SSH public key.
+    """
+    try:
+        import pyrage
+    except ImportError as error:
+        raise EngineFailure(
+            "This server cannot encrypt: the package pyrage is not installed.", code="no-age"
+        ) from error
+    keys = [_recipient(pyrage, text) for text in recipients]
+    files = {
+        f"{path.name}.age": pyrage.encrypt(path.read_bytes(), keys)
+        for path in sorted(folder.iterdir())
+    }
+    write_folder(folder, files)
+    return folder_size_bytes(folder)
+
+
+def _recipient(pyrage: object, text: str) -> object:
+    for module in ("x25519", "ssh"):
+        try:
+            return getattr(pyrage, module).Recipient.from_str(text)
+        except Exception:  # noqa: S112  each kind of key has its own error type
+            continue
+    raise EngineUserError(
+        f"{text[:24]}… is neither an age nor an SSH public key.",
+        code="bad-recipient",
+        field="age_encryption_recipients",
+    )

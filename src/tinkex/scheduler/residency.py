@@ -1,0 +1,210 @@
+"""Which adapters the engine holds, and how one comes back that it does not hold.
+
+An adapter is rebuilt from its last snapshot (weights, moments, pending gradients) and a replay of
+the operations logged after it. The same path serves a restart of the server, the death of the
+engine, and adapters that were set aside to make room. A snapshot is due when replaying would take
+long; before it is taken, every ephemeral sampler saved so far is on disk, so none is lost with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+
+import msgspec
+
+from tinkex.engine.interface import EngineFailure, EngineUserError, LoraSpec, RequestError
+from tinkex.scheduler.bodies import BodyCache, SaveCommand
+from tinkex.scheduler.decoding import optim_request, train_request
+from tinkex.scheduler.folders import Folders
+from tinkex.scheduler.supervisor import Supervisor
+from tinkex.store import Database, models, operations, samplers
+from tinkex.store.operations import Operation
+from tinkex.types.requests import OptimStepRequest
+
+_logger = logging.getLogger(__name__)
+
+_STATES = {
+    "creating": "not made yet",
+    "failed": "a model whose creation failed",
+    "unloaded": "unloaded",
+    "imported": "a copy without a model",
+}
+
+
+class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """When a recovery snapshot is due: after this much work, whichever comes first."""
+
+    after_s: float = 30.0
+    after_operations: int = 500
+    max_adapters: int = 64
+
+
+class _Held(msgspec.Struct):
+    seq_id: int  # the last operation the adapter in memory has seen
+    dirty_s: float = 0.0
+    dirty_operations: int = 0
+
+
+class Residency:
+    """The adapters in the engine's memory. Used by the driver's thread only."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        db: Database,
+        bodies: BodyCache,
+        folders: Folders,
+        policy: SnapshotPolicy,
+    ) -> None:
+        self._supervisor = supervisor
+        self._db = db
+        self._bodies = bodies
+        self._folders = folders
+        self._policy = policy
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._generation = 0
+
+    def ensure(self, model_id: str) -> None:
+        """Returns when the engine holds the adapter as its last finished operation left it."""
+        self._notice_new_engine()
+        if model_id in self._held:
+            self._held.move_to_end(model_id)
+            return
+        self._rebuild(model_id)
+
+    def adopt(self, model_id: str, seq_id: int) -> None:
+        """Notes an adapter that an operation just created or replaced."""
+        self._notice_new_engine()
+        self._held[model_id] = _Held(seq_id=seq_id)
+
+    def drop(self, model_id: str) -> None:
+        """Lets the adapter leave the engine without keeping its state."""
+        self._held.pop(model_id, None)
+        self._supervisor.engine.unload_adapter(model_id)
+
+    def applied(self, operation: Operation, seconds: float) -> None:
+        """Notes that the adapter has seen the operation."""
+        held = self._held.get(operation.model_id)
+        if held is not None:
+            held.seq_id = max(held.seq_id, operation.seq_id)
+            held.dirty_s += seconds
+            held.dirty_operations += 1
+
+    def settle(self, busy: set[str]) -> None:
+        """Takes the snapshots that are due and makes room; `busy` adapters stay."""
+        for model_id, held in list(self._held.items()):
+            if (
+                held.dirty_s >= self._policy.after_s
+                or held.dirty_operations >= self._policy.after_operations
+            ):
+                self.snapshot(model_id)
+        for model_id in list(self._held):
+            if len(self._held) <= self._policy.max_adapters:
+                break
+            if model_id not in busy:
+                self.set_aside(model_id)
+
+    def snapshot(self, model_id: str) -> None:
+        """Makes the adapter's present state the one recovery begins with."""
+        held = self._held[model_id]
+        model = self._db.read(models.get_any, model_id)
+        if model is None:
+            return
+        folder = self._folders.new_id()
+        self._supervisor.engine.save_adapter(model_id, self._folders.snapshot(folder), "all")
+        self._db.write(models.record_snapshot, model_id, held.seq_id, folder)
+        held.dirty_s, held.dirty_operations = 0.0, 0
+        if model.snapshot_folder is not None:
+            self._folders.remove(self._folders.snapshot(model.snapshot_folder))
+
+    def set_aside(self, model_id: str) -> None:
+        """Frees the adapter's memory; it comes back when it is needed."""
+        if self._held[model_id].dirty_operations:
+            self.snapshot(model_id)
+        del self._held[model_id]
+        self._supervisor.engine.unload_adapter(model_id)
+
+    def snapshot_all(self) -> None:
+        """Snapshots of everything that changed, for a quick next start."""
+        self._notice_new_engine()
+        for model_id, held in list(self._held.items()):
+            if held.dirty_operations:
+                self.snapshot(model_id)
+
+    def holds(self, model_id: str) -> bool:
+        """Whether the engine has the adapter now."""
+        self._notice_new_engine()
+        return model_id in self._held
+
+    def _notice_new_engine(self) -> None:
+        engine = self._supervisor.engine
+        assert engine is not None
+        if self._generation != self._supervisor.generation:
+            self._held.clear()
+            self._generation = self._supervisor.generation
+
+    def _rebuild(self, model_id: str) -> None:
+        model = self._db.read(models.get_any, model_id)
+        if model is None:
+            raise EngineFailure(f"The model {model_id} is not in the store.", code="lost-model")
+        if model.state != "ready":
+            raise EngineUserError(
+                f"The model {model_id} is not there: it is {_STATES[model.state]}.",
+                code="model-not-ready",
+                field="model_id",
+                value=model_id,
+            )
+        engine = self._supervisor.engine
+        engine.unload_adapter(model_id)
+        if model.snapshot_folder is not None and model.snapshot_seq is not None:
+            folder = self._folders.snapshot(model.snapshot_folder)
+            engine.load_adapter(model_id, model.engine_model, folder, "all")
+            start = model.snapshot_seq
+        else:
+            spec = msgspec.json.decode(model.spec, type=LoraSpec)
+            engine.create_adapter(model_id, model.engine_model, spec)
+            start = 0
+        todo = self._db.read(operations.to_replay, model_id, start)
+        if todo:
+            _logger.info("Replaying %d operations of %s.", len(todo), model_id)
+        held = _Held(seq_id=start)
+        self._held[model_id] = held
+        for operation in todo:
+            began = time.monotonic()
+            self._replay(operation)
+            self.applied(operation, time.monotonic() - began)
+
+    def _replay(self, operation: Operation) -> None:
+        engine = self._supervisor.engine
+        if operation.kind == "forward_backward":
+            request = train_request(self._bodies.training(operation.request_id))
+            _require(engine.forward_backward([request])[0], operation)
+        elif operation.kind == "optim_step":
+            step = self._bodies.command(operation.request_id, OptimStepRequest)
+            _require(
+                engine.optim_step([optim_request(operation.model_id, step.params)])[0], operation
+            )
+        elif operation.kind == "save_sampler":
+            self._replay_sampler(operation)
+
+    def _replay_sampler(self, operation: Operation) -> None:
+        command = self._bodies.command(operation.request_id, SaveCommand)
+        if command.sampling_session_id is None:
+            return
+        sampler = self._db.read(samplers.get, operation.owner, command.sampling_session_id)
+        if sampler is None or sampler.freed_at is not None or sampler.folder is None:
+            return
+        folder = self._folders.sampler(sampler.folder)
+        if not folder.exists():
+            self._supervisor.engine.save_adapter(operation.model_id, folder, "weights")
+
+
+def _require(result: object, operation: Operation) -> None:
+    if isinstance(result, RequestError):
+        raise EngineFailure(
+            f"Replaying {operation.kind} {operation.seq_id} of {operation.model_id} gave an "
+            f"error it did not give before: {result.message}",
+            code="replay-failed",
+        )

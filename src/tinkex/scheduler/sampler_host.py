@@ -1,0 +1,207 @@
+"""Gives the engine sampling work, loads the samplers it needs, and keeps the results."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+
+from tinkex.engine.interface import (
+    EngineFailure,
+    EngineUserError,
+    SampleResult,
+)
+from tinkex.errors import ClientError
+from tinkex.scheduler.decoding import sample_request, sample_response
+from tinkex.scheduler.folders import Folders
+from tinkex.scheduler.outcomes import (
+    Publish,
+    as_request_error,
+    as_server_error,
+    failure_result,
+    keep_trying,
+)
+from tinkex.scheduler.residency import Residency
+from tinkex.scheduler.sampling import SampleBoard, Waiting
+from tinkex.scheduler.supervisor import Supervisor
+from tinkex.store import Database, checkpoints, samplers, samples
+from tinkex.store.results import Result
+from tinkex.store.samplers import Sampler
+from tinkex.types.requests import SampleRequest
+from tinkex.wire import json, protobuf
+
+_logger = logging.getLogger(__name__)
+_MAX_ATTEMPTS = 2
+
+
+class SamplerHost:
+    """Sampling on the engine. Used by the driver's thread only."""
+
+    def __init__(
+        self,
+        db: Database,
+        supervisor: Supervisor,
+        residency: Residency,
+        folders: Folders,
+        board: SampleBoard,
+        publish: Publish,
+        *,
+        max_samplers: int = 64,
+    ) -> None:
+        self._db = db
+        self._supervisor = supervisor
+        self._residency = residency
+        self._folders = folders
+        self._board = board
+        self._publish = publish
+        self._max_samplers = max_samplers
+        self._loaded: OrderedDict[str, None] = OrderedDict()
+        self._in_use: Counter[str] = Counter()
+        self._sampler_of: dict[str, str] = {}
+        self._generation = 0
+
+    def turn(self, budget_s: float) -> None:
+        """Feeds the engine and lets it sample for a while."""
+        try:
+            self._feed()
+            progress = self._supervisor.engine.step_sampling(budget_s)
+        except Exception as error:
+            self._recover(error)
+            return
+        self._keep([self._result(result) for result in progress.finished])
+
+    def snapshot_taken(self, sampler_id: str) -> None:
+        """Notes a sampler that the engine got by a snapshot."""
+        self._notice_new_engine()
+        self._loaded[sampler_id] = None
+        self._make_room()
+
+    def free(self, sampler_id: str) -> None:
+        """Lets the engine forget a sampler."""
+        self._loaded.pop(sampler_id, None)
+        self._supervisor.engine.unload_sampler(sampler_id)
+
+    def _feed(self) -> None:
+        for waiting in self._board.take():
+            try:
+                self._submit(waiting)
+            except (EngineUserError, ClientError) as error:
+                self._board.finish(waiting.sample.request_id)
+                self._keep([(waiting, failure_result(as_request_error(error)))])
+
+    def _submit(self, waiting: Waiting) -> None:
+        sample = waiting.sample
+        waiting.attempts += 1
+        if waiting.request is None:
+            body = self._db.read(samples.bodies, [sample.request_id])[sample.request_id]
+            waiting.request = json.decode_request(body, SampleRequest)
+        sampler = self._db.read(samplers.get, sample.owner, sample.sampling_session_id)
+        if sampler is None or sampler.freed_at is not None:
+            raise EngineUserError(
+                f"The sampling session {sample.sampling_session_id} has ended.",
+                code="sampler-gone",
+                field="sampling_session_id",
+            )
+        sampler_id = self._ensure(sampler)
+        request = sample_request(
+            waiting.request,
+            request_id=sample.request_id,
+            model=sampler.engine_model,
+            sampler_id=sampler_id,
+        )
+        self._supervisor.engine.submit_sample(request)
+        if sampler_id is not None:
+            self._in_use[sampler_id] += 1
+            self._sampler_of[sample.request_id] = sampler_id
+
+    def _ensure(self, sampler: Sampler) -> str | None:
+        """The engine's id of the sampler, loaded if it was not; None is the base model."""
+        self._notice_new_engine()
+        if sampler.checkpoint_id is None and sampler.model_id is None:
+            return None
+        sampler_id = sampler.checkpoint_id or sampler.sampling_session_id
+        if sampler_id in self._loaded:
+            self._loaded.move_to_end(sampler_id)
+            return sampler_id
+        if sampler.checkpoint_id is not None:
+            self._load_checkpoint(sampler.checkpoint_id, sampler)
+        else:
+            self._load_ephemeral(sampler)
+        self._loaded[sampler_id] = None
+        self._make_room()
+        return sampler_id
+
+    def _load_checkpoint(self, checkpoint_id: str, sampler: Sampler) -> None:
+        if self._db.read(checkpoints.get, checkpoint_id) is None:
+            raise EngineUserError(
+                f"The checkpoint {sampler.model_path} was deleted or has expired.",
+                code="no-such-checkpoint",
+                field="model_path",
+                value=sampler.model_path,
+            )
+        folder = self._folders.checkpoint(checkpoint_id)
+        self._supervisor.engine.load_sampler(checkpoint_id, sampler.engine_model, folder)
+
+    def _load_ephemeral(self, sampler: Sampler) -> None:
+        assert sampler.folder is not None
+        assert sampler.model_id is not None
+        folder = self._folders.sampler(sampler.folder)
+        if not folder.exists():
+            # Not written before a crash: the model's replay writes it.
+            self._residency.ensure(sampler.model_id)
+        if not folder.exists():
+            raise EngineFailure(
+                f"The weights of {sampler.sampling_session_id} are lost.", code="lost-sampler"
+            )
+        self._supervisor.engine.load_sampler(
+            sampler.sampling_session_id, sampler.engine_model, folder
+        )
+
+    def _make_room(self) -> None:
+        for sampler_id in list(self._loaded):
+            if len(self._loaded) <= self._max_samplers:
+                return
+            if not self._in_use[sampler_id]:
+                self.free(sampler_id)
+
+    def _result(self, result: SampleResult) -> tuple[Waiting, Result] | None:
+        self._release(result.request_id)
+        waiting = self._board.finish(result.request_id)
+        if waiting is None:
+            return None
+        if result.error is not None:
+            return waiting, failure_result(result.error)
+        assert waiting.request is not None
+        response = sample_response(result, waiting.request)
+        return waiting, Result(encoding="proto", body=protobuf.encode_sample_response(response))
+
+    def _release(self, request_id: str) -> None:
+        sampler_id = self._sampler_of.pop(request_id, None)
+        if sampler_id is not None:
+            self._in_use[sampler_id] -= 1
+
+    def _keep(self, finished: list[tuple[Waiting, Result] | None]) -> None:
+        outcomes = [(each[0].sample, each[1]) for each in finished if each is not None]
+        if not outcomes:
+            return
+        keep_trying(lambda: self._db.write(samples.finish, outcomes))
+        self._publish({sample.request_id: result for sample, result in outcomes})
+
+    def _recover(self, error: Exception) -> None:
+        """Everything that ran goes back to the front, unless it was tried often enough."""
+        self._supervisor.discard(error)
+        failed: list[tuple[Waiting, Result] | None] = []
+        for waiting in reversed(self._board.interrupt()):
+            if waiting.attempts >= _MAX_ATTEMPTS:
+                failed.append((waiting, failure_result(as_server_error(error))))
+            else:
+                self._board.add(waiting, first=True)
+        self._keep(failed)
+
+    def _notice_new_engine(self) -> None:
+        engine = self._supervisor.engine
+        assert engine is not None
+        if self._generation != self._supervisor.generation:
+            self._generation = self._supervisor.generation
+            self._loaded.clear()
+            self._in_use.clear()
+            self._sampler_of.clear()

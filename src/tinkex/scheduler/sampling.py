@@ -1,0 +1,106 @@
+"""Sampling requests: who waits, what the engine is working on, and how results come back.
+
+The engine batches continuously; this feeds it, fairly between tenants, so that it always has
+enough to fill its batches and never so much that a newcomer waits behind one tenant's thousands.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import msgspec
+
+from tinkex.scheduler.fairness import DeficitRoundRobin
+from tinkex.store.samples import Sample
+from tinkex.types.requests import SampleRequest
+
+
+class Waiting(msgspec.Struct):
+    """A sampling request, decoded if it came since the last start, and how often it was tried."""
+
+    sample: Sample
+    request: SampleRequest | None = None
+    attempts: int = 0
+
+
+class SampleBoard:
+    """Requests that wait and requests that run. Thread-safe."""
+
+    def __init__(self, *, max_running: int = 256) -> None:
+        self._max_running = max_running
+        self._waiting: dict[str, OrderedDict[str, Waiting]] = {}
+        self._running: dict[str, Waiting] = {}
+        self._turns = DeficitRoundRobin()
+        self._lock = threading.Lock()
+
+    def add(self, waiting: Waiting, *, first: bool = False) -> None:
+        """Queues a request, or puts one back at the front."""
+        with self._lock:
+            line = self._waiting.setdefault(waiting.sample.owner, OrderedDict())
+            line[waiting.sample.request_id] = waiting
+            if first:
+                line.move_to_end(waiting.sample.request_id, last=False)
+
+    def take(self) -> list[Waiting]:
+        """What the engine should get now; it counts as running from here on."""
+        taken = []
+        with self._lock:
+            while self._waiting and len(self._running) < self._max_running:
+                heads = {
+                    owner: next(iter(line.values())).sample.cost
+                    for owner, line in self._waiting.items()
+                }
+                self._turns.forget_idle(set(heads))
+                owner = self._turns.pick(heads)
+                request_id, waiting = self._waiting[owner].popitem(last=False)
+                if not self._waiting[owner]:
+                    del self._waiting[owner]
+                self._running[request_id] = waiting
+                taken.append(waiting)
+        return taken
+
+    def finish(self, request_id: str) -> Waiting | None:
+        """The running request that just ended; None if it was cancelled meanwhile."""
+        with self._lock:
+            return self._running.pop(request_id, None)
+
+    def cancel(self, request_id: str, owner: str) -> Waiting | None:
+        """Takes the owner's request off the board, wherever it is."""
+        with self._lock:
+            line = self._waiting.get(owner, OrderedDict[str, Waiting]())
+            found = line.pop(request_id, None)
+            if found is not None and not line:
+                del self._waiting[owner]
+            running = self._running.get(request_id)
+            if found is None and running is not None and running.sample.owner == owner:
+                found = self._running.pop(request_id)
+            return found
+
+    def interrupt(self) -> list[Waiting]:
+        """What was running when the engine died."""
+        with self._lock:
+            running = list(self._running.values())
+            self._running.clear()
+            return running
+
+    def pending(self, owner: str) -> int:
+        """How many of the owner's requests are not finished."""
+        with self._lock:
+            running = sum(1 for each in self._running.values() if each.sample.owner == owner)
+            return running + len(self._waiting.get(owner, ()))
+
+    def total(self) -> int:
+        """How many requests are not finished."""
+        with self._lock:
+            return len(self._running) + sum(len(line) for line in self._waiting.values())
+
+    def uses(self, sampling_session_id: str) -> bool:
+        """Whether any unfinished request needs the sampling session."""
+        with self._lock:
+            lines = [self._running.values(), *(line.values() for line in self._waiting.values())]
+            return any(
+                each.sample.sampling_session_id == sampling_session_id
+                for line in lines
+                for each in line
+            )

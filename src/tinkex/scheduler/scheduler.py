@@ -1,0 +1,200 @@
+"""The scheduler as the server sees it: hand in work that is already in the log, get told when
+results are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tinkex.engine.interface import Engine, ModelInfo
+from tinkex.scheduler.bodies import BodyCache
+from tinkex.scheduler.checkpointing import Checkpointer
+from tinkex.scheduler.driver import Driver
+from tinkex.scheduler.executor import Executor
+from tinkex.scheduler.folders import Folders
+from tinkex.scheduler.order import ModelQueue
+from tinkex.scheduler.outcomes import Publish
+from tinkex.scheduler.plan import BatchLimits, Planner
+from tinkex.scheduler.residency import Residency, SnapshotPolicy
+from tinkex.scheduler.sampler_host import SamplerHost
+from tinkex.scheduler.sampling import SampleBoard, Waiting
+from tinkex.scheduler.supervisor import Supervisor
+from tinkex.store import Database, checkpoints, models, operations, samplers, samples
+from tinkex.store.operations import Operation
+from tinkex.store.results import error_result
+from tinkex.store.samples import Sample
+from tinkex.types.requests import ForwardBackwardRequest, SampleRequest
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How work is shared out."""
+
+    max_batch_tokens: int = 16_384
+    max_batch_operations: int = 64
+    max_running_samples: int = 256
+    max_samplers: int = 64
+    max_adapters: int = 64
+    hole_grace_s: float = 120.0
+    snapshot_after_s: float = 30.0
+    snapshot_after_operations: int = 500
+    is_deterministic: bool = False  # one operation per batch: numbers do not depend on neighbours
+
+
+class Scheduler:
+    """Runs logged operations and samples on an engine, from threads of its own."""
+
+    def __init__(
+        self,
+        db: Database,
+        data_dir: Path,
+        engine_factory: Callable[[], Engine],
+        config: SchedulerConfig,
+        publish: Publish,
+    ) -> None:
+        self._db = db
+        self._publish = publish
+        self.folders = Folders(data_dir)
+        self._supervisor = Supervisor(engine_factory)
+        self._bodies = BodyCache(db)
+        self._planner = Planner(
+            BatchLimits(
+                max_tokens=config.max_batch_tokens,
+                max_operations=1 if config.is_deterministic else config.max_batch_operations,
+            )
+        )
+        self._board = SampleBoard(max_running=config.max_running_samples)
+        policy = SnapshotPolicy(
+            after_s=config.snapshot_after_s,
+            after_operations=config.snapshot_after_operations,
+            max_adapters=config.max_adapters,
+        )
+        residency = Residency(self._supervisor, db, self._bodies, self.folders, policy)
+        host = SamplerHost(
+            db,
+            self._supervisor,
+            residency,
+            self.folders,
+            self._board,
+            publish,
+            max_samplers=config.max_samplers,
+        )
+        checkpointer = Checkpointer(
+            db, self._supervisor, residency, self.folders, on_snapshot=host.snapshot_taken
+        )
+        executor = Executor(db, self._supervisor, residency, checkpointer, self._bodies, publish)
+        self._driver = Driver(
+            db=db,
+            supervisor=self._supervisor,
+            planner=self._planner,
+            board=self._board,
+            executor=executor,
+            residency=residency,
+            host=host,
+            grace_s=config.hole_grace_s,
+        )
+
+    def start(self) -> None:
+        """Takes up what an earlier run left unfinished, and begins."""
+        self._sweep()
+        positions = self._db.read(operations.positions)
+        now = time.monotonic()
+        for operation in self._db.read(operations.queued):
+            start, refused = positions.get(operation.model_id, (0, set()))
+            self._open(operation.model_id, start, refused)
+            self._planner.add(operation, now)
+        for sample in self._db.read(samples.queued):
+            self._board.add(Waiting(sample=sample))
+        self._driver.start()
+
+    def stop(self) -> None:
+        """Ends after the running batch; what is unfinished stays in the log."""
+        self._driver.stop()
+
+    def is_ready(self) -> bool:
+        """Whether the engine has started."""
+        return self._driver.is_ready.is_set()
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Whether the engine started within the time."""
+        return self._driver.is_ready.wait(timeout_s)
+
+    def models(self) -> list[ModelInfo]:
+        """The base models, once the engine has started."""
+        return self._supervisor.models()
+
+    def enqueue(
+        self, operation: Operation, request: ForwardBackwardRequest | None = None, size: int = 0
+    ) -> None:
+        """Schedules an operation that was just appended to the log."""
+        if request is not None:
+            self._bodies.remember(operation.request_id, request, size)
+        if self._planner.queue(operation.model_id) is None:
+            positions = self._db.read(operations.positions, operation.model_id)
+            self._open(operation.model_id, *positions.get(operation.model_id, (0, set())))
+        with self._driver.wakeup:
+            self._planner.add(operation, time.monotonic())
+            self._driver.wakeup.notify_all()
+
+    def consume(self, model_id: str, seq_id: int) -> None:
+        """Passes over a number whose request was refused."""
+        with self._driver.wakeup:
+            queue = self._planner.queue(model_id)
+            if queue is not None:
+                queue.consume(seq_id, time.monotonic())
+                self._driver.wakeup.notify_all()
+
+    def enqueue_sample(self, sample: Sample, request: SampleRequest) -> None:
+        """Schedules a sampling request that was just kept."""
+        self._board.add(Waiting(sample=sample, request=request))
+        with self._driver.wakeup:
+            self._driver.wakeup.notify_all()
+
+    def cancel_sample(self, owner: str, request_id: str) -> bool:
+        """Whether the owner's request was still unfinished; it ends as cancelled."""
+        waiting = self._board.cancel(request_id, owner)
+        if waiting is None:
+            return False
+        engine = self._supervisor.current
+        if engine is not None:
+            engine.cancel_sample(request_id)
+        result = error_result(
+            "The request was cancelled by its client.", category="user", code="cancelled"
+        )
+        self._db.write(samples.finish, [(waiting.sample, result)])
+        self._publish({request_id: result})
+        return True
+
+    def pending_operations(self, owner: str) -> int:
+        """How many of the owner's operations wait."""
+        with self._driver.wakeup:
+            return self._planner.pending(owner)
+
+    def pending_samples(self, owner: str | None = None) -> int:
+        """How many sampling requests are unfinished, of one owner or of all."""
+        return self._board.total() if owner is None else self._board.pending(owner)
+
+    def free_session(self, session_id: str) -> None:
+        """Frees the ephemeral samplers of a session that has ended, from memory and disk."""
+        freed = self._db.write(samplers.free_session, session_id)
+        self._driver.free_samplers([sampler.sampling_session_id for sampler in freed])
+        for sampler in freed:
+            if sampler.folder is not None:
+                self.folders.remove(self.folders.sampler(sampler.folder))
+
+    def _open(self, model_id: str, start: int, refused: set[int]) -> None:
+        model = self._db.read(models.get_any, model_id)
+        assert model is not None, "an operation's model is in the store"
+        queue = ModelQueue(
+            model_id, model.owner, model.engine_model, next_seq=start, refused=refused
+        )
+        with self._driver.wakeup:
+            self._planner.open(queue)
+
+    def _sweep(self) -> None:
+        """Removes folders that a crash left without a row."""
+        self.folders.remove_unknown("checkpoints", self._db.read(checkpoints.all_ids))
+        self.folders.remove_unknown("snapshots", self._db.read(models.snapshot_folders))
+        self.folders.remove_unknown("samplers", self._db.read(samplers.live_folders))
