@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data
 from tests.support.fixtures import make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import sampled_tokens
-from tinkex import Config, Runtime, ServiceClient, await_many, telemetry, types
-from tinkex.client.futures import stream
+
+from tinkex import Config, Runtime, ServiceClient, await_many, stream, telemetry, types
 from tinkex.errors import InternalServerError, RateLimitError
 
 MODEL = "tiny/model"
@@ -212,14 +211,14 @@ def test_training_is_retried_and_sampling_is_not(
     assert len([s for s in clock.sleeps if s >= 0.5]) == 5, "every retry waits"
 
 
-def test_another_tenants_things_do_not_exist(tenants: tuple[Tenant, Tenant]) -> None:
+def test_another_tenants_things_do_not_exist(
+    tenants: tuple[Tenant, Tenant], runtime: Runtime
+) -> None:
     """R38, R62: one server, two keys: B cannot see A's checkpoints."""
     a, _ = tenants
     training = a.service.create_lora_training_client(base_model=MODEL, rank=8)
     path = training.save_weights_for_sampler("mine").result(20).path
-    stranger = ServiceClient(
-        config=make_config(a.server, api_key="tml-x"), runtime=a.service.runtime
-    )
+    stranger = _tenant(a.server, "tml-x", runtime).service
 
     assert a.service.create_rest_client().list_training_runs().result(20).training_runs
     assert not stranger.create_rest_client().list_training_runs().result(20).training_runs

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
 from tests.support.clock import FakeClock
 from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob, sampled_tokens, top_tokens
-from tinkex import RetryPolicy, Runtime, ServiceClient, await_many, telemetry, types
-from tinkex.client.futures import stream
+
+from tinkex import RetryPolicy, Runtime, ServiceClient, await_many, stream, telemetry, types
 from tinkex.errors import (
     BadRequestError,
     InternalServerError,
@@ -132,11 +131,13 @@ def test_a_bounded_stream_keeps_its_bound(server: LoopbackServer, connect: Conne
     assert most <= 8
 
 
-def test_the_registry_survives_concurrency(server: LoopbackServer, connect: Connect) -> None:
+def test_the_registry_survives_concurrency(
+    server: LoopbackServer, connect: Connect, runtime: Runtime
+) -> None:
     """R9, R55: one entry per client before, during and after 50 samples of five clients."""
     service = connect()
     clients = [service.create_sampling_client(base_model=MODEL) for _ in range(5)]
-    registry = service.runtime.registry
+    registry = runtime.registry
     before = {client.client_id: registry.lookup(("config", client.client_id)) for client in clients}
 
     handles = [clients[number % 5].sample(_prompt(number), 1, PARAMS) for number in range(MANY)]
@@ -239,7 +240,9 @@ def test_a_429_surfaces_and_closes_the_gate(server: LoopbackServer, still_clock:
         assert limiter.backoff_until is None
 
 
-def test_a_429_without_a_figure_holds_nobody_back(server: LoopbackServer, connect: Connect) -> None:
+def test_a_429_without_a_figure_holds_nobody_back(
+    server: LoopbackServer, connect: Connect, runtime: Runtime
+) -> None:
     """R10: the limiter gates only after a 429 that says how long."""
     server.on("asample").reply(429)
     service = connect()
@@ -247,7 +250,7 @@ def test_a_429_without_a_figure_holds_nobody_back(server: LoopbackServer, connec
 
     assert isinstance(sampling.sample(PROMPT, 1, PARAMS).outcome(20).error, RateLimitError)
 
-    limiter = service.runtime.registry.lookup(("limiter", service.config.tenant_key))
+    limiter = runtime.registry.lookup(("limiter", service.config.tenant_key))
     assert limiter.backoff_until is None
     assert sampling.sample(PROMPT, 1, PARAMS).outcome(20).ok
     assert server.count("asample") == 2

@@ -10,11 +10,11 @@ import logging
 import time
 
 import pytest
-
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data, make_datum
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob
+
 from tinkex import Future, Runtime, ServiceClient, types
 from tinkex.errors import RequestFailedError, ValidationError
 
@@ -115,8 +115,7 @@ def test_handles_can_be_awaited_after_all_were_made(
     losses = [outcome.value.metrics["loss:sum"] for outcome in outcomes[::2]]
     assert losses == [loss_of([3, 4], step) for step in range(5)]
     assert server.applied() == [
-        (seq_id, "optim_step" if seq_id % 2 == 0 else "forward_backward")
-        for seq_id in range(1, 11)
+        (seq_id, "optim_step" if seq_id % 2 == 0 else "forward_backward") for seq_id in range(1, 11)
     ]
 
 

@@ -68,7 +68,9 @@ class Rule:
         json_body: Any = None,
     ) -> Self:
         """Answer this."""
-        return self._act(Fault(answer=_response(status, headers, body, json_body), is_applied=False))
+        return self._act(
+            Fault(answer=_response(status, headers, body, json_body), is_applied=False)
+        )
 
     def html_502(self) -> Self:
         """Answer what a proxy says whose upstream is away."""

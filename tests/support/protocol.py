@@ -28,6 +28,7 @@ from tests.support.state import (
     Session,
     World,
 )
+
 from tinkex.wire import protobuf
 
 HOLD_S = 20.0

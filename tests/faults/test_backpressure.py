@@ -1,0 +1,200 @@
+"""429, 408 and the server's own word on when to come back: obeyed, counted, never a storm."""
+
+from __future__ import annotations
+
+import datetime
+from email.utils import format_datetime
+
+import pytest
+from tests.support.clock import FakeClock
+from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data
+from tests.support.fixtures import Connect
+from tests.support.loopback import LoopbackServer
+
+from tinkex import Runtime, types
+from tinkex.errors import RateLimitError, UnprocessableEntityError
+
+MODEL = "tiny/model"
+
+
+def _http_date(clock: FakeClock, after_s: float) -> str:
+    moment = datetime.datetime.fromtimestamp(clock.time() + after_s, datetime.UTC)
+    return format_datetime(moment, usegmt=True)
+
+
+def _headers(form: str, clock: FakeClock) -> dict[str, str]:
+    return {
+        "milliseconds": {"retry-after-ms": "7000"},
+        "seconds": {"retry-after": "7"},
+        "fraction": {"retry-after": "7.0"},
+        "HTTP date": {"retry-after": _http_date(clock, 7)},
+        "milliseconds first": {"retry-after-ms": "7000", "retry-after": "30"},
+    }[form]
+
+
+FORMS = ("milliseconds", "seconds", "fraction", "HTTP date", "milliseconds first")
+forms = pytest.mark.parametrize("form", FORMS)
+
+
+@forms
+def test_a_training_request_comes_back_when_it_was_told_to(
+    server: LoopbackServer, connect: Connect, clock: FakeClock, form: str
+) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    server.on("optim_step").reply(429, headers=_headers(form, clock))
+    clock.sleeps.clear()
+
+    assert training.optim_step(types.AdamParams()).outcome(20).ok
+
+    assert [round(slept) for slept in clock.sleeps if slept >= 0.5] == [7]
+    assert server.count("optim_step") == 2
+    assert server.applied() == [(1, "optim_step")]
+
+
+@forms
+def test_a_poll_comes_back_when_it_was_told_to(
+    server: LoopbackServer, connect: Connect, clock: FakeClock, form: str
+) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    polls = server.count("retrieve_future")
+    server.on("retrieve_future").reply(429, headers=_headers(form, clock))
+    clock.sleeps.clear()
+
+    assert training.optim_step(types.AdamParams()).outcome(20).ok
+
+    assert [round(slept) for slept in clock.sleeps if slept >= 0.5] == [7]
+    assert server.count("retrieve_future") - polls == 2
+
+
+@forms
+def test_a_sample_is_refused_with_the_servers_figure(
+    server: LoopbackServer, connect: Connect, runtime: Runtime, clock: FakeClock, form: str
+) -> None:
+    service = connect()
+    sampling = service.create_sampling_client(base_model=MODEL)
+    server.on("asample").reply(429, headers=_headers(form, clock))
+    now = clock.monotonic()
+
+    error = sampling.sample(PROMPT, 1, PARAMS).outcome(20).error
+
+    limiter = runtime.registry.lookup(("limiter", service.config.tenant_key))
+    assert isinstance(error, RateLimitError)
+    assert error.retry_after_s == pytest.approx(7, abs=1)
+    assert limiter.backoff_until - now == pytest.approx(7, abs=1)
+    assert server.count("asample") == 1
+
+
+@pytest.mark.parametrize(
+    "header", [{"retry-after": "86400"}, {"retry-after": "-3"}, {"retry-after": "soon"}, {}]
+)
+def test_a_figure_that_cannot_be_meant_gives_way_to_our_own(
+    server: LoopbackServer, connect: Connect, clock: FakeClock, header: dict[str, str]
+) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    server.on("optim_step").reply(429, headers=header).times(3)
+    clock.sleeps.clear()
+
+    assert training.optim_step(types.AdamParams()).outcome(20).ok
+
+    assert [slept for slept in clock.sleeps if slept >= 0.5] == [0.5, 1.0, 2.0]
+    assert server.count("optim_step") == 4
+
+
+def test_the_gate_only_ever_moves_forward(
+    server: LoopbackServer, connect: Connect, runtime: Runtime, clock: FakeClock
+) -> None:
+    """Two 429 of concurrent samples: the longer wait stands, in whichever order they come."""
+    service = connect()
+    sampling = service.create_sampling_client(base_model=MODEL)
+    now = clock.monotonic()
+    long = server.on("asample").reply(429, headers={"retry-after": "30"})
+    short = server.on("asample").reply(429, headers={"retry-after": "2"})
+    both = server.on("asample")
+    assert (long.hits, short.hits, both.hits) == (0, 0, 0)
+
+    handles = [sampling.sample(PROMPT, 1, PARAMS) for _ in range(2)]
+    outcomes = [handle.outcome(20) for handle in handles]
+
+    limiter = runtime.registry.lookup(("limiter", service.config.tenant_key))
+    assert [type(outcome.error) for outcome in outcomes].count(RateLimitError) >= 1
+    assert limiter.backoff_until is None or limiter.backoff_until == now + 30
+
+
+def test_a_server_may_forbid_a_retry(server: LoopbackServer, connect: Connect) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    server.on("optim_step").reply(503, headers={"x-should-retry": "false"})
+
+    outcome = training.optim_step(types.AdamParams()).outcome(20)
+
+    assert outcome.error is not None
+    assert outcome.error.type == "api_status"
+    assert server.count("optim_step") == 1
+
+
+def test_a_server_may_ask_for_a_retry(server: LoopbackServer, connect: Connect) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    server.on("optim_step").reply(
+        400, headers={"x-should-retry": "true"}, json_body={"detail": "later"}
+    )
+    # The refused number comes again, so the model must still expect it.
+    server.model().refused.discard(1)
+
+    training.optim_step(types.AdamParams())
+    server.wait_for("optim_step", 2)
+
+    assert [request.decoded["seq_id"] for request in server.calls("optim_step")] == [1, 1]
+
+
+def test_a_422_is_final(server: LoopbackServer, connect: Connect) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    server.on("optim_step").reply(422, json_body={"detail": "learning rate"})
+
+    outcome = training.optim_step(types.AdamParams()).outcome(20)
+
+    assert isinstance(outcome.error, UnprocessableEntityError)
+    assert server.count("optim_step") == 1
+
+
+@pytest.mark.parametrize("kind", ["408", "try_again"])
+def test_a_storm_of_not_yet_is_met_with_patience(
+    server: LoopbackServer, connect: Connect, clock: FakeClock, kind: str
+) -> None:
+    """200 answers at once: the polls grow a second apart, so none of them is a storm."""
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    polls, began = server.count("retrieve_future"), clock.monotonic()
+    rule = server.on("retrieve_future")
+    (rule.not_ready() if kind == "408" else rule.try_again()).times(200)
+
+    output = training.forward_backward(make_data([3]), CROSS_ENTROPY).result(30)
+
+    assert output.metrics["loss:sum"] == loss_of([3])
+    assert server.count("retrieve_future") - polls == 201
+    assert server.count("forward_backward") == 1
+    assert (clock.monotonic() - began) / 201 > 0.9, "about one poll a second"
+
+
+def test_a_storm_of_5xx_on_polls_is_met_with_patience(
+    server: LoopbackServer, connect: Connect, clock: FakeClock
+) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    polls, began = server.count("retrieve_future"), clock.monotonic()
+    server.on("retrieve_future").html_502().times(30)
+
+    assert training.optim_step(types.AdamParams()).outcome(30).ok
+
+    assert server.count("retrieve_future") - polls == 31
+    assert clock.monotonic() - began > 200, "ten seconds apart once they have grown"
+    assert server.applied() == [(1, "optim_step")]
+
+
+def test_a_billing_stop_is_waited_out(
+    server: LoopbackServer, connect: Connect, clock: FakeClock
+) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    polls, began = server.count("retrieve_future"), clock.monotonic()
+    server.on("retrieve_future").reply(402, json_body={"detail": "pay"}).times(4)
+
+    assert training.optim_step(types.AdamParams()).outcome(20).ok
+
+    assert server.count("retrieve_future") - polls == 5
+    assert clock.monotonic() - began >= 20
