@@ -170,7 +170,6 @@ def _fill(layout: LoraLayout, tensors: dict[str, Tensor], prefix: str, is_comple
 
 
 def _peft_config(layout: LoraLayout, base_path: str) -> dict[str, Any]:
-    targets = sorted({t.name.rsplit(".", 1)[-1] for g in layout.groups for t in g.targets})
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -178,7 +177,7 @@ def _peft_config(layout: LoraLayout, base_path: str) -> dict[str, Any]:
         "r": layout.rank,
         "lora_alpha": LORA_ALPHA,
         "lora_dropout": 0.0,
-        "target_modules": targets,
+        "target_modules": _peft_targets(layout),
         "bias": "none",
         "fan_in_fan_out": False,
         "use_rslora": False,
@@ -186,6 +185,16 @@ def _peft_config(layout: LoraLayout, base_path: str) -> dict[str, Any]:
         "init_lora_weights": True,
         "inference_mode": True,
     }
+
+
+def _peft_targets(layout: LoraLayout) -> list[str]:
+    """Short names (q_proj), or whole paths where a short one would also match something else."""
+    trained = [t.name for g in layout.groups for t in g.targets]
+    others = [t.name for g in layout.all_groups if g not in layout.groups for t in g.targets]
+    short = {name.rsplit(".", 1)[-1] for name in trained}
+    if short & {name.rsplit(".", 1)[-1] for name in others}:
+        return sorted(trained)
+    return sorted(short)
 
 
 def _peft_scale(config: dict[str, Any]) -> float:

@@ -70,7 +70,8 @@ class LoraLayout:
         self.spec = spec
         self.rank = spec.rank
         self.scale = LORA_ALPHA / spec.rank
-        self.groups = tuple(group for group in groups if wanted[group.kind])
+        self.all_groups = tuple(groups)
+        self.groups = tuple(group for group in self.all_groups if wanted[group.kind])
         self.numel = sum(
             self.rank * (t.in_features + t.out_features) for g in self.groups for t in g.targets
         )
@@ -156,6 +157,10 @@ class LoraBatch:
                 segments.append(Segment(start, end, pair))
             start = end
         return segments
+
+    def pairs_at(self, row: int) -> dict[str, LoraPair] | None:
+        """The adapter of this row, or None for the base."""
+        return next((pairs for stop, pairs in self._runs if row < stop), None)
 
     def rows(self, start: int, end: int) -> LoraBatch:
         """The batch made of these rows alone."""
