@@ -351,8 +351,12 @@ def _through_transformers(folder: Path, name: str) -> Tokenizer:
 
 
 def _complete(backend: Backend, settings: Mapping[str, Any], specials: Mapping[str, str]) -> None:
-    """Adds what `tokenizer_config.json` says beyond `tokenizer.json`, as Transformers does."""
-    from tokenizers import AddedToken, processors
+    """Adds the tokens that only `tokenizer_config.json` names, as Transformers does.
+
+    Its `add_bos_token` and `add_eos_token` are not followed, there as here: the post-processor of
+    `tokenizer.json` says which tokens are put around a text.
+    """
+    from tokenizers import AddedToken
 
     known = backend.get_vocab(with_added_tokens=True)
     decoder = settings.get("added_tokens_decoder") or {}
@@ -366,15 +370,6 @@ def _complete(backend: Backend, settings: Mapping[str, Any], specials: Mapping[s
     ]
     if tokens:
         backend.add_tokens(tokens)
-    if "add_bos_token" not in settings and "add_eos_token" not in settings:
-        return
-    bos = specials.get("bos_token") if settings.get("add_bos_token") else None
-    eos = specials.get("eos_token") if settings.get("add_eos_token") else None
-    around = [token for token in (bos, eos) if token]
-    backend.post_processor = processors.TemplateProcessing(
-        single=[*([bos] if bos else []), "$A", *([eos] if eos else [])],
-        special_tokens=[(token, backend.token_to_id(token)) for token in around],
-    )
 
 
 def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
