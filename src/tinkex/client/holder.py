@@ -34,7 +34,7 @@ class Holder:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._opened: dict[str, Future[Any]] = {}
-        self._is_closed = False
+        self._closing: Future[None] | None = None
 
     async def connection(self) -> Connection:
         """The handshaken connection."""
@@ -60,7 +60,7 @@ class Holder:
 
     def check_open(self) -> None:
         """Refuses work after `close`."""
-        if self._is_closed:
+        if self._closing is not None:
             raise ClientClosedError("This client has been closed.")
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -75,11 +75,14 @@ class Holder:
     def close(self, status: FinishStatus, detail: str | None) -> Future[None]:
         """Finishes the session, if there is one, and stops all timers; safe to repeat."""
         with self._lock:
-            was_closed, self._is_closed = self._is_closed, True
-            opened = dict(self._opened)
-        if was_closed or not opened or self._pid != os.getpid():
+            if self._closing is None:
+                self._closing = self._begin_closing(status, detail)
+            return self._closing
+
+    def _begin_closing(self, status: FinishStatus, detail: str | None) -> Future[None]:
+        if not self._opened or self._pid != os.getpid() or not self.runtime.is_running:
             return Future.resolved(None)
-        return self.runtime.submit(_close(opened, status, detail))
+        return self.runtime.submit_last(_close(dict(self._opened), status, detail))
 
 
 async def _close(opened: dict[str, Future[Any]], status: FinishStatus, detail: str | None) -> None:

@@ -164,7 +164,14 @@ class Poller:
             )
         self._warn(queue)
         if self._observer is not None:
-            self._observer(queue)
+            self._tell_observer(self._observer, queue)
+
+    def _tell_observer(self, observer: QueueObserver, queue: polling.Queue) -> None:
+        """An observer's own trouble is logged, and never felt by the request."""
+        try:
+            observer(queue)
+        except Exception:
+            log.exception("a queue observer raised; the request goes on")
 
     def _warn(self, queue: polling.Queue) -> None:
         now = self._clock.monotonic()

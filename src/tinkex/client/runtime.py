@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Coroutine
 from pathlib import Path
@@ -59,6 +60,7 @@ class Runtime:
         self._thread: threading.Thread | None = None
         self._pools: Pools | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._last_words: list[Future[Any]] = []
         self._was_stopped = False
 
     def _forget_parent(self) -> None:
@@ -108,10 +110,13 @@ class Runtime:
         if thread is threading.current_thread():
             raise ClientClosedError("A runtime cannot be stopped from its own thread.")
         if thread.is_alive():
+            deadline = time.monotonic() + timeout
+            unsaid = [last.future() for last in self._last_words if not last.done()]
+            concurrent.futures.wait(unsaid, timeout / 2)
             closing = asyncio.run_coroutine_threadsafe(self._wind_down(pools), loop)
-            concurrent.futures.wait([closing], timeout)
+            concurrent.futures.wait([closing], max(0.1, deadline - time.monotonic()))
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout)
+            thread.join(max(0.1, deadline - time.monotonic()))
         self.registry = Registry()
 
     async def _wind_down(self, pools: Pools | None) -> None:
@@ -168,6 +173,12 @@ class Runtime:
             loop_thread_id=thread.ident,
             on_cancel=lambda: _call_soon(loop, job.cancel),
         )
+
+    def submit_last(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Like `submit`, for work that `stop` should let come to its end, within its patience."""
+        last = self.submit(work)
+        self._last_words = [*(other for other in self._last_words if not other.done()), last]
+        return last
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Starts a background task; only for code already on the loop."""

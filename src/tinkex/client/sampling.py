@@ -443,7 +443,7 @@ def _join(
 
 def _is_worth_a_retry(error: TinkexError) -> bool:
     if isinstance(error, APIStatusError):
-        return is_retryable_status(error.status)
+        return is_retryable_status(error.status) or (error.status == 400 and not error.body)
     return isinstance(error, APIConnectionError | PromiseLostError)
 
 
