@@ -107,11 +107,16 @@ class Connection:
                 log.debug("dynamic config was not refreshed: %s", error.message)
 
     async def _exchange_token(self) -> None:
-        # The exchange itself is authorised by the key, also when an older token is still in use.
-        self.transport.credential = None
-        answer = await self.post(
-            "/auth/token", AuthTokenRequest(), AuthTokenResponse, pool="session"
+        # The exchange is authorised by the key; meanwhile other requests go on with the old token.
+        call = Call(
+            method="POST",
+            path="/auth/token",
+            pool="session",
+            body=(wire_json.encode(AuthTokenRequest()),),
+            headers={"X-API-Key": self.config.require_api_key()},
         )
+        answered = await self.transport.request(call)
+        answer = wire_json.decode(answered.body, AuthTokenResponse)
         self.transport.credential = answer.jwt
 
     async def _keep_token_fresh(self) -> None:
@@ -120,11 +125,9 @@ class Connection:
             expires = token_claims(self.transport.credential or "").get("exp")
             left = (float(expires) - clock.time()) if isinstance(expires, int | float) else 3600.0
             await clock.sleep(max(left - TOKEN_MARGIN_S, TOKEN_RETRY_S))
-            old = self.transport.credential
             try:
                 await self._exchange_token()
             except APIError as error:
-                self.transport.credential = old
                 log.warning("the access token was not refreshed: %s", error.message)
 
     async def post(

@@ -110,7 +110,8 @@ class FuturesPoll:
             size = 0
             if isinstance(completion, FutureFinished):
                 size = completion.response_payload_uncompressed_size or 0
-            turn = self._waiting.get(completion.request_id)
+            # Taken out here, not by the waiter: it wakes only after the next poll has begun.
+            turn = self._waiting.pop(completion.request_id, None)
             if turn is not None and not turn.done():
                 turn.set_result(size)
             elif turn is None and len(self._early) < MAX_EARLY:

@@ -21,7 +21,7 @@ from tinkex.client.poller import Promise, QueueObserver
 from tinkex.client.polling import Queue
 from tinkex.client.session import Session
 from tinkex.client.transport import PROTOBUF
-from tinkex.errors import APIResponseValidationError
+from tinkex.errors import APIResponseValidationError, ValidationError
 from tinkex.types.datum import Datum
 from tinkex.types.training import ForwardBackwardOutput, LossFnType, ModelID
 from tinkex.wire import json as wire_json
@@ -51,6 +51,7 @@ class ModelWork:
         forward_only: bool,
     ) -> Future[ForwardBackwardOutput]:
         """Sends a batch in as many requests as the server's limits ask for."""
+        _check_config(loss_fn_config or {})
         flags = self._connection.flags
         chunks = chunking.split(
             data,
@@ -182,6 +183,18 @@ class ModelWork:
             "model_id": self._model_id,
             "seq_id": seq_id,
         }
+
+
+def _check_config(config: LossConfig) -> None:
+    for name, value in config.items():
+        if isinstance(value, str):
+            continue
+        try:
+            float(value)
+        except (TypeError, ValueError) as error:
+            raise ValidationError(
+                f"loss_fn_config[{name!r}] must be a number or a text, not {type(value).__name__}."
+            ) from error
 
 
 async def _all_or_none(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
