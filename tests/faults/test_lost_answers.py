@@ -7,6 +7,7 @@ pass, and reads from the server what was applied and in which order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.support.clock import FakeClock
@@ -21,6 +22,7 @@ from tinkex.errors import (
     APIResponseValidationError,
     InternalServerError,
     UnprocessableEntityError,
+    ValidationError,
 )
 
 MODEL = "tiny/model"
@@ -120,9 +122,8 @@ def test_a_sample_with_retries_is_sampled_once(
 
     (sampler,) = server.service.world.samplers.values()
     assert sampler.seq_ids == [0]
-    assert [
-        request.decoded["seq_id"] for request in server.calls("asample") if request.decoded
-    ] == [0] * len([r for r in server.calls("asample") if r.decoded])
+    numbers = {request.decoded["seq_id"] for request in server.calls("asample") if request.decoded}
+    assert numbers == {0}
     assert server.count("asample") == 3
 
 
@@ -246,8 +247,9 @@ def test_one_refused_chunk_fails_the_batch_and_the_model_goes_on(
 def test_what_cannot_be_encoded_takes_no_number(server: LoopbackServer, connect: Connect) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
 
-    with pytest.raises((TypeError, ValueError)):
-        training.forward_backward(make_data([3]), "ppo", {"clip_low_threshold": object()})  # type: ignore[dict-item]
+    unusable: dict[str, Any] = {"clip_low_threshold": object()}
+    with pytest.raises(ValidationError, match="clip_low_threshold"):
+        training.forward_backward(make_data([3]), "ppo", unusable)
 
     assert training.optim_step(types.AdamParams()).outcome(20).ok
     assert server.applied() == [(1, "optim_step")]

@@ -174,8 +174,8 @@ def test_closing_twice_finishes_once_and_ends_the_heartbeat(
 ) -> None:
     clock.wait_for_sleepers(2)
 
-    service.close()
-    service.close()
+    service.close().result(20)
+    service.close().result(20)
 
     assert server.count("finish_session") == 1
     assert eventually(lambda: not clock.sleeping), "no timer is left"
@@ -188,9 +188,10 @@ def test_closing_survives_a_server_that_is_gone(
 ) -> None:
     server.stop()
 
-    service.close()
-
+    ending = service.close()
     runtime.stop()
+
+    assert ending.outcome(5).error is not None
     assert not runtime.is_running
 
 

@@ -11,11 +11,12 @@ one written first acts. `hits` counts how often a rule has acted.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from tests.support.http_server import Fault, Request, Response
+from tests.support.http_server import Fault, Response
 
 BAD_GATEWAY = b"<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
 
@@ -151,6 +152,11 @@ class Rule:
         """Keep the answers back until `release()`."""
         return self._act(Fault(gate=Door()))
 
+    def held(self) -> Self:
+        """Keep this rule's own answer back until `release()`."""
+        assert self.fault is not None
+        return self._act(dataclasses.replace(self.fault, gate=Door()))
+
     def release(self) -> None:
         """Let held answers go, these and all later ones."""
         assert self.fault is not None
@@ -260,6 +266,3 @@ def _response(
 
 def _queue(state: str, reason: str | None) -> dict[str, str]:
     return {"queue_state": state} | ({"queue_state_reason": reason} if reason else {})
-
-
-__all__ = ["BAD_GATEWAY", "Door", "Request", "Reversal", "Rule", "Script"]

@@ -24,6 +24,13 @@ FINAL_REFUSALS = frozenset({401, 403, 404, 422})
 """Statuses after which a training request's number is never sent again."""
 
 
+def _is_final(answer: Response) -> bool:
+    """Whether a client will not send this request again."""
+    if answer.headers.get("x-should-retry") == "true":
+        return False
+    return answer.status in FINAL_REFUSALS or (answer.status == 400 and bool(answer.body))
+
+
 class LoopbackServer:
     """A service, a script of faults, and a record of everything that was asked."""
 
@@ -134,10 +141,8 @@ class LoopbackServer:
         """The fault that strikes the whole request."""
         request.decoded = decode(request)
         fault = self._script.at_request(request.route, request.decoded)
-        if fault.answer is not None and not fault.is_applied:
-            refused_for_good = fault.answer.status in FINAL_REFUSALS
-            if refused_for_good or (fault.answer.status == 400 and fault.answer.body):
-                self.service.refuse(request.decoded)
+        if fault.answer is not None and not fault.is_applied and _is_final(fault.answer):
+            self.service.refuse(request.decoded)
         return fault
 
     async def respond(self, request: Request) -> Response:
