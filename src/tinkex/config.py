@@ -10,18 +10,18 @@ Knows nothing of HTTP, clients or the command line. No other module reads `os.en
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Generic, NoReturn, Self, TypeVar, cast, overload
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, cast, overload
 
 from tinkex.errors import ConfigError
-from tinkex.telemetry.redact import Secret, redact
+from tinkex.telemetry.redaction import Secret, redact
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 T = TypeVar("T")
 
@@ -170,6 +170,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 def _text_map(value: Any) -> dict[str, str]:
     if isinstance(value, str):
+        import json
+
         try:
             value = json.loads(value)
         except ValueError:
@@ -509,6 +511,8 @@ def _client_table(path: Path) -> dict[str, Any]:
 
 def _stored_key(path: Path) -> str | None:
     """The default key of the official SDK's store, if there is such a store and we can read it."""
+    import json
+
     try:
         store = json.loads(path.read_text(encoding="utf-8"))
         key = store["keys"][store["default"]]["key"]
@@ -530,6 +534,8 @@ def _home(environ: Mapping[str, str], *, is_real: bool) -> Path | None:
 
 def _split_url(text: str) -> tuple[SplitResult, str | None]:
     """The parts of a URL, and what is wrong with it, if anything."""
+    from urllib.parse import SplitResult, urlsplit
+
     try:
         parts = urlsplit(text)
         parts.port  # noqa: B018  reading it is what checks it
@@ -554,6 +560,8 @@ def _url_to_show(text: str) -> str:
 
 
 def _unknown(name: str, kind: str) -> ConfigError:
+    from difflib import get_close_matches
+
     close = get_close_matches(name, _SETTINGS, n=1)
     hint = f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(_SETTINGS)}."
     return ConfigError(f"{name!r} is not a {kind}.", hint=hint)

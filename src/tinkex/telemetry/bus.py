@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from tinkex.errors import ValidationError
-from tinkex.telemetry.redact import redact, redact_text
+from tinkex.telemetry.redaction import redact, redact_text
 
 Handler: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any], Any], object]
 """`fn(event, measurements, metadata, config)`; what it returns is ignored."""

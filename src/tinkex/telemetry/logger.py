@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tinkex.errors import ValidationError
 from tinkex.telemetry.bus import Bus, default_bus
-from tinkex.telemetry.redact import redact_text
+from tinkex.telemetry.redaction import redact_text
 
 DEFAULT_HANDLER_ID: Final = "tinkex.logger"
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")

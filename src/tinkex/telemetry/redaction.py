@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any, Final
 
 _KEY_IN_TEXT: Final = re.compile(
@@ -89,6 +88,8 @@ class Secret:
     @property
     def sha256(self) -> str:
         """The hexadecimal SHA-256 of the text, which may serve as a key in a table."""
+        from hashlib import sha256
+
         return sha256(self._text.encode()).hexdigest()
 
     def __repr__(self) -> str:

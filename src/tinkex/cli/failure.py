@@ -1,0 +1,123 @@
+"""What went wrong, as an exit code and as words (or JSON) on stderr.
+
+| exit code | meaning |
+|---|---|
+| 1 | an error without a number of its own, mostly in the input |
+| 2 | the command line itself is wrong |
+| 3 | the API key is missing, unknown or may not do this |
+| 4 | no such thing |
+| 5 | rate limit, or the server is busy |
+| 6 | the server failed |
+| 7 | no answer from the server |
+| 130 | interrupted with Ctrl-C |
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from typing import Any
+
+import click
+
+from tinkex import errors
+from tinkex.telemetry.redaction import redact_text
+
+_BY_CLASS: tuple[tuple[type[BaseException], int], ...] = (
+    (click.UsageError, 2),
+    (errors.AuthenticationError, 3),
+    (errors.PermissionDeniedError, 3),
+    (errors.NotFoundError, 4),
+    (errors.GoneError, 4),
+    (errors.RateLimitError, 5),
+    (errors.InternalServerError, 6),
+    (errors.APIResponseValidationError, 6),
+    (errors.PromiseLostError, 6),
+    (errors.ServerError, 6),
+    (errors.APIConnectionError, 7),
+    (errors.FutureTimeoutError, 7),
+    (errors.FutureCancelledError, 130),
+    (click.Abort, 130),
+    (KeyboardInterrupt, 130),
+)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code that tells this error to a script."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, errors.TinkexError) and error.code == "missing-api-key":
+        return 3
+    if isinstance(error, errors.RequestFailedError):
+        return 6 if error.category == "server" else 1
+    return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), 1)
+
+
+def report(error: BaseException, *, is_json: bool, is_debug: bool) -> None:
+    """Tell the user, on stderr; with a traceback only if it was asked for."""
+    if isinstance(error, SystemExit):
+        return
+    if is_debug:
+        click.echo(redact_text("".join(traceback.format_exception(error))), err=True)
+    if is_json:
+        document = json.dumps({"error": as_json(error)}, ensure_ascii=False)
+        click.echo(redact_text(document), err=True)
+    else:
+        click.echo(redact_text(as_text(error)), err=True)
+
+
+def as_json(error: BaseException) -> dict[str, Any]:
+    """The error as scripts read it; every field is always there."""
+    message, hint = _words(error)
+    code = _name_of(error)
+    request_id = getattr(error, "request_id", None)
+    return {"code": code, "message": message, "hint": hint or None, "request_id": request_id}
+
+
+def as_text(error: BaseException) -> str:
+    """The error as people read it: what happened, what to do, and its code."""
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return "Interrupted."
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error.format_message()  # the help itself
+    message, hint = _words(error)
+    lines = [f"{_whose_turn(error)}: {message}", *([f"  {hint}"] if hint else [])]
+    if isinstance(error, errors.TinkexError):
+        request = f" · request: {error.request_id}" if error.request_id else ""
+        lines.append(f"  [code: {error.code}{request}]")
+    return "\n".join(lines)
+
+
+def _words(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, errors.TinkexError):
+        return error.message, error.hint
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return "A command is missing.", f"Try '{error.ctx.command_path} --help'."
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx else "tinkex"
+        return error.format_message(), f"Try '{path} --help'."
+    if isinstance(error, click.ClickException):
+        return error.format_message(), ""
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return "Interrupted.", ""
+    if isinstance(error, OSError):
+        return str(error), ""
+    return (
+        f"Tinkex stumbled over itself: {type(error).__name__}: {error}",
+        "This is a bug; TINKEX_DEBUG=1 shows the traceback to report.",
+    )
+
+
+def _whose_turn(error: BaseException) -> str:
+    blame = getattr(error, "blame", "")
+    return {"server": "Server error", "network": "Network error"}.get(blame, "Error")
+
+
+def _name_of(error: BaseException) -> str:
+    if isinstance(error, errors.TinkexError):
+        return error.code
+    if isinstance(error, click.UsageError):
+        return "usage"
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        return "interrupted"
+    return "error" if isinstance(error, click.ClickException | OSError) else "internal"
