@@ -73,7 +73,7 @@ def load_fallback(folder: Path, device: torch.device, dtype: torch.dtype) -> Fal
             value=folder.name,
         ) from error
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             trust_remote_code=False,
@@ -141,7 +141,7 @@ def _wrap(body: Any, name: str, prefix: str, current: _Current) -> LoraTarget:
 
 
 def _name_of(model: Any, wanted: nn.Module) -> str:
-    return next(name for name, module in model.named_modules() if module is wanted)
+    return next(str(name) for name, module in model.named_modules() if module is wanted)
 
 
 @torch.no_grad()

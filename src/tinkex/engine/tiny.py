@@ -84,11 +84,14 @@ _CHAT_TEMPLATE = (
 def make_tiny_model(
     folder: Path, shape: TinyShape = "smollm", *, seed: int = 0, **overrides: Any
 ) -> Path:
-    """The folder, now holding a random model of this shape. `overrides` change its config.json.
+    """The folder, now holding a random model of this shape.
+
+    `overrides` change its config.json; None removes a key.
 
     make_tiny_model(Path("tiny"), "qwen3", num_hidden_layers=4)
     """
-    raw = {**_BASE, **_SHAPES[shape], **overrides}
+    merged = {**_BASE, **_SHAPES[shape], **overrides}
+    raw = {key: value for key, value in merged.items() if value is not None}
     config = parse_config(raw)
     assert config is not None, "a tiny model always has the lean decoder's shape"
     tensors = _random_tensors(config, raw["model_type"], np.random.default_rng(seed))

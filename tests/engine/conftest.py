@@ -1,0 +1,42 @@
+"""Tiny models and engines for the engine's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tinkex.engine.options import EngineOptions
+from tinkex.engine.tiny import TinyShape, make_tiny_model
+from tinkex.engine.torch_engine import TorchEngine
+
+SHAPES: tuple[TinyShape, ...] = ("llama", "smollm", "qwen2", "qwen3", "mistral")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinyShape], Path]:
+    """The folder of a tiny model of a shape, made once per session."""
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(shape: TinyShape) -> Path:
+        path = root / shape
+        return path if path.exists() else make_tiny_model(path, shape)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(model_folder: Callable[[TinyShape], Path]) -> Path:
+    return model_folder("smollm")
+
+
+@pytest.fixture
+def engine(tiny: Path) -> TorchEngine:
+    return TorchEngine(EngineOptions(models={"tiny": str(tiny)}, memory_bytes=2**30))
