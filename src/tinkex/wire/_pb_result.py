@@ -54,21 +54,16 @@ def encode_forward_backward_output(output: ForwardBackwardOutput) -> bytes:
     Neighbours with the same fields, dtypes and trailing shapes share a record; sparse tensors are
     made dense.
     """
-    dense = [_make_dense(item) for item in output.loss_fn_outputs]
     parts = [text(0x0A, output.loss_fn_output_type)]
-    for _, group in groupby(dense, key=_layout):
+    for _, group in groupby(output.loss_fn_outputs, key=_layout):
         parts.append(delimited(0x12, _encode_record(output.loss_fn_output_type, list(group))))
     for name, value in output.metrics.items():
         parts.append(delimited(0x1A, delimited(0x0A, name.encode()) + double(0x11, value)))
     return b"".join(parts)
 
 
-def _make_dense(item: LossFnOutput) -> LossFnOutput:
-    return {name: tensor.to_dense() for name, tensor in item.items()}
-
-
 def _layout(item: LossFnOutput) -> list[tuple[str, str, list[int]]]:
-    return sorted((name, tensor.dtype, trailing_shape(tensor)) for name, tensor in item.items())
+    return [(name, tensor.dtype, trailing_shape(tensor)) for name, tensor in item.items()]
 
 
 def _encode_record(type_tag: str, items: list[LossFnOutput]) -> bytes:

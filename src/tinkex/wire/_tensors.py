@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
 
 from tinkex.types.tensor import TensorData, TensorDtype
 from tinkex.wire._errors import Malformed
-from tinkex.wire._varint import delimited, fields, packed, to_int64, to_ints, varint
+from tinkex.wire._varint import delimited, fields, packed, read_varint, to_int64, to_ints, varint
 
 _NUMBERS: dict[TensorDtype, bytes] = {"float32": b"\x01", "int64": b"\x02"}
 _DTYPES: dict[int, tuple[TensorDtype, int]] = {
@@ -30,7 +31,7 @@ MAX_RANK = 8
 
 def encode_tensor(tensor: TensorData) -> list[bytes]:
     """A `Tensor` message in parts; the values are not copied."""
-    tail = b"\x18" + _NUMBERS[tensor.dtype] + packed(0x22, tensor.shape or ())
+    tail = b"\x18" + _NUMBERS[tensor.dtype] + packed(0x22, tuple(tensor.shape or ()))
     if tensor.sparse_crow_indices is None or tensor.sparse_col_indices is None:
         return [b"\x0a" + varint(len(tensor.raw)), tensor.raw, tail]
     values = b"\x0a" + varint(len(tensor.raw)) if tensor.raw else b""
@@ -50,23 +51,46 @@ def decode_tensor(body: bytes, at: int, end: int, max_values: int) -> TensorData
         Malformed: it is none, or it would have more than `max_values` values when dense.
         ValidationError: its shape or indices do not fit its values.
     """
-    values, dtype, shape = (0, 0), 0, list[int]()
-    csr: tuple[int, int] | None = None
-    for key, a, b in fields(body, at, end):
-        if key == 0x0A:
-            values, csr = (a, b), None
-        elif key == 0x12:
-            csr = (a, b)
-        elif key == 0x18:
-            dtype = a
-        elif key in (0x20, 0x22):
-            shape += [to_int64(a)] if key == 0x20 else to_ints(body, a, b, MAX_RANK)
-    if len(shape) > MAX_RANK or (shape and math.prod(shape) > max_values):
-        raise Malformed(f"a tensor of shape {shape[: MAX_RANK + 1]} is too big")
-    if csr is not None:
-        return _decode_csr(body, csr, dtype, shape)
+    values, is_sparse, after = (0, 0), False, at
+    if at < end and body[at] == 0x0A:  # the usual form: dense values, then a few bytes
+        size, start = read_varint(body, at + 1, end)
+        values, after = (start, start + size), start + size
+    if after > end:
+        raise Malformed("a tensor ends inside its values")
+    header = body[after:end]
+    dtype, shape, others = _read_header(header) if len(header) <= 64 else _parse_header(header)
+    for key, a, b in others:
+        values, is_sparse = (after + a, after + b), key == 0x12
+    if shape and math.prod(shape) > max_values:
+        raise Malformed(f"a tensor of shape {list(shape)} is too big")
+    if is_sparse:
+        return _decode_csr(body, values, dtype, list(shape))
     raw, name = widen(body[values[0] : values[1]], dtype)
     return TensorData.from_bytes(raw, name, shape or None)
+
+
+Header = tuple[int, tuple[int, ...], tuple[tuple[int, int, int], ...]]
+
+
+def _parse_header(raw: bytes) -> Header:
+    """Dtype, shape, and the fields that hold values (dense or sparse)."""
+    dtype, shape, others = 0, list[int](), list[tuple[int, int, int]]()
+    for key, a, b in fields(raw, 0, len(raw)):
+        if key == 0x18:
+            dtype = a
+        elif key == 0x20:
+            shape.append(to_int64(a))
+        elif key == 0x22:
+            shape += to_ints(raw, a, b, MAX_RANK)
+        elif key in (0x0A, 0x12):
+            others.append((key, a, b))
+        if len(shape) > MAX_RANK:
+            raise Malformed(f"a tensor has more than {MAX_RANK} dimensions")
+    return dtype, tuple(shape), tuple(others)
+
+
+_read_header = lru_cache(maxsize=1024)(_parse_header)
+"""The tensors of a batch differ in their values, seldom in what is said about them."""
 
 
 def _decode_csr(body: bytes, span: tuple[int, int], dtype: int, shape: list[int]) -> TensorData:
@@ -119,18 +143,16 @@ def _from_bfloat16(raw: bytes) -> bytes:
 
 
 def encode_batched(tensors: Sequence[TensorData]) -> bytes:
-    """A `BatchedTensor` of dense tensors alike in dtype and in all but the first dimension."""
-    offsets = array("q", [0])
-    for tensor in tensors:
-        offsets.append(offsets[-1] + len(tensor.raw))
-    first = tensors[0]
-    data = b"".join([tensor.raw for tensor in tensors])
-    return (
-        (delimited(0x0A, data) if data else b"")
-        + delimited(0x12, offsets.tobytes())
-        + b"\x18"
-        + _NUMBERS[first.dtype]
-        + packed(0x22, trailing_shape(first))
+    """A `BatchedTensor` of tensors alike in dtype and in all but the first dimension."""
+    raws = [tensor.to_dense().raw for tensor in tensors]
+    data, offsets = b"".join(raws), array("q", accumulate(map(len, raws), initial=0))
+    return b"".join(
+        [
+            delimited(0x0A, data) if data else b"",
+            delimited(0x12, offsets.tobytes()),
+            b"\x18" + _NUMBERS[tensors[0].dtype],
+            packed(0x22, tuple(trailing_shape(tensors[0]))),
+        ]
     )
 
 

@@ -9,7 +9,8 @@ gave up long ago, are refused.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 
 from tinkex.wire._errors import Malformed
 
@@ -20,10 +21,9 @@ _SHORT = [bytes([value]) for value in range(128)]
 _DOUBLE = struct.Struct("<d")
 
 
+@lru_cache(maxsize=4096)  # lengths repeat: a batch has few different ones
 def varint(value: int) -> bytes:
     """A number from 0 to 2**64-1, seven bits to a byte."""
-    if value < 128:
-        return _SHORT[value]
     out = bytearray()
     while value >= 128:
         out.append(value & 0x7F | 0x80)
@@ -57,7 +57,8 @@ def double(key: int, value: float) -> bytes:
     return _SHORT[key] + _DOUBLE.pack(value)
 
 
-def packed(key: int, values: Iterable[int]) -> bytes:
+@lru_cache(maxsize=4096)
+def packed(key: int, values: tuple[int, ...]) -> bytes:
     """A repeated whole-number field, left out if there are none."""
     payload = b"".join(map(signed, values))
     return delimited(key, payload) if payload else b""
@@ -72,24 +73,23 @@ def fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         Malformed: the bytes are no message.
     """
     while at < end:
-        key, at = read_varint(body, at, end)
-        if key < 8:
-            raise Malformed("there is no field 0")
+        key = body[at]
+        at += 1
+        if key >= 0x80:  # most numbers have one byte: those are read here, without a call
+            key, at = read_varint(body, at - 1, end)
         kind = key & 7
         if kind == 2:
             size, at = read_varint(body, at, end)
             stop = at + size
         elif kind == 0:
-            value, at = read_varint(body, at, end)
-            yield key, value, 0
-            continue
+            a, stop = read_varint(body, at, end)
         elif kind in _FIXED_BYTES:
             stop = at + _FIXED_BYTES[kind]
         else:
             raise Malformed(f"wire type {kind} is not used")
-        if stop > end:
-            raise Malformed("a message ends inside a field")
-        yield key, at, stop
+        if stop > end or key < 8:
+            raise Malformed("a message ends inside a field, or a field has no number")
+        yield key, at if kind else a, stop
         at = stop
 
 
@@ -109,6 +109,8 @@ def read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
     if value < 0x80:
         return value, at
     value &= 0x7F
+    if at < end and body[at] < 0x80:
+        return value | body[at] << 7, at + 1
     for shift in range(7, 70, 7):
         if at >= end:
             break
