@@ -1,0 +1,177 @@
+"""`version` and `config show`, and the helpers they share."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+
+from tinkex.cli import version as version_module
+from tinkex.cli.lazy import Lazy, LazyGroup
+from tinkex.cli.output import print_table, printable, say
+from tinkex.config import Config
+
+KEY = "tml-Q7x9dKpW3mNbV5cZ8sL2a1b2"
+VERSION = importlib.metadata.version("tinkex")
+
+
+class FakeDistribution:
+    version = "9.8.7"
+    requires = ["click>=8", "absent-thing", 'numpy ; extra == "numpy"', "tinkex[torch]"]
+
+    def __init__(self, direct_url=None):
+        self.direct_url = direct_url
+
+    def read_text(self, name):
+        return self.direct_url if name == "direct_url.json" else None
+
+
+def test_version_is_the_installed_one(run):
+    assert run("version").out == f"tinkex {VERSION}\n"
+    assert run("--version").out == f"tinkex {VERSION}\n"
+    assert run("version", "--json").json == {"version": VERSION, "commit": None}
+
+
+@pytest.mark.parametrize(
+    ("direct_url", "commit"),
+    [
+        (
+            json.dumps({"url": "u", "vcs_info": {"vcs": "git", "commit_id": "abcdef0123456789"}}),
+            True,
+        ),
+        (json.dumps({"url": "file:///x", "dir_info": {"editable": True}}), False),
+        ("not json", False),
+        ("[]", False),
+        (None, False),
+    ],
+)
+def test_commit_comes_from_build_metadata_only(run, monkeypatch, direct_url, commit):
+    monkeypatch.setattr(version_module, "distribution", lambda name: FakeDistribution(direct_url))
+    document = run("version", "--json").json
+    assert document == {"version": "9.8.7", "commit": "abcdef0123456789" if commit else None}
+    assert run("version").out == f"tinkex 9.8.7{' (abcdef012345)' if commit else ''}\n"
+
+
+def test_version_works_without_metadata(run, monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(version_module, "distribution", missing)
+    assert run("version").out == "tinkex unknown\n"
+    assert run("version", "--deps").code == 0
+
+
+def test_dependencies_one_per_line_and_as_a_json_list(run):
+    lines = run("version", "--deps").out.splitlines()
+    assert lines[0] == f"tinkex - {VERSION}"
+    assert f"click - {importlib.metadata.version('click')}" in lines
+    document = run("version", "--deps", "--json").json
+    assert [f"{each['name']} - {each['version']}" for each in document] == lines
+    assert not any(line.startswith("pytest ") for line in lines)
+
+
+def test_missing_dependencies_are_said_to_be_missing(run, monkeypatch):
+    def distribution(name):
+        if name == "absent-thing":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return FakeDistribution()
+
+    monkeypatch.setattr(version_module, "distribution", distribution)
+    assert run("version", "--deps").out.splitlines() == [
+        "tinkex - 9.8.7",
+        "absent-thing - not installed",
+        "click - 9.8.7",
+        "numpy - 9.8.7",
+    ]
+    document = run("version", "--deps", "--json").json
+    assert document[1] == {"name": "absent-thing", "version": None}
+
+
+def test_module_runs_outside_any_repository(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-m", "tinkex", "version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"tinkex {VERSION}\n", "")
+
+
+def test_config_show_names_every_setting(run):
+    shown = run("config", "show").out
+    for field in Config.fields():
+        assert field.name in shown
+    assert "(default)" not in shown
+
+
+def test_config_show_origin_says_who_won(run, monkeypatch, tmp_path):
+    (tmp_path / "tinkex.toml").write_text("[client]\nmax_retries = 3\ntimeout_s = 9\n")
+    monkeypatch.setenv("TINKER_BASE_URL", "http://localhost:1")
+    document = run("config", "show", "--origin", "--json", "--timeout", "2").json
+    assert document["timeout_s"] == {"value": 2.0, "origin": "argument"}
+    assert document["base_url"]["origin"] == "environment TINKER_BASE_URL"
+    assert document["max_retries"] == {"value": 3, "origin": f"file {tmp_path / 'tinkex.toml'}"}
+    assert document["tags"] == {"value": [], "origin": "default"}
+    lines = [line.split() for line in run("config", "show", "--origin").out.splitlines()]
+    assert ["max_retries", "3", "(file", f"{tmp_path}/tinkex.toml)"] in lines
+
+
+def test_config_show_json_is_flat_without_origin(run):
+    document = run("config", "show", "--json").json
+    assert document["timeout_s"] == 60.0
+    assert list(document) == [field.name for field in Config.fields()]
+
+
+@pytest.mark.parametrize("extra", [(), ("--json",), ("--origin",), ("--json", "--origin")])
+def test_config_show_masks_secrets(run, monkeypatch, extra):
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    monkeypatch.setenv("TINKEX_DEFAULT_HEADERS", '{"Authorization": "Bearer hunter2-hunter2-2"}')
+    for ran in (run("config", "show", *extra), run("config", "show", "--api-key", KEY, *extra)):
+        assert ran.code == 0
+        assert KEY not in ran.out + ran.err
+        assert "hunter2-hunter2" not in ran.out
+        assert "tml-…a1b2" in ran.out
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_config_error_is_told_without_the_key(run, is_json):
+    ran = run("config", "show", "--api-key", KEY + " x", *(["--json"] if is_json else []))
+    assert ran.code == 1
+    assert "api_key" in ran.err
+    assert KEY not in ran.err
+    assert "invalid-config" in ran.err
+
+
+def test_tables_are_aligned_and_cannot_steer_the_terminal(capsys):
+    print_table([("a", None), ("long", "x\x1b[31m\ny")], header=("NAME", "VALUE"))
+    assert capsys.readouterr().out == "NAME  VALUE\na     -\nlong  x\\x1b[31m\\ny\n"
+    print_table([])
+    assert capsys.readouterr().out == ""
+    assert printable("ü…日本") == "ü…日本"
+    say("hello\x07")
+    assert capsys.readouterr() == ("", "hello\\x07\n")
+
+
+def test_lazy_group_imports_only_what_is_called():
+    group = LazyGroup("g", lazy={"broken": Lazy("no.such.module:command", "Is broken.")})
+
+    @group.command()
+    def fine():
+        """Works."""
+
+    context = click.Context(group)
+    assert group.list_commands(context) == ["broken", "fine"]
+    text = group.get_help(context)
+    assert "Is broken." in text
+    assert "Works." in text
+    with pytest.raises(ModuleNotFoundError):
+        group.get_command(context, "broken")
+
+
+def test_lazy_target_must_be_a_command():
+    group = LazyGroup("g", lazy={"odd": Lazy("json:dumps", "Is no command.")})
+    with pytest.raises(TypeError, match="not a click command"):
+        group.get_command(click.Context(group), "odd")

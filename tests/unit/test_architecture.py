@@ -1,0 +1,186 @@
+"""The house holds: imports go one way, one module reads the environment, no file runs away.
+
+Every module is parsed, none is imported. `if TYPE_CHECKING:` imports count too: an arrow is an
+arrow even if only a type checker walks along it.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import tinkex
+
+PACKAGE = Path(tinkex.__file__).parent
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+GENERATED = {path for path in MODULES if path.stem.endswith("_pb2")}
+MAX_LINES = 600
+
+BASE = {"errors", "version"}
+MAY_IMPORT = {
+    "errors": set(),
+    "version": set(),
+    "telemetry": {*BASE},
+    "config": {*BASE, "telemetry"},
+    "types": {*BASE},
+    "wire": {*BASE, "types"},
+    "client": {*BASE, "types", "wire", "telemetry", "config"},
+    "engine": {*BASE, "types", "telemetry"},
+    "store": {*BASE, "types", "wire", "telemetry"},
+    "scheduler": {*BASE, "types", "wire", "telemetry", "engine", "store"},
+    "server": {
+        *BASE,
+        "types",
+        "wire",
+        "telemetry",
+        "config",
+        "scheduler",
+        "engine",
+        "store",
+        "web",
+    },
+    "web": set(),
+    "cli": {*BASE, "types", "wire", "telemetry", "config", "client", "server", "web"},
+    "__main__": {"cli"},
+}
+"""For each part of the package, the other parts it may know."""
+
+
+def part_of(module: str) -> str:
+    """`tinkex.client.retry` belongs to `client`; the package itself is ''."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def name_of(path: Path) -> str:
+    parts = ["tinkex", *path.relative_to(PACKAGE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path, text: str | None = None) -> set[str]:
+    """Every module of this package that a file imports, wherever in the file it does so."""
+    tree = ast.parse(path.read_text(encoding="utf-8") if text is None else text)
+    package = (
+        name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
+    )
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            names = {f"{origin}.{alias.name}" for alias in node.names}
+            found |= names if origin == "tinkex" else {origin}
+    return {name for name in found if name == "tinkex" or name.startswith("tinkex.")}
+
+
+def wrong_arrows(path: Path, text: str | None = None) -> list[str]:
+    own = part_of(name_of(path))
+    allowed = MAY_IMPORT[own] | {own}
+    return [name for name in sorted(imports_of(path, text)) if part_of(name) not in allowed]
+
+
+def environment_reads(text: str) -> list[int]:
+    """The lines on which `os.environ`, `os.getenv` or the like are touched."""
+    names = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+    lines = []
+    for node in ast.walk(ast.parse(text)):
+        is_attribute = (
+            isinstance(node, ast.Attribute)
+            and node.attr in names
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "os"
+        )
+        is_import = isinstance(node, ast.ImportFrom) and node.module == "os"
+        if is_attribute or (is_import and names & {alias.name for alias in node.names}):
+            lines.append(node.lineno)
+    return lines
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if part_of(name_of(p))], ids=relative)
+def test_imports_point_the_allowed_way(path):
+    assert part_of(name_of(path)) in MAY_IMPORT, "a new part: write its arrows down in MAY_IMPORT"
+    assert wrong_arrows(path) == []
+
+
+def test_arrows_make_no_circle():
+    def reachable(part, seen=()):
+        assert part not in seen, f"circle: {' -> '.join((*seen, part))}"
+        for other in MAY_IMPORT[part]:
+            reachable(other, (*seen, part))
+
+    for part in MAY_IMPORT:
+        reachable(part)
+
+
+@pytest.mark.parametrize(
+    ("part", "forbidden"),
+    [
+        ("client", {"server", "scheduler", "engine", "store"}),
+        ("engine", {"server", "store", "scheduler", "client", "wire"}),
+        ("wire", {"client", "server", "store", "engine", "scheduler"}),
+        ("types", {"wire", "client", "server"}),
+        ("store", {"scheduler", "engine", "server", "client"}),
+        ("scheduler", {"server", "client"}),
+        ("server", {"client", "cli"}),
+        ("cli", {"engine", "store", "scheduler"}),
+    ],
+)
+def test_table_of_arrows_says_what_the_design_says(part, forbidden):
+    assert not MAY_IMPORT[part] & forbidden
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_only_config_reads_the_environment(path):
+    if path != PACKAGE / "config.py":
+        assert environment_reads(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("path", sorted(set(MODULES) - GENERATED), ids=relative)
+def test_no_file_runs_away(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+def test_no_drawer_for_odds_and_ends():
+    drawers = {"utils", "util", "helpers", "misc", "common"}
+    assert [relative(path) for path in MODULES if path.stem in drawers] == []
+
+
+@pytest.mark.parametrize("path", sorted(set(MODULES) - GENERATED), ids=relative)
+def test_every_module_says_what_it_is(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree) or not tree.body
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "wrong"),
+    [
+        ("client/x.py", "from tinkex.server import app", ["tinkex.server"]),
+        ("client/x.py", "def f():\n    import tinkex.engine.lora", ["tinkex.engine.lora"]),
+        ("client/x.py", "from ..store import log", ["tinkex.store"]),
+        ("client/x.py", "from tinkex import server, types", ["tinkex.server"]),
+        ("client/x.py", "from . import retry\nfrom .retry import x\nimport os", []),
+        ("client/__init__.py", "from .retry import x", []),
+        ("engine/x.py", "if TYPE_CHECKING:\n    from tinkex.store import y", ["tinkex.store"]),
+    ],
+)
+def test_the_check_itself_sees_wrong_arrows(file, text, wrong):
+    assert wrong_arrows(PACKAGE / file, text) == wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("import os\nos.environ['X']", 1),
+        ("import os\ndef f(): return os.getenv('X')", 1),
+        ("from os import environ", 1),
+        ("import os\nos.path.join('environ')", 0),
+        ("def f(environ): return environ['X']", 0),
+    ],
+)
+def test_the_check_itself_sees_the_environment(text, count):
+    assert len(environment_reads(text)) == count
