@@ -187,7 +187,7 @@ class Executor:
 
     def _finish(self, outcomes: list[Outcome], effects: list[Effect] | None = None) -> None:
         keep_trying(lambda: self._db.write(_keep, outcomes, effects or []))
-        self._publish({each.operation.request_id: each.result for each in outcomes})
+        self._publish({each.operation.request_id: each.result for each in outcomes}, set())
 
 
 def _keep(conn: Connection, outcomes: list[Outcome], effects: list[Effect]) -> None:

@@ -15,8 +15,11 @@ from tinkex.store.results import Result, error_result
 
 _logger = logging.getLogger(__name__)
 
-Publish = Callable[[dict[str, Result]], None]
-"""Tells whoever waits that these results are kept. Called from the driver's thread."""
+Publish = Callable[[dict[str, Result], set[str]], None]
+"""Tells whoever waits that these results are kept, and which sampling sessions got some.
+
+Called from the driver's thread.
+"""
 
 
 def failure_result(error: RequestError) -> Result:

@@ -184,7 +184,10 @@ class SamplerHost:
         if not outcomes:
             return
         keep_trying(lambda: self._db.write(samples.finish, outcomes))
-        self._publish({sample.request_id: result for sample, result in outcomes})
+        self._publish(
+            {sample.request_id: result for sample, result in outcomes},
+            {sample.sampling_session_id for sample, _ in outcomes},
+        )
 
     def _recover(self, error: Exception) -> None:
         """Everything that ran goes back to the front, unless it was tried often enough."""

@@ -164,7 +164,7 @@ class Scheduler:
             "The request was cancelled by its client.", category="user", code="cancelled"
         )
         self._db.write(samples.finish, [(waiting.sample, result)])
-        self._publish({request_id: result})
+        self._publish({request_id: result}, {waiting.sample.sampling_session_id})
         return True
 
     def pending_operations(self, owner: str) -> int:

@@ -158,6 +158,12 @@ def positions(
     return found
 
 
+def free_seq(conn: Connection, model_id: str) -> int:
+    """The number after the last one; for old clients, which do not number their requests."""
+    query = select(func.max(operations.c.seq_id)).where(operations.c.model_id == model_id)
+    return (conn.execute(query).scalar() or 0) + 1
+
+
 def finish(conn: Connection, outcomes: list[Outcome]) -> None:
     """Keeps the results and closes the operations; one already closed stays as it was."""
     for outcome in outcomes:

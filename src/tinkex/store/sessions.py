@@ -106,6 +106,16 @@ def finish(conn: Connection, owner: str, session_id: str, reason: str, detail: s
     return result.rowcount > 0
 
 
+def finish_silent(conn: Connection, before: float) -> list[str]:
+    """The sessions not heard of since `before`; they are over now."""
+    where = (sessions.c.heartbeat_at < before, sessions.c.finished_at.is_(None))
+    silent = list(conn.execute(select(sessions.c.session_id).where(*where)).scalars())
+    if silent:
+        ended = {"finished_at": time.time(), "finish_reason": "interrupted"}
+        conn.execute(update(sessions).where(*where).values(**ended))
+    return silent
+
+
 def record_heartbeats(conn: Connection, beats: dict[str, float]) -> None:
     """Notes when each session was last heard of."""
     for session_id, at in beats.items():

@@ -1,0 +1,34 @@
+"""A server as a child process: the config comes as JSON on stdin, `{"url", "new_key"}` goes out.
+
+Used by `EmbeddedServer`; people run `tinkex serve`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import msgspec
+
+from tinkex.server.config import ServerConfig
+from tinkex.server.process import ServerProcess, Started
+
+
+def main() -> None:
+    """Serves until told to stop."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerConfig, dec_hook=_hook)
+
+    def announce(started: Started) -> None:
+        sys.stdout.write(msgspec.json.encode(started).decode() + "\n")
+        sys.stdout.flush()
+
+    ServerProcess(config).run(announce)
+
+
+def _hook(type_: type, value: object) -> object:
+    return type_(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Who asks: every route but the listed ones needs a key, by default and without exception.
+
+Keys are looked up by their SHA-256 and compared in constant time; a token in place of a key is one
+this server signed. Answers are remembered for two seconds, so a revoked key dies within that time.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tinkex.server.errors import Unauthenticated, error_response
+from tinkex.server.signing import Signer
+from tinkex.store import Database, keys
+from tinkex.store.keys import Key
+
+PUBLIC_PATHS = frozenset({"/api/v1/healthz", "/healthz", "/api/v1/version"})
+"""Answered without a key. Signed downloads are the one other exception: the link is the key."""
+
+SIGNED_PREFIX = "/api/v1/download/"
+
+_REMEMBER_S = 2.0
+_REMEMBER_MOST = 4096
+
+
+class Keyring:
+    """Finds the owner of a credential."""
+
+    def __init__(self, db: Database, signer: Signer) -> None:
+        self._db = db
+        self._signer = signer
+        self._known: dict[bytes, tuple[Key, float]] = {}
+
+    async def authenticate(self, credential: str) -> Key:
+        """The key's record.
+
+        Raises:
+            Unauthenticated: it is missing, unknown, revoked or expired.
+        """
+        if not credential:
+            raise Unauthenticated("No API key was sent.")
+        digest = self._digest(credential)
+        known = self._known.get(digest)
+        if known is not None and known[1] > time.monotonic():
+            return known[0]
+        key = await self._db.aread(keys.find, digest)
+        if key is None or key.revoked_at is not None or not hmac.compare_digest(key.hash, digest):
+            self._known.pop(digest, None)
+            raise Unauthenticated("The API key is not known here, or it was revoked.")
+        self._remember(digest, key)
+        return key
+
+    def forget(self, key: Key) -> None:
+        """Drops what is remembered of a key."""
+        self._known.pop(key.hash, None)
+
+    def _digest(self, credential: str) -> bytes:
+        if not credential.startswith("eyJ"):
+            return keys.hash_key(credential)
+        claims = self._signer.read_token(credential)
+        if claims is None:
+            raise Unauthenticated("The token is not ours, or it has expired.")
+        return bytes.fromhex(claims["key"])
+
+    def _remember(self, digest: bytes, key: Key) -> None:
+        if len(self._known) >= _REMEMBER_MOST:
+            self._known.clear()
+        self._known[digest] = (key, time.monotonic() + _REMEMBER_S)
+
+
+class AuthMiddleware:
+    """Lets a request through with its key in `request.state.key`, or answers 401."""
+
+    def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
+        self._app = app
+        self._keyring = keyring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or self._is_public(scope):
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        try:
+            key = await self._keyring.authenticate(connection.headers.get("x-api-key", ""))
+        except Unauthenticated as error:
+            await error_response(error)(scope, receive, send)
+            return
+        connection.state.key = key
+        await self._app(scope, receive, send)
+
+    @staticmethod
+    def _is_public(scope: Scope) -> bool:
+        path: str = scope["path"]
+        return path in PUBLIC_PATHS or path.startswith(SIGNED_PREFIX)

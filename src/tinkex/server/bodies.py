@@ -1,0 +1,90 @@
+"""Request bodies: read up to a limit, decompressed with a cap, decoded off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import zstandard
+from starlette.requests import ClientDisconnect, Request
+
+from tinkex.errors import ClientError
+from tinkex.server.errors import TooLarge, Unprocessable
+from tinkex.wire import json
+from tinkex.wire.limits import Limits
+
+T = TypeVar("T")
+
+_INLINE_BYTES = 32 * 1024  # smaller bodies are decoded on the loop: a thread would cost more
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """The whole body, decompressed.
+
+    Raises:
+        TooLarge: it is longer than the limit, before or after decompression.
+        Unprocessable: the compression is unknown or broken.
+    """
+    raw = await _read_raw(request, limits.max_body_bytes)
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding in {"", "identity"}:
+        return raw
+    if encoding != "zstd":
+        raise Unprocessable(
+            f"Content-Encoding {encoding!r} is not understood.",
+            hint="Send the body plain or as one zstd frame.",
+            code="unknown-encoding",
+        )
+    if len(raw) <= _INLINE_BYTES:
+        return _decompress(raw, limits)
+    return await asyncio.to_thread(_decompress, raw, limits)
+
+
+async def read_json(request: Request, type_: type[T], limits: Limits) -> T:
+    """The JSON body as a value of the protocol.
+
+    Raises:
+        ClientError: it is none; the message names the field.
+    """
+    return await decode_json(await read_body(request, limits), type_, limits)
+
+
+async def decode_json(body: bytes, type_: type[T], limits: Limits) -> T:
+    """The value in a JSON body; large ones are decoded in a thread."""
+    if len(body) <= _INLINE_BYTES:
+        return json.decode_request(body or b"{}", type_, limits=limits)
+    return await asyncio.to_thread(lambda: json.decode_request(body, type_, limits=limits))
+
+
+async def _read_raw(request: Request, limit: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    parts, size = [], 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+    except ClientDisconnect as error:
+        raise ClientError("The client went away while sending.", code="client-gone") from error
+    return b"".join(parts)
+
+
+def _decompress(raw: bytes, limits: Limits) -> bytes:
+    allowed = min(limits.max_body_bytes, limits.max_decompression_ratio * max(len(raw), 1024))
+    try:
+        reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(raw)
+        plain = reader.read(allowed + 1)
+    except zstandard.ZstdError as error:
+        raise Unprocessable("The body is not a zstd frame.", code="bad-compression") from error
+    if len(plain) > allowed:
+        raise _too_large(allowed)
+    return plain
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(
+        f"The request body is larger than {limit} bytes.", hint="Send the data in more requests."
+    )

@@ -1,0 +1,59 @@
+"""Everything that can be set on a server, in one place. Plain data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tinkex.scheduler import SchedulerConfig
+from tinkex.wire.limits import DEFAULT_LIMITS, Limits
+
+
+class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A base model under the name clients ask for, and the folder or hub id it comes from."""
+
+    name: str
+    source: str
+
+    @classmethod
+    def parse(cls, text: str) -> ServedModel:
+        """`NAME=PATH_OR_ID`, or a bare `PATH_OR_ID` that is its own name."""
+        name, separator, source = text.partition("=")
+        return cls(name=name, source=source) if separator else cls(name=text, source=text)
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server runs."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    database_url: str | None = None  # default: an SQLite file in the data folder
+    models: tuple[ServedModel, ...] = ()
+    device: str = "cpu"
+    dtype: str = "float32"
+    num_threads: int | None = None
+    bootstrap_key: str | None = None
+    public_url: str | None = None  # how clients reach us, if not by the Host they send
+    is_deterministic: bool = False
+
+    limits: Limits = DEFAULT_LIMITS
+    scheduler: SchedulerConfig = SchedulerConfig()
+
+    poll_hold_s: float = 30.0
+    error_hold_s: float = 1.0
+    metadata_only_bytes: int = 4 * 1024 * 1024
+    max_pending_samples: int = 20_000
+    max_pending_samples_per_owner: int = 10_000
+    max_pending_operations_per_owner: int = 10_000
+    result_life_s: float = 48 * 3600.0
+    session_silence_s: float = 24 * 3600.0
+    download_life_s: float = 3600.0
+    token_life_s: float = 3600.0
+    drain_s: float = 20.0
+
+    @property
+    def url_of_database(self) -> str:
+        """The SQLAlchemy URL of the store."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'tinkex.db'}"

@@ -1,0 +1,128 @@
+"""A server for a demo or a test: started in a child process, gone when the block ends."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import IO, Self
+
+import msgspec
+
+from tinkex.errors import ServerError
+from tinkex.server.config import ServerConfig
+from tinkex.server.process import Started
+from tinkex.store.keys import new_key
+
+
+class EmbeddedServer:
+    """A running server: `base_url`, `api_key`, and signals to stop or kill it.
+
+        with EmbeddedServer(ServerConfig(data_dir=folder, models=models)) as server:
+            client = tinker.ServiceClient(base_url=server.base_url, api_key=server.api_key)
+
+    The port is free to choose (0) unless the config names one; started again, the same object
+    keeps its port and key.
+
+    Raises:
+        ServerError: the server did not start in time; the message ends with its last log lines.
+    """
+
+    def __init__(self, config: ServerConfig, *, start_timeout_s: float = 120.0) -> None:
+        self.api_key = config.bootstrap_key or new_key()
+        self._config = msgspec.structs.replace(config, bootstrap_key=self.api_key)
+        self._start_timeout_s = start_timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
+        self.base_url = ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts the server and returns once it can take work."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tinkex.server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(msgspec.json.encode(self._config, enc_hook=str) + b"\n")
+        self._process.stdin.close()
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failure("The server ended while starting.")
+        self.base_url = msgspec.json.decode(line, type=Started).url
+        port = int(self.base_url.rpartition(":")[2])
+        self._config = msgspec.structs.replace(self._config, port=port)
+        self._wait_healthy()
+
+    def stop(self) -> int:
+        """Asks the server to drain and waits; its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        code = self._process.wait(60)
+        self._close_pipe()
+        return code
+
+    def kill(self) -> None:
+        """Ends the server as `kill -9` does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._close_pipe()
+
+    def close(self) -> None:
+        """Stops the server if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.stop()
+            if self._process.poll() is None:
+                self.kill()
+        self._close_pipe()
+        self._log.close()
+
+    def log(self) -> str:
+        """What the server has logged so far."""
+        self._log.flush()
+        with Path(f"/proc/self/fd/{self._log.fileno()}").open("rb") as log:
+            return log.read().decode("utf-8", "replace")
+
+    def _wait_healthy(self) -> None:
+        deadline = time.monotonic() + self._start_timeout_s
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise self._failure("The server ended while starting.")
+            try:
+                urllib.request.urlopen(f"{self.base_url}/api/v1/healthz", timeout=5).close()  # noqa: S310
+                return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise self._failure(f"The server was not ready within {self._start_timeout_s:g} s.")
+
+    def _failure(self, message: str) -> ServerError:
+        self._log.seek(0)
+        tail = self._log.read()[-2000:].decode("utf-8", "replace")
+        return ServerError(f"{message}\n{tail}")
+
+    def _close_pipe(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()

@@ -1,0 +1,79 @@
+"""The engine a config asks for, and where its models come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tinkex.engine.interface import Engine
+from tinkex.errors import ConfigError
+from tinkex.server.config import ServedModel, ServerConfig
+
+_HINT = "Give a folder with config.json and safetensors, or run 'tinkex models pull smollm2-135m'."
+
+
+def engine_factory(config: ServerConfig) -> Callable[[], Engine]:
+    """A function that starts the engine in a process of its own.
+
+    Raises:
+        ConfigError: there is no model to serve, or one cannot be found.
+    """
+    from tinkex.engine.options import EngineOptions
+    from tinkex.engine.process import EngineProcess
+
+    if not config.models:
+        raise ConfigError("There is no model to serve.", hint=_HINT, code="no-model")
+    is_null = config.device == "null"
+    folders = {
+        model.name: "" if is_null else str(find_model(model, config.data_dir))
+        for model in config.models
+    }
+    options = EngineOptions(
+        models=folders,
+        device=config.device,
+        dtype=config.dtype,
+        num_threads=config.num_threads,
+        deterministic=config.is_deterministic,
+        max_rank=config.limits.max_rank,
+    )
+    return lambda: EngineProcess(options)
+
+
+def find_model(model: ServedModel, data_dir: Path) -> Path:
+    """The folder of a model: a local one, one that was pulled, or one of the hub's.
+
+    Raises:
+        ConfigError: it is nowhere.
+    """
+    local = Path(model.source).expanduser()
+    if local.is_dir():
+        return local.resolve()
+    pulled = models_dir(data_dir) / model.source.replace("/", "--")
+    if pulled.is_dir():
+        return pulled.resolve()
+    return _from_hub(model.source)
+
+
+def models_dir(data_dir: Path) -> Path:
+    """Where pulled models lie."""
+    return data_dir / "models"
+
+
+def _from_hub(source: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ConfigError(f"There is no model {source!r}.", hint=_HINT) from error
+    patterns = ["*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.txt"]
+    for offline in (True, False):
+        try:
+            return Path(
+                snapshot_download(source, allow_patterns=patterns, local_files_only=offline)
+            )
+        except Exception as error:
+            cause = error
+    raise ConfigError(
+        f"The model {source!r} is neither a local folder nor on a hub this machine can reach.",
+        hint=_HINT,
+        code="no-such-model",
+    ) from cause

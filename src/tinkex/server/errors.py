@@ -1,0 +1,133 @@
+"""Errors as answers: `{"detail": ..., "code": ..., "hint": ...}` with the status of the class.
+
+A permanent refusal is never a 409, which the official client retries for five minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tinkex.errors import ClientError, ServerError, TinkexError, ValidationError
+from tinkex.wire import json
+
+_logger = logging.getLogger(__name__)
+
+
+class NotFound(ClientError):
+    """404: no such thing, or it belongs to somebody else."""
+
+    code = "not-found"
+    status = 404
+
+
+class Unauthenticated(ClientError):
+    """401: the key is missing, unknown or revoked."""
+
+    code = "unauthenticated"
+    status = 401
+    default_hint = "Send a key of this server in X-API-Key; 'tinkex keys create' makes one."
+
+
+class Unprocessable(ClientError):
+    """422: understood, but refused."""
+
+    code = "unprocessable"
+    status = 422
+
+
+class LimitExceeded(ClientError):
+    """422: above one of this server's limits, which `get_server_capabilities` lists."""
+
+    code = "limit-exceeded"
+    status = 422
+
+
+class TooLarge(ClientError):
+    """413: the body is too large."""
+
+    code = "body-too-large"
+    status = 413
+
+
+class Gone(ClientError):
+    """410: it existed and is over."""
+
+    code = "gone"
+    status = 410
+
+
+class NotImplementedHere(ServerError):
+    """501: a part of the protocol that has no meaning on this server."""
+
+    code = "not-supported"
+    status = 501
+    retryable = False
+
+
+class Busy(ClientError):
+    """429: too much at once; the same request will do later."""
+
+    code = "busy"
+    status = 429
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, hint: str | None = None):
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(ServerError):
+    """503: the server is starting or stopping."""
+
+    code = "not-ready"
+    status = 503
+    default_hint = "Try again in a few seconds."
+
+
+def error_response(error: TinkexError) -> Response:
+    """The answer that says what the error says."""
+    status = getattr(error, "status", 422 if isinstance(error, ValidationError) else 500)
+    headers = {}
+    if isinstance(error, Busy):
+        headers["retry-after"] = f"{error.retry_after_s:g}"
+    if status == 501:
+        headers["x-should-retry"] = "false"
+    fields = {"detail": error.message, "code": error.code, "hint": error.hint}
+    return json_response(fields, status=status, headers=headers)
+
+
+def json_response(
+    value: object, *, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """A JSON answer."""
+    return Response(json.encode(value), status, headers, "application/json")
+
+
+async def on_tinkex_error(_request: Request, error: Exception) -> Response:
+    """The answer to an error of ours."""
+    assert isinstance(error, TinkexError)
+    if isinstance(error, ServerError) and not isinstance(error, NotImplementedHere | NotReady):
+        _logger.error("%s", error, exc_info=error)
+    return error_response(error)
+
+
+async def on_http_error(_request: Request, error: Exception) -> Response:
+    """The answer to a wrong path or method."""
+    assert isinstance(error, HTTPException)
+    names = {404: "no-such-route", 405: "wrong-method"}
+    fields = {
+        "detail": str(error.detail),
+        "code": names.get(error.status_code, "http-error"),
+        "hint": "",
+    }
+    return json_response(fields, status=error.status_code, headers=dict(error.headers or {}))
+
+
+async def on_unexpected(_request: Request, error: Exception) -> Response:
+    """The answer to a mistake of ours; it tells nothing internal."""
+    _logger.exception("A request failed by an unexpected error.", exc_info=error)
+    return error_response(ServerError("The server made a mistake and has logged it."))

@@ -1,0 +1,45 @@
+"""Housekeeping beside the requests: heartbeats written, expired things dropped, links to dead
+sessions cut."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from tinkex.server.services import Services
+from tinkex.store import checkpoints, results, sessions
+
+_logger = logging.getLogger(__name__)
+
+_EVERY_S = 5.0
+_PRUNE_EVERY = 120  # rounds
+
+
+async def keep_house(parts: Services) -> None:
+    """Runs until cancelled."""
+    rounds = 0
+    while True:
+        try:
+            await tidy(parts, prune=rounds % _PRUNE_EVERY == 0)
+        except Exception:
+            _logger.exception("Housekeeping failed; it tries again.")
+        rounds += 1
+        await asyncio.sleep(_EVERY_S)
+
+
+async def tidy(parts: Services, *, prune: bool = True) -> None:
+    """One round of housekeeping."""
+    beats, parts.heartbeats = parts.heartbeats, {}
+    if beats:
+        await parts.db.awrite(sessions.record_heartbeats, beats)
+    folders = parts.scheduler.folders
+    for checkpoint_id in await parts.db.awrite(checkpoints.drop_expired):
+        await asyncio.to_thread(folders.remove, folders.checkpoint(checkpoint_id))
+    if prune:
+        now = time.time()
+        await parts.db.awrite(results.prune, now - parts.config.result_life_s)
+        silent = await parts.db.awrite(sessions.finish_silent, now - parts.config.session_silence_s)
+        for session_id in silent:
+            parts.forget_session(session_id)
+            await asyncio.to_thread(parts.scheduler.free_session, session_id)

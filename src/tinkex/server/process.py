@@ -1,0 +1,198 @@
+"""A whole server in one process: store, scheduler, engine and HTTP, built from a config.
+
+SIGTERM and SIGINT drain: long polls are let go, the running batch ends, snapshots are taken; what
+is unfinished stays in the log and runs at the next start on the same data folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+
+from tinkex.engine.interface import Engine
+from tinkex.errors import ConfigError
+from tinkex.scheduler import Scheduler
+from tinkex.server.app import build_app
+from tinkex.server.auth import Keyring
+from tinkex.server.config import ServerConfig
+from tinkex.server.engines import engine_factory
+from tinkex.server.janitor import keep_house, tidy
+from tinkex.server.services import Services
+from tinkex.server.signing import Signer
+from tinkex.server.waiting import Waiters
+from tinkex.store import Database, keys, settings
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server listens; `new_key` is a key made at this start, shown once and never again."""
+
+    url: str
+    new_key: str | None
+
+
+class ServerProcess:
+    """Everything of one server. `run` returns when it was told to stop."""
+
+    def __init__(
+        self, config: ServerConfig, make_engine: Callable[[], Engine] | None = None
+    ) -> None:
+        self._config = config
+        _make_private(config.data_dir)
+        self._lock = _lock_folder(config.data_dir)
+        self._db = Database(config.url_of_database)
+        self._signer = Signer(self._db.write(settings.secret, "signing"))
+        self._keyring = Keyring(self._db, self._signer)
+        self._make_engine = make_engine or engine_factory(config)
+        self._services: Services | None = None
+        self._http: _Http | None = None
+        self.new_key = self._first_key()
+
+    def run(self, on_started: Callable[[Started], None]) -> None:
+        """Serves until a signal or `stop`; `on_started` is called when the socket listens."""
+        listener = _listen(self._config)
+        try:
+            asyncio.run(self._serve(listener, on_started))
+        finally:
+            listener.close()
+            self._db.close()
+            self._lock.close()
+
+    def stop(self) -> None:
+        """Has `run` drain and return; any thread may call it."""
+        if self._http is not None:
+            self._http.drain()
+
+    async def _serve(self, listener: socket.socket, on_started: Callable[[Started], None]) -> None:
+        app = build_app(self._keyring, self._lifespan)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(self._config.drain_s),
+            h11_max_incomplete_event_size=64 * 1024,
+            server_header=False,
+            ws="none",
+        )
+        self._http = _Http(config, self._begin_drain)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        on_started(Started(url=f"http://{shown}:{port}", new_key=self.new_key))
+        await self._http.serve(sockets=[listener])
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        waiters = Waiters()
+        scheduler = Scheduler(
+            self._db,
+            self._config.data_dir,
+            self._make_engine,
+            self._config.scheduler,
+            waiters.publish,
+        )
+        parts = Services(
+            config=self._config,
+            db=self._db,
+            scheduler=scheduler,
+            waiters=waiters,
+            keyring=self._keyring,
+            signer=self._signer,
+        )
+        self._services = app.state.services = parts
+        await asyncio.to_thread(scheduler.start)
+        house = asyncio.create_task(keep_house(parts))
+        try:
+            yield
+        finally:
+            self._begin_drain()
+            house.cancel()
+            with suppress(asyncio.CancelledError):
+                await house
+            await asyncio.to_thread(scheduler.stop)
+            await tidy(parts, prune=False)
+
+    def _begin_drain(self) -> None:
+        if self._services is not None and not self._services.is_draining:
+            self._services.is_draining = True
+            self._services.waiters.close()
+
+    def _first_key(self) -> str | None:
+        """The bootstrap key kept, or a key made because there is none; the latter is returned."""
+        if self._config.bootstrap_key is not None:
+            self._db.write(
+                keys.add, self._config.bootstrap_key, name="bootstrap", owner="bootstrap"
+            )
+            return None
+        if any(key.revoked_at is None for key in self._db.read(keys.list_all)):
+            return None
+        key = keys.new_key()
+        self._db.write(keys.add, key, name="first")
+        return key
+
+
+class _Http(uvicorn.Server):
+    """uvicorn that tells us as soon as it is asked to stop, not when the last poll has ended."""
+
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._loop.call_soon_threadsafe(self._on_exit)
+        super().handle_exit(sig, frame)
+
+    def drain(self) -> None:
+        self.should_exit = True
+        with suppress(RuntimeError):  # the loop may have ended already
+            self._loop.call_soon_threadsafe(self._on_exit)
+
+
+def _listen(config: ServerConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"Cannot listen on {config.host}:{config.port}: {error.strerror}.",
+            hint="Choose another --port, or 0 for any.",
+            code="port-in-use",
+        ) from error
+    listener.listen(2048)
+    return listener
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def _lock_folder(folder: Path) -> IO[str]:
+    handle = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.close()
+        raise ConfigError(
+            f"Another server uses the data folder {folder}.",
+            hint="Stop it, or choose another --data-dir.",
+            code="data-dir-in-use",
+        ) from error
+    handle.truncate(0)
+    handle.write(str(os.getpid()))
+    handle.flush()
+    return handle

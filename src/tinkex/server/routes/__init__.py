@@ -1,0 +1,1 @@
+"""The routes, by subject. Each module lists its own in `ROUTES`."""

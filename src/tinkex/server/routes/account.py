@@ -1,0 +1,80 @@
+"""The account: tokens, the key that asks, telemetry, and what has no meaning on this server."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tinkex.server.bodies import read_body
+from tinkex.server.errors import NotImplementedHere, json_response
+from tinkex.server.services import caller, services
+from tinkex.store import keys
+from tinkex.types.session import ApiKeyDetails, ApiKeyInfo, OrgDetails, UserDetails
+
+
+async def token(request: Request) -> Response:
+    """A short-lived token in exchange for the key."""
+    parts, key = services(request), caller(request)
+    now = int(time.time())
+    claims = {
+        "sub": f"tml:user:{key.owner}",
+        "org_id": "tinkex",
+        "email": f"{key.owner}@localhost",
+        "iat": now,
+        "exp": now + int(parts.config.token_life_s),
+        "key": key.hash.hex(),
+    }
+    return json_response({"jwt": parts.signer.make_token(claims)})
+
+
+async def key_info(request: Request) -> Response:
+    """What is known about the key that asks."""
+    key = caller(request)
+    details = ApiKeyDetails(
+        org_details=OrgDetails(name="tinkex"),
+        user_details=UserDetails(email=f"{key.owner}@localhost"),
+    )
+    return json_response(
+        ApiKeyInfo(key_id=key.key_id, name=key.name, note=key.note, details=details)
+    )
+
+
+async def revoke_key(request: Request) -> Response:
+    """Revokes the key that asks."""
+    parts, key = services(request), caller(request)
+    await parts.db.awrite(keys.revoke, key.key_id)
+    parts.keyring.forget(key)
+    return json_response({})
+
+
+async def telemetry(request: Request) -> Response:
+    """Taken and thrown away: nothing about clients is collected here."""
+    await read_body(request, services(request).config.limits)
+    return json_response({"status": "accepted"})
+
+
+async def no_billing(_request: Request) -> Response:
+    """There is no money on a server of one's own."""
+    raise NotImplementedHere(
+        "This server has no billing.",
+        hint="Token counts are in each training run's record under 'usage'.",
+        code="no-billing",
+    )
+
+
+async def no_audit(_request: Request) -> Response:
+    """There is no audit log over HTTP."""
+    raise NotImplementedHere("This server keeps no audit log.", code="no-audit")
+
+
+ROUTES = [
+    Route("/auth/token", token, methods=["POST"]),
+    Route("/auth/apikey/me", key_info),
+    Route("/auth/apikey/me", revoke_key, methods=["DELETE"]),
+    Route("/telemetry", telemetry, methods=["POST"]),
+    Route("/audit", no_audit),
+    Route("/billing/{rest:path}", no_billing),
+]

@@ -1,0 +1,133 @@
+"""Futures: long polls for results, one at a time or by sampling session, and cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tinkex.errors import ServerError
+from tinkex.server.bodies import read_json
+from tinkex.server.errors import NotFound, json_response
+from tinkex.server.services import Services, owner, services
+from tinkex.server.waiting import wait_for
+from tinkex.store import results, samplers, samples
+from tinkex.store.results import Found, Result
+from tinkex.types.requests import (
+    CancelFutureRequest,
+    FutureRetrieveRequest,
+    FuturesRetrieveRequest,
+)
+from tinkex.types.session import (
+    CompleteMetadataResponse,
+    FutureCompletion,
+    FutureFailed,
+    FutureFinished,
+    FuturesRetrieveResponse,
+    TryAgainResponse,
+)
+from tinkex.wire import legacy_json, protobuf
+
+PROTOBUF = "application/x-protobuf"
+_COMPLETIONS_AT_ONCE = 1000
+
+
+async def retrieve_future(request: Request) -> Response:
+    """The result, as soon as it is there; 408 if it is not within the time of one poll."""
+    parts = services(request)
+    asked = await read_json(request, FutureRetrieveRequest, parts.config.limits)
+    try:
+        found = await _await_result(parts, owner(request), asked.request_id)
+    except ServerError:
+        # The client polls again at once, whatever the error: hold it, or it comes back spinning.
+        await asyncio.sleep(parts.config.error_hold_s)
+        raise
+    if found is None:
+        raise NotFound(f"There is no request {asked.request_id[:100]!r}.", code="unknown-request")
+    if found.result is None:
+        return json_response(TryAgainResponse(request_id=asked.request_id), status=408)
+    return _answer(request, parts, asked, found.kind, found.result)
+
+
+async def retrieve_futures(request: Request) -> Response:
+    """What one client of a sampling session got done since its cursor."""
+    parts, me = services(request), owner(request)
+    asked = await read_json(request, FuturesRetrieveRequest, parts.config.limits)
+    target = asked.target
+    if await parts.db.aread(samplers.get, me, target.sampling_session_id) is None:
+        raise NotFound("There is no such sampling session.", code="unknown-sampling-session")
+    deadline = asyncio.get_running_loop().time() + parts.config.poll_hold_s
+    while True:
+        with parts.waiters.watch(target.sampling_session_id) as future:
+            done = await parts.db.aread(
+                samples.completions,
+                me,
+                target.sampling_session_id,
+                target.cloned_sampler_id,
+                asked.prev_cursor,
+                _COMPLETIONS_AT_ONCE,
+            )
+            left_s = deadline - asyncio.get_running_loop().time()
+            if done or left_s <= 0 or parts.is_draining:
+                break
+            await wait_for(future, left_s)
+    cursor = done[-1].number if done else asked.prev_cursor
+    return json_response(
+        FuturesRetrieveResponse(completions=[_completion(each) for each in done], cursor=cursor)
+    )
+
+
+async def cancel_future(request: Request) -> Response:
+    """Stops a sampling request; other requests run to their end."""
+    parts = services(request)
+    asked = await read_json(request, CancelFutureRequest, parts.config.limits)
+    if await parts.db.aread(results.find, owner(request), asked.request_id) is None:
+        raise NotFound(f"There is no request {asked.request_id[:100]!r}.", code="unknown-request")
+    await asyncio.to_thread(parts.scheduler.cancel_sample, owner(request), asked.request_id)
+    return json_response({})
+
+
+async def _await_result(parts: Services, me: str, request_id: str) -> Found | None:
+    """What is known of the request, after waiting for its result up to one poll's time."""
+    with parts.waiters.watch(request_id) as future:
+        found = await parts.db.aread(results.find, me, request_id)
+        if found is None or found.result is not None:
+            return found
+        _, result = await wait_for(future, parts.config.poll_hold_s)
+        return Found(kind=found.kind, result=result)
+
+
+def _answer(
+    request: Request, parts: Services, asked: FutureRetrieveRequest, kind: str, result: Result
+) -> Response:
+    if asked.allow_metadata_only and len(result.body) > parts.config.metadata_only_bytes:
+        return json_response(CompleteMetadataResponse(response_payload_size=len(result.body)))
+    if result.encoding != "proto":
+        return Response(result.body, media_type="application/json")
+    if PROTOBUF in request.headers.get("accept", ""):
+        return Response(result.body, media_type=PROTOBUF)
+    return Response(_as_json(kind, result.body), media_type="application/json")
+
+
+def _as_json(kind: str, body: bytes) -> bytes:
+    """The form that clients before 0.25 read."""
+    if kind == "sample":
+        return legacy_json.encode_sample_response(protobuf.decode_sample_response(body))
+    return legacy_json.encode_forward_backward_output(protobuf.decode_forward_backward_output(body))
+
+
+def _completion(done: samples.Completion) -> FutureCompletion:
+    if done.is_failed:
+        return FutureFailed(request_id=done.request_id)
+    return FutureFinished(
+        request_id=done.request_id, response_payload_uncompressed_size=done.size_bytes
+    )
+
+
+ROUTES = [
+    Route("/retrieve_future", retrieve_future, methods=["POST"]),
+    Route("/retrieve_futures", retrieve_futures, methods=["POST"]),
+    Route("/cancel_future", cancel_future, methods=["POST"]),
+]

@@ -1,0 +1,110 @@
+"""Shapes that clients before 0.25 speak and newer ones have dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tarfile
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+
+from sqlalchemy import Connection
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tinkex.server.bodies import read_json
+from tinkex.server.errors import NotFound, Unauthenticated, json_response
+from tinkex.server.paths import find_checkpoint
+from tinkex.server.services import owner, services
+from tinkex.server.submission import require_model
+from tinkex.store import checkpoints, models, operations
+from tinkex.store.operations import NewOperation, Outcome
+from tinkex.store.results import Result
+from tinkex.types.requests import UnloadModelRequest
+from tinkex.types.session import UnloadModelResponse, UntypedPromise
+from tinkex.wire import json
+
+_ARCHIVE = "archive.tar"
+
+
+async def unload_model(request: Request) -> Response:
+    """A promise, kept at once, that the model is given up."""
+    parts, me = services(request), owner(request)
+    asked = await read_json(request, UnloadModelRequest, parts.config.limits)
+    await require_model(parts, me, asked.model_id)
+    request_id = await parts.db.awrite(_unload, me, asked.model_id)
+    return json_response(UntypedPromise(request_id=request_id, model_id=asked.model_id))
+
+
+async def archive(request: Request) -> Response:
+    """Sends the client on to a signed link to the checkpoint as a tar file."""
+    parts = services(request)
+    values = request.path_params
+    path = f"tinker://{values['run_id']}/{values['kind']}/{values['name']}"
+    found = await find_checkpoint(parts, owner(request), path)
+    expires = int(time.time() + parts.config.download_life_s)
+    signature = parts.signer.sign_download(found.checkpoint_id, _ARCHIVE, expires)
+    base = (parts.config.public_url or str(request.base_url)).rstrip("/")
+    link = (
+        f"{base}/api/v1/download/archive/{found.checkpoint_id}"
+        f"?expires={expires}&signature={signature}"
+    )
+    headers = {"location": link, "expires": formatdate(expires, usegmt=True)}
+    return Response(status_code=302, headers=headers)
+
+
+async def download_archive(request: Request) -> Response:
+    """The checkpoint as a tar file, behind a signed link."""
+    parts = services(request)
+    checkpoint_id, given = request.path_params["checkpoint_id"], request.query_params
+    if not parts.signer.allows_download(
+        checkpoint_id, _ARCHIVE, given.get("expires", ""), given.get("signature", "")
+    ):
+        raise Unauthenticated("The link is not ours, or it has expired.", code="bad-link")
+    if await parts.db.aread(checkpoints.get, checkpoint_id) is None:
+        raise NotFound("There is no such checkpoint.", code="no-such-checkpoint")
+    folder = parts.scheduler.folders.checkpoint(checkpoint_id)
+    body = await asyncio.to_thread(_tar, folder)
+    return Response(body, media_type="application/x-tar")
+
+
+def _unload(conn: Connection, me: str, model_id: str) -> str:
+    """Outside the order of the model: the request has no number. Must run as a write."""
+    models.set_state(conn, model_id, "unloaded")
+    new = NewOperation(
+        owner=me,
+        model_id=model_id,
+        seq_id=-operations.free_seq(conn, model_id),
+        kind="unload_model",
+        body=b"",
+        digest=b"",
+        cost=0,
+    )
+    operation = operations.append(conn, new).operation
+    answer = json.encode(UnloadModelResponse(model_id=model_id))
+    operations.finish(
+        conn, [Outcome(operation=operation, result=Result(encoding="json", body=answer))]
+    )
+    return operation.request_id
+
+
+def _tar(folder: Path) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in _files(folder):
+            tar.add(path, arcname=path.name, recursive=False)
+    return buffer.getvalue()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if path.is_file())
+
+
+ROUTES = [
+    Route("/unload_model", unload_model, methods=["POST"]),
+    Route("/training_runs/{run_id}/checkpoints/{kind}/{name}/archive", archive),
+    Route("/download/archive/{checkpoint_id}", download_archive),
+]

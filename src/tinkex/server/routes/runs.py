@@ -1,0 +1,211 @@
+"""Training runs and their checkpoints: listing, publishing, expiry, deletion, download links."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from sqlalchemy import Connection
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tinkex.engine.interface import LoraSpec
+from tinkex.server.bodies import read_json
+from tinkex.server.errors import LimitExceeded, NotFound, Unprocessable, json_response
+from tinkex.server.pages import page_of
+from tinkex.server.paths import find_checkpoint
+from tinkex.server.services import owner, services
+from tinkex.store import checkpoints, models
+from tinkex.store.models import Model
+from tinkex.types.checkpoint import (
+    CHECKPOINT_TYPES,
+    Checkpoint,
+    CheckpointsListResponse,
+    Cursor,
+    ExternalWeightsUrlsResponse,
+)
+from tinkex.types.requests import SetTTLRequest
+
+
+async def list_runs(request: Request) -> Response:
+    """The caller's runs, last used first."""
+    limit, offset = page_of(request, default=20)
+    runs, total = await services(request).db.aread(
+        _runs_page, owner(request), limit, offset, request.query_params.get("project_id")
+    )
+    cursor = Cursor(offset=offset, limit=limit, total_count=total)
+    return json_response({"training_runs": runs, "cursor": cursor})
+
+
+async def get_run(request: Request) -> Response:
+    """One run."""
+    run = await services(request).db.aread(_one_run, owner(request), request.path_params["run_id"])
+    if run is None:
+        raise _no_run(request)
+    return json_response(run)
+
+
+async def list_of_run(request: Request) -> Response:
+    """All checkpoints of a run."""
+    db, me, run_id = services(request).db, owner(request), request.path_params["run_id"]
+    if await db.aread(models.get, me, run_id) is None:
+        raise _no_run(request)
+    found = await db.aread(checkpoints.list_of_run, me, run_id)
+    return json_response(CheckpointsListResponse(checkpoints=[_shown(each) for each in found]))
+
+
+async def list_of_owner(request: Request) -> Response:
+    """The caller's checkpoints, newest first."""
+    limit, offset = page_of(request, default=100)
+    found, total = await services(request).db.aread(
+        checkpoints.list_of_owner, owner(request), limit=limit, offset=offset
+    )
+    cursor = Cursor(offset=offset, limit=limit, total_count=total)
+    return json_response(
+        CheckpointsListResponse(checkpoints=[_shown(each) for each in found], cursor=cursor)
+    )
+
+
+async def delete(request: Request) -> Response:
+    """Deletes a checkpoint, row first, then its files."""
+    parts = services(request)
+    found = await _find(request)
+    await parts.db.awrite(checkpoints.delete_one, owner(request), found.checkpoint_id)
+    folders = parts.scheduler.folders
+    await asyncio.to_thread(folders.remove, folders.checkpoint(found.checkpoint_id))
+    return json_response({})
+
+
+async def publish(request: Request) -> Response:
+    """Lets everybody with a key read the checkpoint."""
+    return await _set_public(request, is_public=True)
+
+
+async def unpublish(request: Request) -> Response:
+    """Takes the publication back."""
+    return await _set_public(request, is_public=False)
+
+
+async def set_ttl(request: Request) -> Response:
+    """Sets when the checkpoint goes away; null keeps it."""
+    parts = services(request)
+    asked = await read_json(request, SetTTLRequest, parts.config.limits)
+    found = await _find(request)
+    limits, ttl_s = parts.config.limits, asked.ttl_seconds
+    if ttl_s is not None and not limits.min_ttl_s <= ttl_s <= limits.max_ttl_s:
+        raise LimitExceeded(
+            f"ttl_seconds={ttl_s} is outside {limits.min_ttl_s}..{limits.max_ttl_s}."
+        )
+    expires_at = None if ttl_s is None else time.time() + ttl_s
+    await parts.db.awrite(checkpoints.set_expiry, owner(request), found.checkpoint_id, expires_at)
+    return json_response({})
+
+
+async def external_weights_urls(request: Request) -> Response:
+    """Links to an export's files that need no key and work for a while."""
+    parts = services(request)
+    found = await _find(request)
+    if found.kind != "external_weights":
+        raise Unprocessable(
+            f"{found.tinker_path} is not an export.",
+            hint="Make one with save_weights_external.",
+            code="wrong-kind",
+        )
+    folder = parts.scheduler.folders.checkpoint(found.checkpoint_id)
+    names = await asyncio.to_thread(lambda: sorted(path.name for path in folder.iterdir()))
+    expires = int(time.time() + parts.config.download_life_s)
+    base = (parts.config.public_url or str(request.base_url)).rstrip("/")
+    urls = {}
+    for name in names:
+        signature = parts.signer.sign_download(found.checkpoint_id, name, expires)
+        urls[name] = (
+            f"{base}/api/v1/download/{found.checkpoint_id}/{quote(name)}"
+            f"?expires={expires}&signature={signature}"
+        )
+    return json_response(
+        ExternalWeightsUrlsResponse(urls=urls, expires=datetime.fromtimestamp(expires, UTC))
+    )
+
+
+async def _set_public(request: Request, *, is_public: bool) -> Response:
+    found = await _find(request)
+    await services(request).db.awrite(
+        checkpoints.set_public, owner(request), found.checkpoint_id, is_public
+    )
+    return json_response({})
+
+
+async def _find(request: Request) -> checkpoints.Checkpoint:
+    values = request.path_params
+    path = f"tinker://{values['run_id']}/{values['kind']}/{values['name']}"
+    return await find_checkpoint(services(request), owner(request), path)
+
+
+def _shown(found: checkpoints.Checkpoint) -> Checkpoint:
+    expires = found.expires_at
+    return Checkpoint(
+        checkpoint_id=f"{found.kind}/{found.name}",
+        checkpoint_type=CHECKPOINT_TYPES[found.kind],
+        time=datetime.fromtimestamp(found.created_at, UTC),
+        tinker_path=found.tinker_path,
+        size_bytes=found.size_bytes,
+        public=found.is_public,
+        user_metadata=found.user_metadata,
+        expires_at=None if expires is None else datetime.fromtimestamp(expires, UTC),
+    )
+
+
+def _runs_page(
+    conn: Connection, me: str, limit: int, offset: int, project_id: str | None
+) -> tuple[list[dict[str, Any]], int]:
+    found, total = models.list_runs(conn, me, limit=limit, offset=offset, project_id=project_id)
+    return [_run(conn, model) for model in found], total
+
+
+def _one_run(conn: Connection, me: str, run_id: str) -> dict[str, Any] | None:
+    model = models.get(conn, me, run_id)
+    return None if model is None else _run(conn, model)
+
+
+def _run(conn: Connection, model: Model) -> dict[str, Any]:
+    """A run as clients see it, with what it used as extra fields."""
+    saved = checkpoints.list_of_run(conn, model.owner, model.model_id)
+    last: dict[str, Checkpoint] = {each.kind: _shown(each) for each in saved}
+    return {
+        "training_run_id": model.model_id,
+        "base_model": model.base_model,
+        "model_owner": model.owner,
+        "is_lora": True,
+        "corrupted": model.state == "failed",
+        "lora_rank": msgspec.json.decode(model.spec, type=LoraSpec).rank,
+        "last_request_time": datetime.fromtimestamp(model.last_request_at, UTC),
+        "last_checkpoint": last.get("weights"),
+        "last_sampler_checkpoint": last.get("sampler_weights"),
+        "user_metadata": model.user_metadata,
+        "usage": {"trained_tokens": model.num_tokens, "optimizer_steps": model.num_steps},
+    }
+
+
+def _no_run(request: Request) -> NotFound:
+    run_id = request.path_params["run_id"]
+    return NotFound(f"There is no training run {run_id[:200]!r}.", code="unknown-run")
+
+
+_ONE = "/training_runs/{run_id}/checkpoints/{kind}/{name}"
+
+ROUTES = [
+    Route("/training_runs", list_runs),
+    Route("/training_runs/{run_id}", get_run),
+    Route("/training_runs/{run_id}/checkpoints", list_of_run),
+    Route("/checkpoints", list_of_owner),
+    Route(_ONE, delete, methods=["DELETE"]),
+    Route(f"{_ONE}/publish", publish, methods=["POST"]),
+    Route(f"{_ONE}/publish", unpublish, methods=["DELETE"]),
+    Route(f"{_ONE}/ttl", set_ttl, methods=["PUT"]),
+    Route(f"{_ONE}/external_weights_urls", external_weights_urls),
+]

@@ -1,0 +1,83 @@
+"""The server itself: health, version, capabilities and the handshake."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tinkex.server.bodies import read_json
+from tinkex.server.errors import NotReady, json_response
+from tinkex.server.services import services
+from tinkex.types.requests import ClientConfigRequest
+from tinkex.types.session import ClientConfig, ClientDynamicConfig, SupportedModel
+from tinkex.version import PROTOCOL_VERSION, __version__
+
+
+async def healthz(request: Request) -> Response:
+    """200 once the server can take work."""
+    parts = services(request)
+    if parts.is_draining or not parts.scheduler.is_ready():
+        raise NotReady("The server is starting or stopping.")
+    return json_response({"status": "ok"})
+
+
+async def version(_request: Request) -> Response:
+    """What runs here."""
+    return json_response({"version": __version__, "protocol": PROTOCOL_VERSION})
+
+
+async def capabilities(request: Request) -> Response:
+    """The models with their context lengths, and the limits of this server."""
+    parts = services(request)
+    catalog = await parts.models()
+    limits = parts.config.limits
+    models = [
+        SupportedModel(
+            model_name=name,
+            max_context_length=catalog.find(name).context_length,
+            trainable=True,
+            sampleable=True,
+        )
+        for name in catalog.names()
+    ]
+    return json_response(
+        {
+            "supported_models": models,
+            "limits": msgspec.to_builtins(limits),
+            "server": {"name": "tinkex", "version": __version__},
+        }
+    )
+
+
+async def client_config(request: Request) -> Response:
+    """How clients should speak to this server."""
+    parts = services(request)
+    await read_json(request, ClientConfigRequest, parts.config.limits)
+    limits = parts.config.limits
+    return json_response(
+        ClientConfig(
+            pjwt_auth_enabled=True,
+            proto_compress_fwdbwd=True,
+            fwdbwd_max_chunk_len=limits.chunk_max_datums,
+            fwdbwd_max_chunk_bytes_count=limits.chunk_max_bytes,
+            create_model_via_load_weights=True,
+            sample_use_retrieve_futures=True,
+            sample_join_sampling_session=True,
+        )
+    )
+
+
+async def dynamic_config(_request: Request) -> Response:
+    """The part of the configuration that may change."""
+    return json_response(ClientDynamicConfig(sample_cancel_enabled=True))
+
+
+ROUTES = [
+    Route("/healthz", healthz),
+    Route("/version", version),
+    Route("/get_server_capabilities", capabilities),
+    Route("/client/config", client_config, methods=["POST"]),
+    Route("/client/dynamic_config", dynamic_config, methods=["POST"]),
+]

@@ -1,0 +1,196 @@
+"""Sessions: opened, kept alive, listed, finished."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tinkex.server.bodies import read_json
+from tinkex.server.errors import LimitExceeded, NotFound, NotImplementedHere, json_response
+from tinkex.server.pages import page_of
+from tinkex.server.services import owner, services
+from tinkex.store import sessions
+from tinkex.store.sessions import Session
+from tinkex.types.requests import (
+    AssignProjectRequest,
+    CreateSessionRequest,
+    FinishSessionRequest,
+    SessionHeartbeatRequest,
+)
+from tinkex.types.search import SessionSearchRequest
+from tinkex.types.session import (
+    CreateSessionResponse,
+    GetSessionResponse,
+    ListSessionsResponse,
+    SessionHeartbeatResponse,
+)
+from tinkex.wire.limits import Limits
+
+
+async def create(request: Request) -> Response:
+    """A new session."""
+    parts = services(request)
+    asked = await read_json(request, CreateSessionRequest, parts.config.limits)
+    metadata = asked.user_metadata or {}
+    check_metadata(metadata, parts.config.limits)
+    session_id = await parts.db.awrite(
+        sessions.create,
+        owner(request),
+        tags=asked.tags,
+        user_metadata=metadata,
+        sdk_version=asked.sdk_version,
+        project_id=asked.project_id,
+        display_name=asked.display_name,
+    )
+    return json_response(CreateSessionResponse(session_id=session_id))
+
+
+async def heartbeat(request: Request) -> Response:
+    """The session is alive; 410 once it was finished."""
+    parts = services(request)
+    asked = await read_json(request, SessionHeartbeatRequest, parts.config.limits)
+    await parts.session(owner(request), asked.session_id)
+    parts.heartbeats[asked.session_id] = time.time()
+    return json_response(SessionHeartbeatResponse())
+
+
+async def finish(request: Request) -> Response:
+    """Ends the session and frees its ephemeral samplers; the first reason wins."""
+    parts = services(request)
+    session_id = request.path_params["session_id"]
+    await parts.session(owner(request), session_id, must_be_open=False)
+    asked = await read_json(request, FinishSessionRequest, parts.config.limits)
+    ended = await parts.db.awrite(
+        sessions.finish, owner(request), session_id, asked.reason.type, asked.detail
+    )
+    parts.forget_session(session_id)
+    if ended:
+        await asyncio.to_thread(parts.scheduler.free_session, session_id)
+    return json_response({})
+
+
+async def list_all(request: Request) -> Response:
+    """The caller's session ids, newest first."""
+    limit, offset = page_of(request, default=20)
+    found = await services(request).db.aread(
+        sessions.list_ids, owner(request), limit=limit, offset=offset
+    )
+    return json_response(ListSessionsResponse(sessions=found))
+
+
+async def get(request: Request) -> Response:
+    """What belongs to a session."""
+    parts = services(request)
+    session_id = request.path_params["session_id"]
+    session = await parts.session(owner(request), session_id, must_be_open=False)
+    runs, samplers = await parts.db.aread(sessions.members, owner(request), session_id)
+    return json_response(
+        GetSessionResponse(
+            training_run_ids=runs,
+            sampler_ids=samplers,
+            user_metadata=session.user_metadata,
+            display_name=session.display_name,
+        )
+    )
+
+
+async def set_project(request: Request) -> Response:
+    """Moves the session to a project."""
+    parts = services(request)
+    session_id = request.path_params["session_id"]
+    asked = await read_json(request, AssignProjectRequest, parts.config.limits)
+    if not await parts.db.awrite(
+        sessions.set_project, owner(request), session_id, asked.project_id
+    ):
+        raise NotFound(f"There is no session {session_id[:100]!r}.", code="unknown-session")
+    parts.forget_session(session_id)
+    return json_response({})
+
+
+async def trace_export(request: Request) -> Response:
+    """This server records no traces."""
+    session_id = request.path_params["session_id"]
+    await services(request).session(owner(request), session_id, must_be_open=False)
+    raise NotImplementedHere("This server records no session traces.", code="no-traces")
+
+
+async def search(request: Request) -> Response:
+    """The caller's sessions that fit a description, newest first."""
+    parts = services(request)
+    asked = await read_json(request, SessionSearchRequest, parts.config.limits)
+    cursor = asked.cursor
+    before = None
+    if cursor is not None:
+        before = (cursor.last_created_at.timestamp(), cursor.last_session_id)
+    found = await parts.db.aread(
+        sessions.search,
+        owner(request),
+        limit=asked.limit + 1,
+        session_id=asked.session_id,
+        project_ids=asked.project_ids,
+        display_name=asked.display_name,
+        before=before,
+    )
+    page = found[: asked.limit]
+    more = None
+    if len(found) > asked.limit:
+        more = {
+            "last_created_at": _iso(page[-1].created_at),
+            "last_session_id": page[-1].session_id,
+        }
+    return json_response({"sessions": [_summary(each) for each in page], "next_cursor": more})
+
+
+def check_metadata(metadata: object, limits: Limits) -> None:
+    """Refuses metadata above the limit.
+
+    Raises:
+        LimitExceeded: it is too large.
+    """
+    size = len(msgspec.json.encode(metadata))
+    if size > limits.max_metadata_bytes:
+        raise LimitExceeded(
+            f"user_metadata has {size} bytes, above the limit of {limits.max_metadata_bytes}."
+        )
+
+
+def _summary(session: Session) -> dict[str, object]:
+    status: dict[str, object] = {"type": "active"}
+    if session.finished_at is not None:
+        status = {
+            "type": "client_finished",
+            "reason": {"type": session.finish_reason},
+            "detail": session.finish_detail,
+        }
+    return {
+        "session_id": session.session_id,
+        "created_at": _iso(session.created_at),
+        "owner": session.owner,
+        "project_id": session.project_id or "",
+        "status": status,
+        "checkpoints_count": 0,
+        "display_name": session.display_name,
+        "user_metadata": {key: str(value) for key, value in session.user_metadata.items()},
+    }
+
+
+def _iso(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+ROUTES = [
+    Route("/create_session", create, methods=["POST"]),
+    Route("/session_heartbeat", heartbeat, methods=["POST"]),
+    Route("/sessions", list_all),
+    Route("/sessions/search", search, methods=["POST"]),
+    Route("/sessions/{session_id}", get),
+    Route("/sessions/{session_id}/finish", finish, methods=["POST"]),
+    Route("/sessions/{session_id}/project", set_project, methods=["PUT"]),
+    Route("/sessions/{session_id}/trace_export", trace_export),
+]

@@ -1,0 +1,216 @@
+"""Training: models, forward and backward passes, optimizer steps."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+
+import msgspec
+from sqlalchemy import Connection
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tinkex.engine.interface import LoraSpec
+from tinkex.server.bodies import decode_json, read_body, read_json
+from tinkex.server.errors import LimitExceeded, NotImplementedHere, Unprocessable, json_response
+from tinkex.server.limits import check_training
+from tinkex.server.peek import target_of_protobuf
+from tinkex.server.routes.session import check_metadata
+from tinkex.server.services import Services, owner, services
+from tinkex.server.submission import (
+    CONTROL_COST,
+    promise,
+    refusals_counted,
+    require_model,
+    submit,
+    target_of_json,
+)
+from tinkex.store import models, operations
+from tinkex.store.models import Model
+from tinkex.store.operations import Appended, NewOperation
+from tinkex.types.requests import (
+    CreateModelRequest,
+    ForwardBackwardRequest,
+    GetInfoRequest,
+    OptimStepRequest,
+)
+from tinkex.types.training import AdamOptimizerConfig, GetInfoResponse, LoraConfig, ModelData
+from tinkex.wire import json, legacy_json, protobuf
+from tinkex.wire.limits import Limits
+
+_INLINE_BYTES = 32 * 1024
+
+
+async def create_model(request: Request) -> Response:
+    """A promise of a fresh adapter. Its id is known at once: `<session>:train:<number>`."""
+    parts, me = services(request), owner(request)
+    asked = await read_json(request, CreateModelRequest, parts.config.limits)
+    await parts.session(me, asked.session_id)
+    info = (await parts.models()).find(asked.base_model)
+    check_metadata(asked.user_metadata, parts.config.limits)
+    if not isinstance(asked.optimizer_config, AdamOptimizerConfig):
+        raise Unprocessable("This server has the optimizer adamw only.", code="unknown-optimizer")
+    spec = _spec(
+        asked.lora_config or LoraConfig(), min(info.max_rank, parts.config.limits.max_rank)
+    )
+    now = time.time()
+    model = Model(
+        model_id=f"{asked.session_id}:train:{asked.model_seq_id}",
+        owner=me,
+        session_id=asked.session_id,
+        base_model=asked.base_model,
+        engine_model=info.name,
+        spec=msgspec.json.encode(spec).decode(),
+        optimizer_config={"type": "adamw"},
+        user_metadata=asked.user_metadata,
+        state="creating",
+        created_at=now,
+        last_request_at=now,
+    )
+    return await start_model(parts, model, "create_model", json.encode(asked))
+
+
+async def start_model(parts: Services, model: Model, kind: str, body: bytes) -> Response:
+    """The promise of a model whose first operation, number 0, makes it."""
+    new = NewOperation(
+        owner=model.owner,
+        model_id=model.model_id,
+        seq_id=0,
+        kind=kind,
+        body=body,
+        digest=hashlib.sha256(body).digest(),
+        cost=CONTROL_COST,
+    )
+    appended = await parts.db.awrite(_insert_model, model, new)
+    if appended.is_new:
+        await asyncio.to_thread(parts.scheduler.enqueue, appended.operation)
+    return promise(appended)
+
+
+async def forward_backward(request: Request) -> Response:
+    """A promise of a forward pass, with or without a backward pass."""
+    parts, me = services(request), owner(request)
+    limits = parts.config.limits
+    body = await read_body(request, limits)
+    is_json = "json" in request.headers.get("content-type", "")
+    target = target_of_json(body) if is_json else target_of_protobuf(body)
+    async with refusals_counted(parts, me, target):
+        if len(body) <= _INLINE_BYTES:
+            asked, body, cost = _decode(body, is_json, limits)
+        else:
+            asked, body, cost = await asyncio.to_thread(_decode, body, is_json, limits)
+        return await submit(
+            parts,
+            me,
+            model_id=asked.model_id,
+            seq_id=asked.seq_id or None,
+            kind="forward" if asked.forward_only else "forward_backward",
+            body=body,
+            cost=cost,
+            request=asked,
+        )
+
+
+async def optim_step(request: Request) -> Response:
+    """A promise of an optimizer step."""
+    parts, me = services(request), owner(request)
+    body = await read_body(request, parts.config.limits)
+    async with refusals_counted(parts, me, target_of_json(body)):
+        asked = await decode_json(body, OptimStepRequest, parts.config.limits)
+        return await submit(
+            parts,
+            me,
+            model_id=asked.model_id,
+            seq_id=asked.seq_id,
+            kind="optim_step",
+            body=json.encode(asked),
+        )
+
+
+async def get_info(request: Request) -> Response:
+    """What the server knows about a model."""
+    parts = services(request)
+    asked = await read_json(request, GetInfoRequest, parts.config.limits)
+    model = await require_model(parts, owner(request), asked.model_id)
+    catalog = await parts.models()
+    info = catalog.find(model.engine_model)
+    spec = msgspec.json.decode(model.spec, type=LoraSpec)
+    answer = GetInfoResponse(
+        model_id=model.model_id,
+        is_lora=True,
+        lora_rank=spec.rank,
+        model_name=model.base_model,
+        model_data=ModelData(
+            arch=info.arch,
+            model_name=model.base_model,
+            tokenizer_id=catalog.tokenizer_id(info),
+        ),
+        optimizer_config=model.optimizer_config,
+    )
+    return json_response({"type": "get_info", **msgspec.to_builtins(answer)})
+
+
+async def create_custom_loss(_request: Request) -> Response:
+    """Uploaded losses run on the client here, which the client config tells it."""
+    raise NotImplementedHere(
+        "This server does not run uploaded losses.",
+        hint="Use forward_backward_custom, which computes the loss on the client.",
+        code="no-custom-losses",
+    )
+
+
+def _decode(
+    body: bytes, is_json: bool, limits: Limits
+) -> tuple[ForwardBackwardRequest, bytes, int]:
+    """The request, the protobuf form to keep, and its tokens."""
+    if is_json:
+        asked = legacy_json.decode_forward_backward_request(body, limits=limits)
+        parts = protobuf.encode_forward_backward_request(
+            model_id=asked.model_id,
+            seq_id=asked.seq_id,
+            data=asked.data,
+            loss_fn=asked.loss_fn,
+            loss_fn_config=asked.loss_fn_config,
+            forward_only=asked.forward_only,
+        )
+        body = b"".join(parts)
+    else:
+        asked = protobuf.decode_forward_backward_request(body, limits=limits)
+    return asked, body, check_training(asked, limits)
+
+
+def _insert_model(conn: Connection, model: Model, new: NewOperation) -> Appended:
+    known = models.get(conn, model.owner, model.model_id)
+    if known is None:
+        models.insert(conn, model)
+    return operations.append(conn, new)
+
+
+def _spec(config: LoraConfig, max_rank: int) -> LoraSpec:
+    if config.rank > max_rank:
+        raise LimitExceeded(
+            f"rank={config.rank} is above this server's limit of {max_rank}.",
+            hint=f"Use rank<={max_rank}.",
+            code="rank-too-large",
+        )
+    seed = secrets.randbits(31) if config.seed is None else config.seed
+    return LoraSpec(
+        rank=config.rank,
+        seed=seed,
+        train_attn=config.train_attn,
+        train_mlp=config.train_mlp,
+        train_unembed=config.train_unembed,
+    )
+
+
+ROUTES = [
+    Route("/create_model", create_model, methods=["POST"]),
+    Route("/forward_backward", forward_backward, methods=["POST"]),
+    Route("/forward", forward_backward, methods=["POST"]),
+    Route("/optim_step", optim_step, methods=["POST"]),
+    Route("/get_info", get_info, methods=["POST"]),
+    Route("/create_custom_loss", create_custom_loss, methods=["POST"]),
+]

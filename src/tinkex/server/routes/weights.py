@@ -1,0 +1,261 @@
+"""Saving and loading weights, and what saved weights are."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+import uuid
+from typing import TypeVar
+
+import msgspec
+from sqlalchemy import Connection
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tinkex.engine.interface import LoraSpec
+from tinkex.scheduler.bodies import LoadCommand, SaveCommand
+from tinkex.server.bodies import decode_json, read_body, read_json
+from tinkex.server.errors import LimitExceeded, Unprocessable, json_response
+from tinkex.server.paths import find_checkpoint, parse_path
+from tinkex.server.routes.session import check_metadata
+from tinkex.server.routes.training import start_model
+from tinkex.server.services import Services, owner, services
+from tinkex.server.submission import refusals_counted, require_model, submit, target_of_json
+from tinkex.store import checkpoints, models
+from tinkex.store.checkpoints import Checkpoint
+from tinkex.store.models import Model
+from tinkex.types.requests import (
+    CopyWeightsRequest,
+    LoadWeightsRequest,
+    SaveWeightsExternalRequest,
+    SaveWeightsForSamplerRequest,
+    SaveWeightsRequest,
+    WeightsInfoRequest,
+)
+from tinkex.types.training import WeightsInfoResponse
+from tinkex.wire import json
+from tinkex.wire.limits import Limits
+from tinkex.wire.paths import is_checkpoint_name
+
+_KINDS = {
+    "save_weights": "weights",
+    "save_weights_for_sampler": "sampler_weights",
+    "save_weights_external": "external_weights",
+}
+SaveRequest = SaveWeightsRequest | SaveWeightsForSamplerRequest | SaveWeightsExternalRequest
+S = TypeVar("S", SaveWeightsRequest, SaveWeightsForSamplerRequest, SaveWeightsExternalRequest)
+
+
+async def save_weights(request: Request) -> Response:
+    """A promise of training state saved under a name."""
+    return await _save(request, SaveWeightsRequest)
+
+
+async def save_weights_for_sampler(request: Request) -> Response:
+    """A promise of a sampler, named or for one sampling session."""
+    return await _save(request, SaveWeightsForSamplerRequest)
+
+
+async def save_weights_external(request: Request) -> Response:
+    """A promise of weights exported for download."""
+    return await _save(request, SaveWeightsExternalRequest)
+
+
+async def load_weights(request: Request) -> Response:
+    """A promise of saved weights in a model, an old one or a new one."""
+    parts, me = services(request), owner(request)
+    body = await read_body(request, parts.config.limits)
+    async with refusals_counted(parts, me, target_of_json(body)):
+        asked = await decode_json(body, LoadWeightsRequest, parts.config.limits)
+        parse_path(asked.path)
+        as_owner = await _reader(parts, me, asked.weights_access_token)
+        command = LoadCommand(path=asked.path, optimizer=asked.optimizer, as_owner=as_owner)
+        if asked.model_id is not None:
+            return await submit(
+                parts,
+                me,
+                model_id=asked.model_id,
+                seq_id=asked.seq_id,
+                kind="load_weights",
+                body=json.encode(command),
+            )
+        return await _create_by_loading(parts, me, asked, command)
+
+
+async def weights_info(request: Request) -> Response:
+    """What saved weights were trained with."""
+    parts = services(request)
+    asked = await read_json(request, WeightsInfoRequest, parts.config.limits)
+    me = await _reader(parts, owner(request), request.headers.get("x-tinker-weights-access-token"))
+    checkpoint = await find_checkpoint(parts, me, asked.tinker_path, published=True)
+    spec = msgspec.json.decode(checkpoint.spec, type=LoraSpec)
+    return json_response(
+        WeightsInfoResponse(
+            base_model=checkpoint.base_model,
+            is_lora=True,
+            lora_rank=spec.rank,
+            train_unembed=spec.train_unembed,
+            train_mlp=spec.train_mlp,
+            train_attn=spec.train_attn,
+            optimizer_config=checkpoint.optimizer_config,
+        )
+    )
+
+
+async def copy_weights(request: Request) -> Response:
+    """A copy of a checkpoint, one's own, a public one or another account's with its key."""
+    parts, me = services(request), owner(request)
+    asked = await read_json(request, CopyWeightsRequest, parts.config.limits)
+    token = asked.weights_access_token or request.headers.get("x-tinker-weights-access-token")
+    reader = await _reader(parts, me, token)
+    _check_ttl(asked.ttl_seconds, parts.config.limits)
+    source = await find_checkpoint(parts, reader, asked.source_path, published=True)
+    folders = parts.scheduler.folders
+    now = time.time()
+    copy = msgspec.structs.replace(
+        source,
+        checkpoint_id=folders.new_id(),
+        owner=me,
+        model_id=f"{uuid.uuid4()}:train:0",
+        is_public=False,
+        created_at=now,
+        expires_at=None if asked.ttl_seconds is None else now + asked.ttl_seconds,
+    )
+    await asyncio.to_thread(
+        shutil.copytree,
+        folders.checkpoint(source.checkpoint_id),
+        folders.checkpoint(copy.checkpoint_id),
+    )
+    await parts.db.awrite(_insert_copy, copy)
+    return json_response({"tinker_path": copy.tinker_path})
+
+
+async def _save(request: Request, type_: type[S]) -> Response:
+    parts, me = services(request), owner(request)
+    body = await read_body(request, parts.config.limits)
+    async with refusals_counted(parts, me, target_of_json(body)):
+        asked = await decode_json(body, type_, parts.config.limits)
+        command = await _save_command(parts, me, asked)
+        # Sent again, an unnamed save asks for another sampling session: it is still the same one.
+        identity = msgspec.structs.replace(command, sampling_session_id=None)
+        return await submit(
+            parts,
+            me,
+            model_id=asked.model_id,
+            seq_id=asked.seq_id,
+            kind="save_sampler" if command.name is None else asked.type,
+            body=json.encode(command),
+            identity=json.encode(identity),
+        )
+
+
+async def _save_command(parts: Services, me: str, asked: SaveRequest) -> SaveCommand:
+    limits = parts.config.limits
+    _check_ttl(asked.ttl_seconds, limits)
+    metadata = getattr(asked, "user_metadata", None)
+    check_metadata(metadata, limits)
+    recipients = getattr(asked, "age_encryption_recipients", None)
+    if recipients and len(recipients) > limits.max_age_recipients:
+        raise LimitExceeded(
+            f"age_encryption_recipients names {len(recipients)} keys, above the limit of "
+            f"{limits.max_age_recipients}."
+        )
+    command = SaveCommand(
+        kind=_KINDS[asked.type],
+        name=asked.path,
+        overwrite=getattr(asked, "overwrite", False),
+        ttl_seconds=asked.ttl_seconds,
+        user_metadata=metadata,
+        age_recipients=recipients,
+    )
+    number = getattr(asked, "sampling_session_seq_id", None)
+    if asked.path is None and number is not None:
+        session_id = (await require_model(parts, me, asked.model_id)).session_id
+        return msgspec.structs.replace(command, sampling_session_id=f"{session_id}:sample:{number}")
+    if asked.path is None:
+        return msgspec.structs.replace(command, name=f"unnamed-{uuid.uuid4().hex[:12]}")
+    if not is_checkpoint_name(asked.path):
+        raise Unprocessable(
+            f"{asked.path[:100]!r} is not a checkpoint name.",
+            hint="Use letters, digits, '.', '_' and '-', beginning with a letter or digit.",
+            code="invalid-name",
+        )
+    return command
+
+
+async def _create_by_loading(
+    parts: Services, me: str, asked: LoadWeightsRequest, command: LoadCommand
+) -> Response:
+    if asked.session_id is None or asked.model_seq_id is None:
+        raise Unprocessable("Either model_id or session_id and model_seq_id must be given.")
+    await parts.session(me, asked.session_id)
+    checkpoint = await find_checkpoint(parts, command.as_owner, command.path, published=True)
+    catalog = await parts.models()
+    base_model = asked.base_model or checkpoint.base_model
+    if catalog.find(base_model).name != catalog.find(checkpoint.engine_model).name:
+        raise Unprocessable(
+            f"{command.path} was trained on {checkpoint.base_model}, not on {base_model}.",
+            code="wrong-base-model",
+        )
+    check_metadata(asked.user_metadata, parts.config.limits)
+    now = time.time()
+    model = Model(
+        model_id=f"{asked.session_id}:train:{asked.model_seq_id}",
+        owner=me,
+        session_id=asked.session_id,
+        base_model=base_model,
+        engine_model=checkpoint.engine_model,
+        spec=checkpoint.spec,
+        optimizer_config=checkpoint.optimizer_config,
+        user_metadata=asked.user_metadata,
+        state="creating",
+        created_at=now,
+        last_request_at=now,
+    )
+    return await start_model(parts, model, "load_weights", json.encode(command))
+
+
+async def _reader(parts: Services, me: str, token: str | None) -> str:
+    """Whose checkpoints may be read: the caller's, or those of the key given as a token."""
+    if token is None:
+        return me
+    return (await parts.keyring.authenticate(token)).owner
+
+
+def _check_ttl(ttl_seconds: int | None, limits: Limits) -> None:
+    if ttl_seconds is not None and not limits.min_ttl_s <= ttl_seconds <= limits.max_ttl_s:
+        raise LimitExceeded(
+            f"ttl_seconds={ttl_seconds} is outside {limits.min_ttl_s}..{limits.max_ttl_s}."
+        )
+
+
+def _insert_copy(conn: Connection, copy: Checkpoint) -> None:
+    models.insert(
+        conn,
+        Model(
+            model_id=copy.model_id,
+            owner=copy.owner,
+            session_id="",
+            base_model=copy.base_model,
+            engine_model=copy.engine_model,
+            spec=copy.spec,
+            optimizer_config=copy.optimizer_config,
+            user_metadata=None,
+            state="imported",
+            created_at=copy.created_at,
+            last_request_at=copy.created_at,
+        ),
+    )
+    checkpoints.put(conn, copy)
+
+
+ROUTES = [
+    Route("/save_weights", save_weights, methods=["POST"]),
+    Route("/save_weights_for_sampler", save_weights_for_sampler, methods=["POST"]),
+    Route("/save_weights_external", save_weights_external, methods=["POST"]),
+    Route("/load_weights", load_weights, methods=["POST"]),
+    Route("/weights_info", weights_info, methods=["POST"]),
+    Route("/copy_weights", copy_weights, methods=["POST"]),
+]

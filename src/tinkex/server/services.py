@@ -1,0 +1,96 @@
+"""What the routes work with: one of each per server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from tinkex.scheduler import Scheduler
+from tinkex.server.auth import Keyring
+from tinkex.server.catalog import Catalog
+from tinkex.server.config import ServerConfig
+from tinkex.server.errors import Gone, NotFound, NotReady
+from tinkex.server.signing import Signer
+from tinkex.server.waiting import Waiters
+from tinkex.store import Database, sessions
+from tinkex.store.keys import Key
+from tinkex.store.sessions import Session
+
+_READY_WAIT_S = 60.0
+_SESSIONS_KEPT = 4096
+
+
+@dataclass(slots=True)
+class Services:
+    """The parts of a running server."""
+
+    config: ServerConfig
+    db: Database
+    scheduler: Scheduler
+    waiters: Waiters
+    keyring: Keyring
+    signer: Signer
+    catalog: Catalog | None = None
+    heartbeats: dict[str, float] = field(default_factory=dict)  # not yet written
+    is_draining: bool = False
+    _sessions: dict[str, Session] = field(default_factory=dict)
+
+    async def models(self) -> Catalog:
+        """The base models; waits for the engine if it is still loading.
+
+        Raises:
+            NotReady: it takes too long.
+        """
+        deadline = time.monotonic() + _READY_WAIT_S
+        while self.catalog is None:
+            if self.scheduler.is_ready():
+                self.catalog = Catalog(self.config.models, self.scheduler.models())
+            elif self.is_draining or time.monotonic() > deadline:
+                raise NotReady("The engine is still loading its models.")
+            else:
+                await asyncio.sleep(0.05)
+        return self.catalog
+
+    async def session(self, owner: str, session_id: str, *, must_be_open: bool = True) -> Session:
+        """The owner's session.
+
+        Raises:
+            NotFound: there is none.
+            Gone: it has ended.
+        """
+        found = self._sessions.get(session_id)
+        if found is None:
+            found = await self.db.aread(sessions.get, owner, session_id)
+            if found is not None:
+                if len(self._sessions) >= _SESSIONS_KEPT:
+                    self._sessions.clear()
+                self._sessions[session_id] = found
+        if found is None or found.owner != owner:
+            raise NotFound(f"There is no session {session_id[:100]!r}.", code="unknown-session")
+        if must_be_open and found.finished_at is not None:
+            raise Gone(f"The session {session_id} has ended.", code="session-ended")
+        return found
+
+    def forget_session(self, session_id: str) -> None:
+        """Has the session read anew at its next use."""
+        self._sessions.pop(session_id, None)
+
+
+def services(request: Request) -> Services:
+    """The server's parts."""
+    found: Services = request.app.state.services
+    return found
+
+
+def caller(request: Request) -> Key:
+    """The key that asks."""
+    key: Key = request.state.key
+    return key
+
+
+def owner(request: Request) -> str:
+    """Whose rows the request may see."""
+    return caller(request).owner

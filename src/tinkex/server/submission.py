@@ -1,0 +1,149 @@
+"""Submitting operations: checked, kept in the log, scheduled, answered with a request id.
+
+A submit never waits for compute or for another submit. If a request is refused for good, its
+sequence number counts as used, so that the operations after it do not wait for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+from sqlalchemy import Connection
+from starlette.responses import Response
+
+from tinkex.errors import ClientError
+from tinkex.server.errors import Busy, NotFound, json_response
+from tinkex.server.services import Services
+from tinkex.store import models, operations
+from tinkex.store.models import Model
+from tinkex.store.operations import Appended, NewOperation
+from tinkex.types.requests import ForwardBackwardRequest
+from tinkex.types.session import UntypedPromise
+
+CONTROL_COST = 256
+"""What an operation without tokens costs in the scheduler's accounts."""
+
+_TRANSIENT = frozenset({401, 404, 408, 409, 429})
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Which operation of which model a body speaks of, as far as that can be read."""
+
+    model_id: str
+    seq_id: int
+
+
+async def submit(
+    parts: Services,
+    owner: str,
+    *,
+    model_id: str,
+    seq_id: int | None,
+    kind: str,
+    body: bytes,
+    cost: int = CONTROL_COST,
+    identity: bytes | None = None,
+    request: ForwardBackwardRequest | None = None,
+) -> Response:
+    """The promise for an operation. `identity` is what makes it the same one when sent again."""
+    check_room(parts, owner)
+    new = NewOperation(
+        owner=owner,
+        model_id=model_id,
+        seq_id=-1 if seq_id is None else seq_id,
+        kind=kind,
+        body=body,
+        digest=hashlib.sha256(body if identity is None else identity).digest(),
+        cost=max(1, cost),
+    )
+    appended = await parts.db.awrite(_append, new)
+    if appended.is_new:
+        parts.scheduler.enqueue(appended.operation, request, len(body))
+    return promise(appended)
+
+
+def promise(appended: Appended) -> Response:
+    """The answer that names the request to ask for."""
+    operation = appended.operation
+    return json_response(
+        UntypedPromise(request_id=operation.request_id, model_id=operation.model_id)
+    )
+
+
+def check_room(parts: Services, owner: str) -> None:
+    """Refuses work above the tenant's bound.
+
+    Raises:
+        Busy: too many operations of this tenant wait already.
+    """
+    most = parts.config.max_pending_operations_per_owner
+    if parts.scheduler.pending_operations(owner) >= most:
+        raise Busy(f"{most} operations of yours are waiting already.", retry_after_s=2.0)
+
+
+async def require_model(parts: Services, owner: str, model_id: str) -> Model:
+    """The owner's model.
+
+    Raises:
+        NotFound: there is none.
+    """
+    model = await parts.db.aread(models.get, owner, model_id)
+    if model is None:
+        raise _no_model(model_id)
+    return model
+
+
+@asynccontextmanager
+async def refusals_counted(
+    parts: Services, owner: str, target: Target | None
+) -> AsyncIterator[None]:
+    """Counts the target's number as used if what happens inside refuses the request for good."""
+    try:
+        yield
+    except ClientError as error:
+        if target is not None and error.status not in _TRANSIENT:
+            await _count_as_used(parts, owner, target)
+        raise
+
+
+def target_of_json(body: bytes) -> Target | None:
+    """The model and number in a JSON body, if they can be read at all."""
+    try:
+        return msgspec.json.decode(body, type=Target)
+    except msgspec.DecodeError:
+        return None
+
+
+async def _count_as_used(parts: Services, owner: str, target: Target) -> None:
+    refused = NewOperation(
+        owner=owner,
+        model_id=target.model_id,
+        seq_id=target.seq_id,
+        kind="none",
+        body=b"",
+        digest=b"",
+        cost=0,
+    )
+    if target.seq_id > 0 and await parts.db.awrite(_consume, refused):
+        parts.scheduler.consume(target.model_id, target.seq_id)
+
+
+def _append(conn: Connection, new: NewOperation) -> Appended:
+    if models.get(conn, new.owner, new.model_id) is None:
+        raise _no_model(new.model_id)
+    if new.seq_id < 0:
+        new = msgspec.structs.replace(new, seq_id=operations.free_seq(conn, new.model_id))
+    return operations.append(conn, new)
+
+
+def _consume(conn: Connection, refused: NewOperation) -> bool:
+    if models.get(conn, refused.owner, refused.model_id) is None:
+        return False
+    return operations.consume(conn, refused, "refused")
+
+
+def _no_model(model_id: str) -> NotFound:
+    return NotFound(f"There is no model {model_id[:200]!r}.", code="unknown-model-id")
