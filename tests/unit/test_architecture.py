@@ -81,15 +81,24 @@ def wrong_arrows(path: Path, text: str | None = None) -> list[str]:
 
 
 def environment_reads(text: str) -> list[int]:
-    """The lines on which `os.environ`, `os.getenv` or the like are touched."""
+    """The lines on which `os.environ`, `os.getenv` or the like are touched.
+
+    `{**os.environ, ...}` is no look at a variable: it hands everything on to a child process.
+    """
     names = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+    tree = ast.parse(text)
+    dicts = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    handed_on = [
+        v for each in dicts for k, v in zip(each.keys, each.values, strict=True) if k is None
+    ]
     lines = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         is_attribute = (
             isinstance(node, ast.Attribute)
             and node.attr in names
             and isinstance(node.value, ast.Name)
             and node.value.id == "os"
+            and node not in handed_on
         )
         is_import = isinstance(node, ast.ImportFrom) and node.module == "os"
         if is_attribute or (is_import and names & {alias.name for alias in node.names}):
@@ -178,6 +187,8 @@ def test_the_check_itself_sees_wrong_arrows(file, text, wrong):
         ("import os\nos.environ['X']", 1),
         ("import os\ndef f(): return os.getenv('X')", 1),
         ("from os import environ", 1),
+        ("import os\nchild = {**os.environ, 'X': '1'}", 0),
+        ("import os\nchild = {'X': os.environ}", 1),
         ("import os\nos.path.join('environ')", 0),
         ("def f(environ): return environ['X']", 0),
     ],
