@@ -7,6 +7,7 @@ and bring its adapters back from their saved state.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
@@ -65,8 +66,10 @@ class EngineProcess:
         self._send_lock = threading.Lock()
         self._is_gone = False
         ready = self._expect(0)
-        reader = threading.Thread(target=self._read_replies, daemon=True, name="engine-replies")
-        reader.start()
+        self._reader = threading.Thread(
+            target=self._read_replies, daemon=True, name="engine-replies"
+        )
+        self._reader.start()
         self._send(encode(options))
         try:
             _raise_error(ready.result())
@@ -91,13 +94,16 @@ class EngineProcess:
         self.close()
 
     def close(self) -> None:
-        """Ends the worker, at once if it is idle, else by force after a few seconds."""
-        self._connection.close() if self._is_gone else self._shut_down()
+        """Ends the worker: it leaves when the connection does, or is made to after a while."""
+        with contextlib.suppress(OSError):  # the other side may be gone already
+            self._connection.shutdown(socket.SHUT_RDWR)
         try:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join(_STOP_TIMEOUT_S)
+        self._connection.close()
 
     def models(self) -> list[ModelInfo]:
         return cast("list[ModelInfo]", self._call("models"))
@@ -182,12 +188,6 @@ class EngineProcess:
             left, self._open = list(self._open.values()), {}
         for answer in left:
             answer.set_exception(self._death())
-
-    def _shut_down(self) -> None:
-        try:
-            self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it was gone already
 
     def _death(self) -> EngineFailure:
         try:

@@ -110,6 +110,7 @@ class Sampler:
         self._inbox: deque[_Entry] = deque()
         self._cancelled: set[str] = set()
         self._waiting: deque[_Entry] = deque()
+        self._prefilling: list[_Entry] = []
         self._running: list[_Sequence] = []
         self._lock = threading.Lock()
 
@@ -152,10 +153,11 @@ class Sampler:
         """Prefills what fits, decodes one token for everything that runs; the finished results."""
         self._take_inbox()
         finished: list[SampleResult] = []
-        batch = self._admit()
+        self._prefilling = self._admit()
         ready = list(self._running)
-        if batch:
-            finished += self._prefill(batch)
+        if self._prefilling:
+            finished += self._prefill(self._prefilling)
+            self._prefilling = []
         if ready:
             finished += self._decode_step(ready)
         return finished
@@ -163,8 +165,10 @@ class Sampler:
     def drop_all(self) -> list[str]:
         """Forgets everything queued or running; the ids of the requests that are lost."""
         self._take_inbox()
-        jobs = [entry.job for entry in self._waiting] + [s.job for s in self._running]
+        entries = [*self._prefilling, *self._waiting]
+        jobs = [entry.job for entry in entries] + [s.job for s in self._running]
         self._waiting.clear()
+        self._prefilling = []
         for sequence in self._running:
             self._release(sequence)
         self._running.clear()
