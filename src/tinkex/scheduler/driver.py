@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tinkex.engine.interface import EngineUserError
 from tinkex.scheduler.executor import Executor
 from tinkex.scheduler.plan import Planner
 from tinkex.scheduler.residency import Residency
@@ -51,6 +52,7 @@ class Driver:
         self._grace_s = grace_s
         self.wakeup = threading.Condition()  # also guards the planner
         self.is_ready = threading.Event()
+        self.fatal: EngineUserError | None = None
         self._errands: list[str] = []
         self._stopping = threading.Event()
         self._used = {"train": 0.0, "sample": 0.0}
@@ -79,6 +81,12 @@ class Driver:
                 self._supervisor.engine.models()
                 self.is_ready.set()
                 self._work()
+            except EngineUserError as error:
+                if not self.is_ready.is_set():
+                    self.fatal = error  # the models are wrong: another try would not help
+                    return
+                _logger.exception("The engine cannot be started again; trying on.")
+                time.sleep(1.0)
             except Exception:
                 _logger.exception("The driver met an error; it goes on in a second.")
                 time.sleep(1.0)

@@ -61,6 +61,8 @@ class SamplerHost:
 
     def turn(self, budget_s: float) -> None:
         """Feeds the engine and lets it sample for a while."""
+        for request_id in self._board.drain_cancelled():
+            self._release(request_id)
         try:
             self._feed()
             progress = self._supervisor.engine.step_sampling(budget_s)

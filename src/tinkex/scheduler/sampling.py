@@ -31,6 +31,7 @@ class SampleBoard:
         self._max_running = max_running
         self._waiting: dict[str, OrderedDict[str, Waiting]] = {}
         self._running: dict[str, Waiting] = {}
+        self._cancelled: list[str] = []
         self._turns = DeficitRoundRobin()
         self._lock = threading.Lock()
 
@@ -75,7 +76,14 @@ class SampleBoard:
             running = self._running.get(request_id)
             if found is None and running is not None and running.sample.owner == owner:
                 found = self._running.pop(request_id)
+                self._cancelled.append(request_id)
             return found
+
+    def drain_cancelled(self) -> list[str]:
+        """Requests cancelled while they ran, since the last call; the engine is silent on them."""
+        with self._lock:
+            cancelled, self._cancelled = self._cancelled, []
+            return cancelled
 
     def interrupt(self) -> list[Waiting]:
         """What was running when the engine died."""

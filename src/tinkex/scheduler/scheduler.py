@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tinkex.engine.interface import Engine, ModelInfo
+from tinkex.engine.interface import Engine, EngineUserError, ModelInfo
 from tinkex.scheduler.bodies import BodyCache
 from tinkex.scheduler.checkpointing import Checkpointer
 from tinkex.scheduler.driver import Driver
@@ -102,8 +102,9 @@ class Scheduler:
         positions = self._db.read(operations.positions)
         now = time.monotonic()
         for operation in self._db.read(operations.queued):
-            start, refused = positions.get(operation.model_id, (0, set()))
-            self._open(operation.model_id, start, refused)
+            if self._planner.queue(operation.model_id) is None:
+                start, refused = positions.get(operation.model_id, (0, set()))
+                self._open(operation.model_id, start, refused)
             self._planner.add(operation, now)
         for sample in self._db.read(samples.queued):
             self._board.add(Waiting(sample=sample))
@@ -116,6 +117,10 @@ class Scheduler:
     def is_ready(self) -> bool:
         """Whether the engine has started."""
         return self._driver.is_ready.is_set()
+
+    def fatal(self) -> EngineUserError | None:
+        """Why the engine can never start, if that is so."""
+        return self._driver.fatal
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Whether the engine started within the time."""

@@ -60,12 +60,14 @@ class Gone(ClientError):
     status = 410
 
 
-class NotImplementedHere(ServerError):
-    """501: a part of the protocol that has no meaning on this server."""
+class NotSupported(ClientError):
+    """404: a part of the protocol that has no meaning on this server.
+
+    Not 501, which the official client would retry for five minutes like any 5xx.
+    """
 
     code = "not-supported"
-    status = 501
-    retryable = False
+    status = 404
 
 
 class Busy(ClientError):
@@ -94,8 +96,6 @@ def error_response(error: TinkexError) -> Response:
     headers = {}
     if isinstance(error, Busy):
         headers["retry-after"] = f"{error.retry_after_s:g}"
-    if status == 501:
-        headers["x-should-retry"] = "false"
     fields = {"detail": error.message, "code": error.code, "hint": error.hint}
     return json_response(fields, status=status, headers=headers)
 
@@ -110,7 +110,7 @@ def json_response(
 async def on_tinkex_error(_request: Request, error: Exception) -> Response:
     """The answer to an error of ours."""
     assert isinstance(error, TinkexError)
-    if isinstance(error, ServerError) and not isinstance(error, NotImplementedHere | NotReady):
+    if isinstance(error, ServerError) and not isinstance(error, NotReady):
         _logger.error("%s", error, exc_info=error)
     return error_response(error)
 

@@ -14,6 +14,7 @@ _logger = logging.getLogger(__name__)
 
 _EVERY_S = 5.0
 _PRUNE_EVERY = 120  # rounds
+_PATIENCE_S = 300.0  # after a start clients need time to be heard of again
 
 
 async def keep_house(parts: Services) -> None:
@@ -39,7 +40,11 @@ async def tidy(parts: Services, *, prune: bool = True) -> None:
     if prune:
         now = time.time()
         await parts.db.awrite(results.prune, now - parts.config.result_life_s)
-        silent = await parts.db.awrite(sessions.finish_silent, now - parts.config.session_silence_s)
-        for session_id in silent:
-            parts.forget_session(session_id)
-            await asyncio.to_thread(parts.scheduler.free_session, session_id)
+        if time.monotonic() - parts.started_at > _PATIENCE_S:
+            await _end_silent_sessions(parts, now - parts.config.session_silence_s)
+
+
+async def _end_silent_sessions(parts: Services, before: float) -> None:
+    for session_id in await parts.db.awrite(sessions.finish_silent, before):
+        parts.forget_session(session_id)
+        await asyncio.to_thread(parts.scheduler.free_session, session_id)

@@ -20,7 +20,7 @@ import msgspec
 import uvicorn
 from starlette.applications import Starlette
 
-from tinkex.engine.interface import Engine
+from tinkex.engine.interface import Engine, EngineUserError
 from tinkex.errors import ConfigError
 from tinkex.scheduler import Scheduler
 from tinkex.server.app import build_app
@@ -56,6 +56,7 @@ class ServerProcess:
         self._make_engine = make_engine or engine_factory(config)
         self._services: Services | None = None
         self._http: _Http | None = None
+        self._fatal: EngineUserError | None = None
         self.new_key = self._first_key()
 
     def run(self, on_started: Callable[[Started], None]) -> None:
@@ -67,6 +68,8 @@ class ServerProcess:
             listener.close()
             self._db.close()
             self._lock.close()
+        if self._fatal is not None:
+            raise ConfigError(str(self._fatal), code=self._fatal.code) from self._fatal
 
     def stop(self) -> None:
         """Has `run` drain and return; any thread may call it."""
@@ -111,16 +114,25 @@ class ServerProcess:
         )
         self._services = app.state.services = parts
         await asyncio.to_thread(scheduler.start)
-        house = asyncio.create_task(keep_house(parts))
+        tasks = [asyncio.create_task(keep_house(parts)), asyncio.create_task(self._watch(parts))]
         try:
             yield
         finally:
             self._begin_drain()
-            house.cancel()
-            with suppress(asyncio.CancelledError):
-                await house
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.to_thread(scheduler.stop)
             await tidy(parts, prune=False)
+
+    async def _watch(self, parts: Services) -> None:
+        """Ends the server if its engine can never start."""
+        while not parts.scheduler.is_ready():
+            self._fatal = parts.scheduler.fatal()
+            if self._fatal is not None:
+                self.stop()
+                return
+            await asyncio.sleep(0.1)
 
     def _begin_drain(self) -> None:
         if self._services is not None and not self._services.is_draining:
@@ -161,7 +173,8 @@ class _Http(uvicorn.Server):
 
 def _listen(config: ServerConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named so that asyncio switches off the delay of small packets.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))

@@ -36,6 +36,7 @@ class Services:
     catalog: Catalog | None = None
     heartbeats: dict[str, float] = field(default_factory=dict)  # not yet written
     is_draining: bool = False
+    started_at: float = field(default_factory=time.monotonic)
     _sessions: dict[str, Session] = field(default_factory=dict)
 
     async def models(self) -> Catalog:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from starlette.responses import Response
 
 from tinkex.errors import ClientError
-from tinkex.server.errors import Busy, NotFound, json_response
+from tinkex.server.errors import Busy, NotFound, Unprocessable, json_response
 from tinkex.server.services import Services
 from tinkex.store import models, operations
 from tinkex.store.models import Model
@@ -50,6 +50,8 @@ async def submit(
 ) -> Response:
     """The promise for an operation. `identity` is what makes it the same one when sent again."""
     check_room(parts, owner)
+    if seq_id is not None:
+        check_number("seq_id", seq_id)
     new = NewOperation(
         owner=owner,
         model_id=model_id,
@@ -71,6 +73,16 @@ def promise(appended: Appended) -> Response:
     return json_response(
         UntypedPromise(request_id=operation.request_id, model_id=operation.model_id)
     )
+
+
+def check_number(name: str, value: int) -> None:
+    """Refuses a counter that is negative or does not fit 31 bits.
+
+    Raises:
+        Unprocessable: it does not.
+    """
+    if not 0 <= value < 2**31:
+        raise Unprocessable(f"{name}={value} must be 0 or more and fit 31 bits.")
 
 
 def check_room(parts: Services, owner: str) -> None:
@@ -127,7 +139,7 @@ async def _count_as_used(parts: Services, owner: str, target: Target) -> None:
         digest=b"",
         cost=0,
     )
-    if target.seq_id > 0 and await parts.db.awrite(_consume, refused):
+    if 0 < target.seq_id < 2**31 and await parts.db.awrite(_consume, refused):
         parts.scheduler.consume(target.model_id, target.seq_id)
 
 

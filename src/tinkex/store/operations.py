@@ -135,9 +135,7 @@ def to_replay(conn: Connection, model_id: str, after_seq: int) -> list[Operation
     return [Operation(**row._mapping) for row in conn.execute(query)]
 
 
-def positions(
-    conn: Connection, model_id: str | None = None
-) -> dict[str, tuple[int, set[int]]]:
+def positions(conn: Connection, model_id: str | None = None) -> dict[str, tuple[int, set[int]]]:
     """For each model (or one) the first number not yet passed, and those refused after it."""
     passed = (
         select(operations.c.model_id, func.max(operations.c.seq_id))

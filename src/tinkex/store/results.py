@@ -6,7 +6,7 @@ import time
 from typing import Literal
 
 import msgspec
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, literal, select
 
 from tinkex.store.schema import operations, results, samples
 
@@ -21,9 +21,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows of a request: its kind, and its result once there is one."""
+    """What the store knows of a request: its kind, and its result once there is one.
+
+    A request that is finished and has no result had one that was dropped for its age.
+    """
 
     kind: str
+    is_finished: bool
     result: Result | None
 
 
@@ -55,21 +59,15 @@ def find(conn: Connection, owner: str, request_id: str) -> Found | None:
         )
     ).first()
     result = None if row is None else Result(encoding=row.encoding, body=bytes(row.body))
-    kind = conn.execute(
-        select(operations.c.kind).where(
-            operations.c.request_id == request_id, operations.c.owner == owner
-        )
-    ).scalar()
-    if kind is None:
+    for table, kind in ((operations, operations.c.kind), (samples, literal("sample"))):
         known = conn.execute(
-            select(samples.c.request_id).where(
-                samples.c.request_id == request_id, samples.c.owner == owner
+            select(kind.label("kind"), table.c.state).where(
+                table.c.request_id == request_id, table.c.owner == owner
             )
-        ).scalar()
-        kind = "sample" if known is not None else None
-    if kind is None:
-        return None
-    return Found(kind=kind, result=result)
+        ).first()
+        if known is not None:
+            return Found(kind=known.kind, is_finished=known.state != "queued", result=result)
+    return None
 
 
 def prune(conn: Connection, before: float) -> int:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.server.bodies import read_body
-from tinkex.server.errors import NotImplementedHere, json_response
+from tinkex.server.errors import NotSupported, json_response
 from tinkex.server.services import caller, services
 from tinkex.store import keys
 from tinkex.types.session import ApiKeyDetails, ApiKeyInfo, OrgDetails, UserDetails
@@ -58,7 +58,7 @@ async def telemetry(request: Request) -> Response:
 
 async def no_billing(_request: Request) -> Response:
     """There is no money on a server of one's own."""
-    raise NotImplementedHere(
+    raise NotSupported(
         "This server has no billing.",
         hint="Token counts are in each training run's record under 'usage'.",
         code="no-billing",
@@ -67,7 +67,7 @@ async def no_billing(_request: Request) -> Response:
 
 async def no_audit(_request: Request) -> Response:
     """There is no audit log over HTTP."""
-    raise NotImplementedHere("This server keeps no audit log.", code="no-audit")
+    raise NotSupported("This server keeps no audit log.", code="no-audit")
 
 
 ROUTES = [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.errors import ServerError
 from tinkex.server.bodies import read_json
-from tinkex.server.errors import NotFound, json_response
+from tinkex.server.errors import Gone, NotFound, json_response
 from tinkex.server.services import Services, owner, services
 from tinkex.server.waiting import wait_for
 from tinkex.store import results, samplers, samples
@@ -46,9 +47,11 @@ async def retrieve_future(request: Request) -> Response:
         raise
     if found is None:
         raise NotFound(f"There is no request {asked.request_id[:100]!r}.", code="unknown-request")
+    if found.result is None and found.is_finished:
+        raise Gone(f"The result of {asked.request_id} is no longer kept.", code="result-dropped")
     if found.result is None:
         return json_response(TryAgainResponse(request_id=asked.request_id), status=408)
-    return _answer(request, parts, asked, found.kind, found.result)
+    return await _answer(request, parts, asked, found.kind, found.result)
 
 
 async def retrieve_futures(request: Request) -> Response:
@@ -93,13 +96,13 @@ async def _await_result(parts: Services, me: str, request_id: str) -> Found | No
     """What is known of the request, after waiting for its result up to one poll's time."""
     with parts.waiters.watch(request_id) as future:
         found = await parts.db.aread(results.find, me, request_id)
-        if found is None or found.result is not None:
+        if found is None or found.is_finished:
             return found
         _, result = await wait_for(future, parts.config.poll_hold_s)
-        return Found(kind=found.kind, result=result)
+        return msgspec.structs.replace(found, result=result)
 
 
-def _answer(
+async def _answer(
     request: Request, parts: Services, asked: FutureRetrieveRequest, kind: str, result: Result
 ) -> Response:
     if asked.allow_metadata_only and len(result.body) > parts.config.metadata_only_bytes:
@@ -108,7 +111,8 @@ def _answer(
         return Response(result.body, media_type="application/json")
     if PROTOBUF in request.headers.get("accept", ""):
         return Response(result.body, media_type=PROTOBUF)
-    return Response(_as_json(kind, result.body), media_type="application/json")
+    body = await asyncio.to_thread(_as_json, kind, result.body)
+    return Response(body, media_type="application/json")
 
 
 def _as_json(kind: str, body: bytes) -> bytes:

@@ -14,6 +14,7 @@ from tinkex.server.errors import Busy, NotFound, Unprocessable, json_response
 from tinkex.server.limits import check_sample
 from tinkex.server.paths import find_checkpoint
 from tinkex.server.services import Services, owner, services
+from tinkex.server.submission import check_number
 from tinkex.store import samplers, samples
 from tinkex.store.samplers import Sampler
 from tinkex.store.samples import NewSample, Sample
@@ -34,6 +35,7 @@ async def create(request: Request) -> Response:
     """A sampling session on a base model or on a saved sampler."""
     parts, me = services(request), owner(request)
     asked = await read_json(request, CreateSamplingSessionRequest, parts.config.limits)
+    check_number("sampling_session_seq_id", asked.sampling_session_seq_id)
     await parts.session(me, asked.session_id)
     sampler = await _describe(parts, me, asked)
     kept = await parts.db.awrite(samplers.insert, sampler)
@@ -63,6 +65,8 @@ async def asample(request: Request) -> Response:
         raise Unprocessable(
             "sampling_session_id and seq_id are needed.", hint="Create a sampling session first."
         )
+    if not 0 <= asked.seq_id < 2**63:
+        raise Unprocessable(f"seq_id={asked.seq_id} must be 0 or more and fit 63 bits.")
     sampler = await _require(parts, me, asked.sampling_session_id)
     info = (await parts.models()).find(sampler.engine_model)
     cost = check_sample(asked, limits, info.context_length)

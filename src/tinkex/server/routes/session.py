@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.server.bodies import read_json
-from tinkex.server.errors import LimitExceeded, NotFound, NotImplementedHere, json_response
+from tinkex.server.errors import LimitExceeded, NotFound, NotSupported, json_response
 from tinkex.server.pages import page_of
 from tinkex.server.services import owner, services
 from tinkex.store import sessions
@@ -117,7 +117,7 @@ async def trace_export(request: Request) -> Response:
     """This server records no traces."""
     session_id = request.path_params["session_id"]
     await services(request).session(owner(request), session_id, must_be_open=False)
-    raise NotImplementedHere("This server records no session traces.", code="no-traces")
+    raise NotSupported("This server records no session traces.", code="no-traces")
 
 
 async def search(request: Request) -> Response:

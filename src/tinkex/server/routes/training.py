@@ -15,13 +15,14 @@ from starlette.routing import Route
 
 from tinkex.engine.interface import LoraSpec
 from tinkex.server.bodies import decode_json, read_body, read_json
-from tinkex.server.errors import LimitExceeded, NotImplementedHere, Unprocessable, json_response
+from tinkex.server.errors import LimitExceeded, NotSupported, Unprocessable, json_response
 from tinkex.server.limits import check_training
 from tinkex.server.peek import target_of_protobuf
 from tinkex.server.routes.session import check_metadata
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submission import (
     CONTROL_COST,
+    check_number,
     promise,
     refusals_counted,
     require_model,
@@ -48,6 +49,7 @@ async def create_model(request: Request) -> Response:
     """A promise of a fresh adapter. Its id is known at once: `<session>:train:<number>`."""
     parts, me = services(request), owner(request)
     asked = await read_json(request, CreateModelRequest, parts.config.limits)
+    check_number("model_seq_id", asked.model_seq_id)
     await parts.session(me, asked.session_id)
     info = (await parts.models()).find(asked.base_model)
     check_metadata(asked.user_metadata, parts.config.limits)
@@ -155,7 +157,7 @@ async def get_info(request: Request) -> Response:
 
 async def create_custom_loss(_request: Request) -> Response:
     """Uploaded losses run on the client here, which the client config tells it."""
-    raise NotImplementedHere(
+    raise NotSupported(
         "This server does not run uploaded losses.",
         hint="Use forward_backward_custom, which computes the loss on the client.",
         code="no-custom-losses",

@@ -22,7 +22,13 @@ from tinkex.server.paths import find_checkpoint, parse_path
 from tinkex.server.routes.session import check_metadata
 from tinkex.server.routes.training import start_model
 from tinkex.server.services import Services, owner, services
-from tinkex.server.submission import refusals_counted, require_model, submit, target_of_json
+from tinkex.server.submission import (
+    check_number,
+    refusals_counted,
+    require_model,
+    submit,
+    target_of_json,
+)
 from tinkex.store import checkpoints, models
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.models import Model
@@ -172,6 +178,7 @@ async def _save_command(parts: Services, me: str, asked: SaveRequest) -> SaveCom
     )
     number = getattr(asked, "sampling_session_seq_id", None)
     if asked.path is None and number is not None:
+        check_number("sampling_session_seq_id", number)
         session_id = (await require_model(parts, me, asked.model_id)).session_id
         return msgspec.structs.replace(command, sampling_session_id=f"{session_id}:sample:{number}")
     if asked.path is None:
@@ -190,6 +197,7 @@ async def _create_by_loading(
 ) -> Response:
     if asked.session_id is None or asked.model_seq_id is None:
         raise Unprocessable("Either model_id or session_id and model_seq_id must be given.")
+    check_number("model_seq_id", asked.model_seq_id)
     await parts.session(me, asked.session_id)
     checkpoint = await find_checkpoint(parts, command.as_owner, command.path, published=True)
     catalog = await parts.models()
