@@ -80,11 +80,6 @@ class _Setting(Generic[T]):
             value = value.reveal()
         return cast("T", dict(value) if isinstance(value, dict) else value)
 
-    def __set__(self, config: Config, value: Any) -> NoReturn:
-        raise AttributeError(
-            f"Config is frozen; make another with config.replace({self.name}=...)."
-        )
-
 
 # What follows reads one value each, from an argument, a TOML value or an environment string, and
 # raises ValueError with the end of the sentence "<setting> must be ...".
@@ -406,7 +401,8 @@ def process_settings(environ: Mapping[str, str] | None = None) -> ProcessSetting
         is_debug=get("TINKEX_DEBUG", "").lower() in _TRUE,
         has_color=not get("NO_COLOR") and get("TERM") != "dumb",
         hub_cache=Path(hub_cache).expanduser(),
-        is_hub_offline=(get("HF_HUB_OFFLINE") or "").lower() in _TRUE,
+        is_hub_offline=(get("HF_HUB_OFFLINE") or get("TRANSFORMERS_OFFLINE") or "").lower()
+        in _TRUE,
     )
 
 

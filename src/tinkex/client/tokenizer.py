@@ -265,6 +265,8 @@ def _load(id_or_path: str, where: ProcessSettings) -> Tokenizer:
 
 
 def _find_folder(id_or_path: str, where: ProcessSettings) -> Path:
+    if not id_or_path.strip():
+        raise _failure(repr(id_or_path), "the name is empty")
     local = Path(id_or_path).expanduser()
     if local.is_file():
         return local.parent
@@ -338,7 +340,8 @@ def _through_transformers(folder: Path, name: str) -> Tokenizer:
         raise _failure(
             name, "it has no tokenizer.json", hint="pip install transformers, which can convert it."
         ) from None
-    converted = AutoTokenizer.from_pretrained(str(folder))
+    # Code that comes with a model is never run; left open, transformers would ask for a yes.
+    converted = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     backend = getattr(converted, "backend_tokenizer", None)
     if backend is None:
         raise _failure(name, "it has no tokenizer.json and cannot be converted to one")

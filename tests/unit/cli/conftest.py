@@ -1,6 +1,7 @@
 """Commands run inside the test, with an environment and a home of their own."""
 
 import json
+import os
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,8 +23,9 @@ class Ran(NamedTuple):
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path):
     """Runs a command line and gives its exit code and what it printed."""
-    for name in ("TINKER_API_KEY", "TINKER_BASE_URL", "TINKEX_DEBUG", "NO_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if name.startswith(("TINKER_", "TINKEX_")) or name in ("NO_COLOR", "TERM"):
+            monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.chdir(tmp_path)

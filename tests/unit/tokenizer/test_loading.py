@@ -114,7 +114,6 @@ def test_hub_failure_is_a_tokenizer_error(tmp_path, monkeypatch):
         ("/no/such/folder", "no such folder"),
         ("./absent", "no such folder"),
         ("a/b/c", "no Hugging Face id"),
-        ("", "no tokenizer.json"),
         ("org/../../etc", "no Hugging Face id"),
         ("TML/Inkling", "no public tokenizer"),
     ],
@@ -129,6 +128,23 @@ def test_failure_is_a_users_error_in_one_form(name, reason, tmp_path, monkeypatc
     assert caught.value.hint
     assert isinstance(caught.value, ValidationError)
     assert caught.value.type == "validation"
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_empty_name_is_no_name(name):
+    with pytest.raises(TokenizerError, match="the name is empty"):
+        load_tokenizer(name)
+
+
+def test_code_that_comes_with_a_model_is_never_run(tmp_path):
+    mark = tmp_path / "ran"
+    (tmp_path / "evil.py").write_text(f"open({str(mark)!r}, 'w')\nclass Evil: pass\n")
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"auto_map": {"AutoTokenizer": ["evil.Evil", null]}, "tokenizer_class": "Evil"}'
+    )
+    with pytest.raises(TokenizerError, match="Failed to load tokenizer"):
+        load_tokenizer(str(tmp_path))
+    assert not mark.exists()
 
 
 def test_broken_file_is_a_tokenizer_error(tmp_path):

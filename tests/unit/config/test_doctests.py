@@ -1,0 +1,24 @@
+"""The examples in the docstrings are true."""
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tinkex.config",
+        "tinkex.telemetry.bus",
+        "tinkex.telemetry.logger",
+        "tinkex.telemetry.metrics",
+        "tinkex.telemetry.redaction",
+        "tinkex.client.tokenizer",
+        "tinkex.client.chat_template",
+    ],
+)
+def test_examples(name):
+    failed, attempted = doctest.testmod(importlib.import_module(name))
+    assert failed == 0
+    assert attempted > 0
