@@ -153,7 +153,8 @@ def test_a_stall_after_100_continue_ends_by_timeout_and_is_not_applied_twice(
     training = connect(timeout_s=0.1).create_lora_training_client(base_model=MODEL, rank=8)
     stalled = server.on("optim_step").stall_100_continue()
 
-    stepped = training.optim_step(types.AdamParams()).outcome(20)
+    # Well below the limit of a whole answer, which is thirty times that of silence.
+    stepped = training.optim_step(types.AdamParams()).outcome(2)
 
     stalled.release()
     assert stepped.ok

@@ -7,9 +7,11 @@ a heartbeat or a submit wait behind them. Knows aiohttp; nothing else in the cli
 
 from __future__ import annotations
 
-from typing import Literal
+import functools
+from typing import Any, Literal
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 PoolName = Literal["session", "train", "sample", "poll", "rest", "telemetry"]
 
@@ -49,6 +51,8 @@ def _open_pool(name: PoolName) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         limit=_connection_limit(name), keepalive_timeout=_KEEPALIVE_S, ttl_dns_cache=60
     )
+    handler: type[ResponseHandler] = _Handler
+    connector._factory = functools.partial(handler, loop=connector._loop)
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -56,6 +60,20 @@ def _open_pool(name: PoolName) -> aiohttp.ClientSession:
         raise_for_status=False,
         skip_auto_headers=("User-Agent",),
     )
+
+
+class _Handler(ResponseHandler):
+    """Limits silence after an interim answer too.
+
+    aiohttp stops its `sock_read` timer when a 1xx answer ends, so a peer that says `100 Continue`
+    and then nothing would be waited for until the total timeout.
+    """
+
+    async def read(self) -> Any:
+        message, payload = await super().read()
+        if 100 <= message.code < 200 and not len(self):
+            self.start_timeout()
+        return message, payload
 
 
 def _connection_limit(name: PoolName) -> int:
