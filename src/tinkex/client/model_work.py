@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -70,8 +70,8 @@ class ModelWork:
         first, turn = self._order.take(len(chunks))
         bodies = [frame(parts, seq_id=first + i) for i, parts in enumerate(encoded)]
         request_type = "Forward" if forward_only else "ForwardBackward"
-        sent = self._runtime.submit(self._send_chunks(turn, first, bodies, request_type))
-        return self._runtime.submit(self._collect_chunks(sent))
+        send = self._send_chunks(turn, first, bodies, request_type)
+        return self._runtime.submit_sent(send, self._collect_chunks)
 
     async def _send_chunks(
         self, turn: Turn, first: int, bodies: Sequence[Sequence[bytes]], request_type: str
@@ -129,7 +129,7 @@ class ModelWork:
             )
         return promise
 
-    async def _collect_chunks(self, sent: Future[list[Promise]]) -> ForwardBackwardOutput:
+    async def _collect_chunks(self, sent: Awaitable[list[Promise]]) -> ForwardBackwardOutput:
         promises = await sent
         outputs = await _all_or_none([self._fetch_output(promise) for promise in promises])
         return chunking.combine(outputs)
@@ -154,8 +154,8 @@ class ModelWork:
         wire_json.encode(request)  # what cannot be written must not take a place in the order
         seq_id, turn = self._order.take()
         body = wire_json.encode(msgspec.structs.replace(request, seq_id=seq_id))
-        sent = self._runtime.submit(self._send(turn, seq_id, path, body, request_type))
-        return self._runtime.submit(self._collect(sent, type_))
+        send = self._send(turn, seq_id, path, body, request_type)
+        return self._runtime.submit_sent(send, lambda sent: self._collect(sent, type_))
 
     async def _send(
         self, turn: Turn, seq_id: int, path: str, body: bytes, request_type: str
@@ -169,7 +169,7 @@ class ModelWork:
             turn.pass_on()
         return promise
 
-    async def _collect(self, sent: Future[Promise], type_: type[T]) -> T:
+    async def _collect(self, sent: Awaitable[Promise], type_: type[T]) -> T:
         answer = await self._connection.fetch(await sent, self._on_queue_state)
         return wire_json.decode(answer.body, type_)
 

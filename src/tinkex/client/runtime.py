@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tinkex.client.pools import Pools
     from tinkex.client.tokenizer import TokenizerCache
 
+S = TypeVar("S")
 T = TypeVar("T")
 log = logging.getLogger("tinkex")
 
@@ -159,17 +160,29 @@ class Runtime:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Runs a coroutine on the loop and hands out the Future for its result."""
+        return self._submit(_Job(self, work))
+
+    def submit_sent(
+        self,
+        send: Coroutine[Any, Any, S],
+        collect: Callable[[Awaitable[S]], Coroutine[Any, Any, T]],
+    ) -> Future[T]:
+        """Runs `send`, which nothing cancels, and `collect(what it sends)`, which the Future does.
+
+        For requests that have a number: one that is never sent would stop all behind it.
+        """
+        return self._submit(_SentJob(self, send, collect))
+
+    def _submit(self, job: _Job) -> Future[Any]:
         if not self._was_stopped:
             self.start()
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
-            work.close()
+            job.discard()
             raise ClientClosedError("The runtime has been stopped.")
-        inner: concurrent.futures.Future[T] = concurrent.futures.Future()
-        job = _Job(self, work, inner, submit_site())
         loop.call_soon_threadsafe(job.begin)
         return Future(
-            inner,
+            job.inner,
             loop_thread_id=thread.ident,
             on_cancel=lambda: _call_soon(loop, job.cancel),
         )
@@ -193,19 +206,20 @@ class _Job:
 
     __slots__ = ("inner", "runtime", "site", "task", "work")
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        work: Coroutine[Any, Any, Any],
-        inner: concurrent.futures.Future[Any],
-        site: str | None,
-    ) -> None:
-        self.runtime, self.work, self.inner, self.site = runtime, work, inner, site
+    def __init__(self, runtime: Runtime, work: Coroutine[Any, Any, Any] | None) -> None:
+        self.runtime, self.work = runtime, work
+        self.inner: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self.site = submit_site()
         self.task: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
+        assert self.work is not None
         self.task = self.runtime.spawn(self.work)
         self.task.add_done_callback(self.finish)
+
+    def discard(self) -> None:
+        if self.work is not None:
+            self.work.close()
 
     def cancel(self) -> None:
         if self.task is not None:
@@ -227,6 +241,36 @@ class _Job:
         if self.site is not None:
             error.add_note(f"submitted at {self.site}")
         self.inner.set_exception(error)
+
+
+class _SentJob(_Job):
+    """A job in two halves: the first is finished whatever becomes of the Future."""
+
+    __slots__ = ("collect", "send")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        send: Coroutine[Any, Any, Any],
+        collect: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]],
+    ) -> None:
+        super().__init__(runtime, None)
+        self.send, self.collect = send, collect
+
+    def begin(self) -> None:
+        sent = self.runtime.spawn(self.send)
+        sent.add_done_callback(_note_seen)
+        self.work = self.collect(asyncio.shield(sent))
+        super().begin()
+
+    def discard(self) -> None:
+        self.send.close()
+
+
+def _note_seen(task: asyncio.Task[Any]) -> None:
+    """A send whose Future was cancelled may fail unseen; that is no news for the log."""
+    if not task.cancelled():
+        task.exception()
 
 
 def submit_site() -> str | None:

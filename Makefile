@@ -1,0 +1,58 @@
+# Two commands do everything on a fresh machine with Python 3.11+: `make demo` and `make test`.
+#
+# TORCH_INDEX chooses another build of PyTorch, for instance a CUDA one:
+#   make test TORCH_INDEX="--index-url <address of that build's index>"
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+PYTEST_ARGS ?= -n 2
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test qa lint types coverage docs bench clean
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# PyTorch goes first and alone: whatever depends on it would otherwise pull the largest build.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet "$(TORCH)" $(TORCH_INDEX)
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(STAMP)
+
+install: $(STAMP)  ## a virtual environment with everything for development
+
+demo: $(STAMP)  ## start the embedded server, train a LoRA adapter, sample before and after
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)  ## run all tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+qa: lint types coverage  ## lint, format, types and coverage
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+coverage: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --quiet --cov --cov-report= tests/unit tests/integration tests/faults
+	$(BIN)/coverage report --include='src/tinkex/client/*,src/tinkex/wire/*,src/tinkex/types/*' --fail-under=90 --skip-covered
+
+docs: $(STAMP)  ## check that every example in the documentation runs
+	$(BIN)/python -m pytest tests/docs
+
+bench: $(STAMP)  ## measure, side by side with the official client where there is one
+	$(BIN)/python benchmarks/run_all.py
+
+clean:  ## remove the environment and everything made
+	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
