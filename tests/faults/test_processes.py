@@ -249,3 +249,30 @@ def test_a_program_that_forgets_to_close_still_ends(server: LoopbackServer) -> N
 
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert "Warning" not in done.stderr, done.stderr
+
+
+def test_samples_in_flight_do_not_keep_training_waiting(server: LoopbackServer) -> None:
+    """1500 samples that nobody answers, in a process that may open 1024 files; then a step."""
+    server.hold("asample")
+    program = _program(
+        server,
+        """
+        handles = [sampling.sample(prompt, 1, types.SamplingParams()) for _ in range(1500)]
+        import sys
+        sys.stdin.readline()
+        print(training.optim_step(types.AdamParams()).outcome(20).ok, flush=True)
+        """,
+    )
+    process = subprocess.Popen(
+        ["sh", "-c", 'ulimit -n 1024 && exec "$0" -c "$1"', sys.executable, program],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    server.wait_for("asample", 1500, timeout_s=30)
+    answer, _ = process.communicate("\n", timeout=40)
+
+    assert answer == "True\n"
+    assert process.returncode == 0
+    assert server.applied() == [(1, "optim_step")]

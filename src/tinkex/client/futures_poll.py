@@ -73,7 +73,7 @@ class FuturesPoll:
         call = Call(
             method="POST",
             path="/retrieve_futures",
-            pool="poll",
+            pool="sample_poll",
             body=(wire_json.encode(request),),
             timeout_s=self._connection.config.poll_timeout_s,
             about={"sampling_session_id": self._target.sampling_session_id},

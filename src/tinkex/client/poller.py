@@ -197,7 +197,7 @@ class Poller:
         return Call(
             method="POST",
             path="/retrieve_future",
-            pool="poll",
+            pool="sample_poll" if self._promise.request_type == "Sample" else "poll",
             body=(msgspec.json.encode(body),),
             accept=PROTOBUF if self._promise.is_protobuf else JSON,
             headers=headers,

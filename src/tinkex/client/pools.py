@@ -1,29 +1,31 @@
 """HTTP connection pools, one per purpose, so that a flood of one kind never starves another.
 
 Polls are held open by the server for half a minute each: sharing connections with them would make
-a heartbeat or a submit wait behind them. Knows aiohttp; nothing else in the client does but
+a heartbeat or a submit wait behind them, and thousands of samples in flight would make training
+wait if their polls shared connections. Knows aiohttp; nothing else in the client does but
 `transport`.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-PoolName = Literal["session", "train", "sample", "poll", "rest", "telemetry"]
+PoolName = Literal["session", "train", "sample", "poll", "sample_poll", "rest", "telemetry"]
 
 _LIMITS: dict[PoolName, int] = {
     "session": 64,
     "train": 32,
     "sample": 128,
-    "poll": 2000,
+    "poll": 256,
+    "sample_poll": 2000,
     "rest": 32,
     "telemetry": 2,
 }
-_FILES_LEFT_TO_OTHERS = 300
+_FILES_LEFT_TO_OTHERS = 600
 _KEEPALIVE_S = 30.0
 
 
@@ -51,8 +53,8 @@ def _open_pool(name: PoolName) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         limit=_connection_limit(name), keepalive_timeout=_KEEPALIVE_S, ttl_dns_cache=60
     )
-    handler: type[ResponseHandler] = _Handler
-    connector._factory = functools.partial(handler, loop=connector._loop)
+    handler = functools.partial(_Handler, loop=connector._loop)
+    connector._factory = cast("functools.partial[ResponseHandler]", handler)
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
