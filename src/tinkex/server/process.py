@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -32,6 +34,8 @@ from tinkex.server.services import Services
 from tinkex.server.signing import Signer
 from tinkex.server.waiting import Waiters
 from tinkex.store import Database, keys, settings
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,16 +158,29 @@ class ServerProcess:
 
 
 class _Http(uvicorn.Server):
-    """uvicorn that tells us as soon as it is asked to stop, not when the last poll has ended."""
+    """uvicorn that drains as soon as it is asked to stop, and ends without the signal's code."""
 
     def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Takes SIGINT and SIGTERM while serving; a second one does not wait for open requests."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {each: signal.signal(each, self.handle_exit) for each in _SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(self._on_exit)
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit
+        self.drain()
 
     def drain(self) -> None:
         self.should_exit = True
