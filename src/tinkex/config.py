@@ -10,7 +10,6 @@ Knows nothing of HTTP, clients or the command line. No other module reads `os.en
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +17,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, cast, overload
 
 from tinkex.errors import ConfigError
+from tinkex.setting_values import (
+    LOG_LEVELS,
+    TRUE,
+    normalize_base_url,
+    read_api_key,
+    read_count_from,
+    read_flag,
+    read_headers,
+    read_level,
+    read_seconds,
+    read_text,
+    read_text_map,
+    read_texts,
+    read_url,
+)
 from tinkex.telemetry.redaction import Secret, redact
 
 if TYPE_CHECKING:
-    from urllib.parse import SplitResult
+    pass
 
 T = TypeVar("T")
 
 DEFAULT_BASE_URL: Final = "https://tinker.thinkingmachines.dev/services/tinker-prod"
-LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _OFFICIAL_ENV: Final = {
     "api_key": "TINKER_API_KEY",
     "base_url": "TINKER_BASE_URL",
@@ -34,9 +47,6 @@ _OFFICIAL_ENV: Final = {
     "tags": "TINKER_TAGS",
     "log_level": "TINKER_LOG",
 }
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_TRUE: Final = ("1", "true", "yes", "on")
-_FALSE: Final = ("0", "false", "no", "off")
 _KEY_HINT: Final = (
     "Set TINKER_API_KEY or pass api_key=; keys of the hosted service start with 'tml-' (or 'eyJ' "
     "for a token), and 'tinkex serve' prints the key of its own server."
@@ -81,110 +91,6 @@ class _Setting(Generic[T]):
         return cast("T", dict(value) if isinstance(value, dict) else value)
 
 
-# What follows reads one value each, from an argument, a TOML value or an environment string, and
-# raises ValueError with the end of the sentence "<setting> must be ...".
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("a text that is not empty")
-    return value.strip()
-
-
-def _api_key(value: Any) -> str | None:
-    """Checks a key; what it returns is a Secret, which the attribute reveals as a text."""
-    secret = value if isinstance(value, Secret) else Secret(value)
-    text = secret.reveal()
-    if not (isinstance(text, str) and text and text.isascii() and text.isprintable()):
-        raise ValueError("printable ASCII and not empty")
-    if " " in text:
-        raise ValueError("one word, without spaces or line breaks")
-    return cast("str | None", secret)
-
-
-def _url(value: Any) -> str:
-    text = _text(value)
-    normalize_base_url(text)
-    return text.rstrip("/")
-
-
-def _flag(value: Any) -> bool:
-    word = str(value).strip().lower() if isinstance(value, bool | str) else ""
-    if word not in (*_TRUE, *_FALSE):
-        raise ValueError("true or false")
-    return word in _TRUE
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("a number")
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError("a number") from None
-    if not math.isfinite(number):
-        raise ValueError("a finite number")
-    return number
-
-
-def _seconds(value: Any) -> float:
-    number = _number(value)
-    if number <= 0:
-        raise ValueError("a number of seconds above 0")
-    return number
-
-
-def _count_from(least: int) -> Callable[[Any], int]:
-    def parse(value: Any) -> int:
-        try:
-            number = _number(value)
-        except ValueError:
-            number = math.nan
-        if not number.is_integer() or number < least:
-            raise ValueError(f"a whole number, {least} or more")
-        return int(number)
-
-    return parse
-
-
-def _level(value: Any) -> str | None:
-    if not isinstance(value, str) or value.strip().lower() not in LOG_LEVELS:
-        raise ValueError(f"one of {', '.join(LOG_LEVELS)}")
-    return value.strip().lower()
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, list | tuple | set | frozenset) or not all(
-        isinstance(item, str) for item in items
-    ):
-        raise ValueError("a list of texts (in the environment: separated by commas)")
-    ordered = sorted(items) if isinstance(items, set | frozenset) else items
-    return tuple(dict.fromkeys(item.strip() for item in ordered if item.strip()))
-
-
-def _text_map(value: Any) -> dict[str, str]:
-    if isinstance(value, str):
-        import json
-
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = None
-    if not isinstance(value, Mapping) or not all(
-        isinstance(part, str) for pair in value.items() for part in pair
-    ):
-        raise ValueError("a mapping of texts to texts (in the environment: a JSON object)")
-    return dict(value)
-
-
-def _headers(value: Any) -> dict[str, str]:
-    headers = _text_map(value)
-    if any(ord(mark) < 32 or ord(mark) > 126 for pair in headers.items() for mark in "".join(pair)):
-        raise ValueError("a mapping of printable ASCII header names to such values")
-    return headers
-
-
 class Config:
     """Every setting of a client; frozen, comparable, and never showing its API key.
 
@@ -192,7 +98,7 @@ class Config:
     config = Config(base_url="http://127.0.0.1:8000")
     config.timeout_s                 # 60.0
     config.origin("base_url")        # 'argument'
-    config.replace(max_retries=0)    # another Config, this one stays as it is
+    config.replace(timeout_s=5)      # another Config, this one stays as it is
     ```
 
     An argument that is None counts as not given. `environ` and `files` stand in for the process
@@ -206,33 +112,35 @@ class Config:
     _values: dict[str, Any]
     _origins: dict[str, str]
 
-    api_key = _Setting[str | None]("str", None, _api_key, "The key sent with every request.")
-    base_url = _Setting("str", DEFAULT_BASE_URL, _url, "The server.")
-    project_id = _Setting[str | None]("str", None, _text, "The project to which sessions belong.")
-    tags = _Setting[tuple[str, ...]]("list[str]", (), _texts, "Tags given to each session.")
+    api_key = _Setting[str | None]("str", None, read_api_key, "The key sent with every request.")
+    base_url = _Setting("str", DEFAULT_BASE_URL, read_url, "The server.")
+    project_id = _Setting[str | None](
+        "str", None, read_text, "The project to which sessions belong."
+    )
+    tags = _Setting[tuple[str, ...]]("list[str]", (), read_texts, "Tags given to each session.")
     user_metadata = _Setting[dict[str, str]](
-        "dict[str, str]", {}, _text_map, "Your own notes, kept with each session."
+        "dict[str, str]", {}, read_text_map, "Your own notes, kept with each session."
     )
     default_headers = _Setting[dict[str, str]](
-        "dict[str, str]", {}, _headers, "Headers added to every request."
+        "dict[str, str]", {}, read_headers, "Headers added to every request."
     )
-    timeout_s = _Setting("float", 60.0, _seconds, "How long one request may take.")
-    connect_timeout_s = _Setting("float", 5.0, _seconds, "How long connecting may take.")
-    poll_timeout_s = _Setting("float", 45.0, _seconds, "How long the server may hold one poll.")
-    heartbeat_interval_s = _Setting("float", 10.0, _seconds, "Time between signs of life.")
-    max_retries = _Setting(
-        "int", 10, _count_from(0), "Retries of a training request or a poll; sampling has none."
-    )
+    timeout_s = _Setting("float", 60.0, read_seconds, "How long one request may take.")
+    connect_timeout_s = _Setting("float", 5.0, read_seconds, "How long connecting may take.")
+    poll_timeout_s = _Setting("float", 45.0, read_seconds, "How long the server may hold one poll.")
+    heartbeat_interval_s = _Setting("float", 10.0, read_seconds, "Time between signs of life.")
     retry_budget_s = _Setting(
-        "float", 300.0, _seconds, "How long a training request is retried before it fails."
+        "float", 300.0, read_seconds, "How long a training request is retried before it fails."
     )
-    retry_base_s = _Setting("float", 0.5, _seconds, "First wait before a retry; it doubles.")
-    retry_max_s = _Setting("float", 10.0, _seconds, "Longest wait of our own before a retry.")
-    max_retry_after_s = _Setting("float", 60.0, _seconds, "Longest wait a server may ask for.")
-    max_connections = _Setting("int", 100, _count_from(1), "Connections open at once.")
-    max_samples_in_flight = _Setting("int", 2000, _count_from(1), "Samples on their way at once.")
-    telemetry_to_server = _Setting("bool", False, _flag, "Whether events go to the server at all.")
-    log_level = _Setting[str | None]("str", None, _level, f"One of {', '.join(LOG_LEVELS)}.")
+    retry_base_s = _Setting("float", 0.5, read_seconds, "First wait before a retry; it doubles.")
+    retry_max_s = _Setting("float", 10.0, read_seconds, "Longest wait of our own before a retry.")
+    max_samples_in_flight = _Setting(
+        "int", 2000, read_count_from(1), "Samples on their way at once."
+    )
+    telemetry_to_server = _Setting(
+        "bool", False, read_flag, "Whether events go to the server at all."
+    )
+    proxy = _Setting[str | None]("str", None, read_url, "An HTTP proxy to go through.")
+    log_level = _Setting[str | None]("str", None, read_level, f"One of {', '.join(LOG_LEVELS)}.")
 
     def __init__(
         self,
@@ -247,14 +155,12 @@ class Config:
         connect_timeout_s: float | None = None,
         poll_timeout_s: float | None = None,
         heartbeat_interval_s: float | None = None,
-        max_retries: int | None = None,
         retry_budget_s: float | None = None,
         retry_base_s: float | None = None,
         retry_max_s: float | None = None,
-        max_retry_after_s: float | None = None,
-        max_connections: int | None = None,
         max_samples_in_flight: int | None = None,
         telemetry_to_server: bool | None = None,
+        proxy: str | None = None,
         log_level: str | None = None,
         environ: Mapping[str, str] | None = None,
         files: Sequence[str | Path] | None = None,
@@ -355,30 +261,6 @@ _SETTINGS: Final[dict[str, _Setting[Any]]] = {
 }
 
 
-def normalize_base_url(url: str) -> str:
-    """One spelling for all spellings of the same server.
-
-    Scheme and host in lower case, no default port, no trailing slash; the path prefix is kept.
-
-    >>> normalize_base_url("HTTPS://API.Example.com:443/tinker//")
-    'https://api.example.com/tinker'
-
-    Raises:
-        ConfigError: no http(s) URL, or one with a user name, a query or a fragment.
-    """
-    parts, problem = _split_url(url.strip())
-    if problem:
-        raise ConfigError(
-            f"base_url={_url_to_show(url)!r} {problem}.",
-            hint="Write it as https://host[:port][/path]; credentials go into api_key.",
-        )
-    host = (parts.hostname or "").rstrip(".")
-    host = f"[{host}]" if ":" in host else host
-    is_default_port = parts.port in (None, _DEFAULT_PORTS[parts.scheme])
-    port = "" if is_default_port else f":{parts.port}"
-    return f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}"
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
     """What the environment says about this process rather than about one client."""
@@ -398,11 +280,10 @@ def process_settings(environ: Mapping[str, str] | None = None) -> ProcessSetting
     hub_home = get("HF_HOME") or Path(caches) / "huggingface"
     hub_cache = get("HF_HUB_CACHE") or get("HUGGINGFACE_HUB_CACHE") or Path(hub_home) / "hub"
     return ProcessSettings(
-        is_debug=get("TINKEX_DEBUG", "").lower() in _TRUE,
+        is_debug=get("TINKEX_DEBUG", "").lower() in TRUE,
         has_color=not get("NO_COLOR") and get("TERM") != "dumb",
         hub_cache=Path(hub_cache).expanduser(),
-        is_hub_offline=(get("HF_HUB_OFFLINE") or get("TRANSFORMERS_OFFLINE") or "").lower()
-        in _TRUE,
+        is_hub_offline=(get("HF_HUB_OFFLINE") or get("TRANSFORMERS_OFFLINE") or "").lower() in TRUE,
     )
 
 
@@ -526,33 +407,6 @@ def _home(environ: Mapping[str, str], *, is_real: bool) -> Path | None:
         return Path.home()
     except RuntimeError:
         return None
-
-
-def _split_url(text: str) -> tuple[SplitResult, str | None]:
-    """The parts of a URL, and what is wrong with it, if anything."""
-    from urllib.parse import SplitResult, urlsplit
-
-    try:
-        parts = urlsplit(text)
-        parts.port  # noqa: B018  reading it is what checks it
-    except ValueError:
-        return SplitResult("", "", "", "", ""), "is not a URL"
-    problems = {
-        "does not begin with http:// or https://": parts.scheme not in _DEFAULT_PORTS,
-        "names no host": not (parts.hostname or "").rstrip("."),
-        "contains spaces or control characters": " " in text or not text.isprintable(),
-        "contains a user name or a password": "@" in parts.netloc,
-        "contains a query or a fragment": "?" in text or "#" in text,
-    }
-    return parts, next((problem for problem, is_so in problems.items() if is_so), None)
-
-
-def _url_to_show(text: str) -> str:
-    """The URL without what might be a password or a token in it."""
-    scheme, separator, rest = text.partition("://")
-    if separator and "@" in rest:
-        rest = "…@" + rest.rpartition("@")[2]
-    return str(redact(f"{scheme}{separator}{rest.partition('?')[0].partition('#')[0]}"))
 
 
 def _unknown(name: str, kind: str) -> ConfigError:

@@ -47,7 +47,7 @@ def settings() -> None:
     assert_type(config.user_metadata, dict[str, str])
     assert_type(config.default_headers, dict[str, str])
     assert_type(config.timeout_s, float)
-    assert_type(config.max_retries, int)
+    assert_type(config.max_samples_in_flight, int)
     assert_type(config.telemetry_to_server, bool)
     assert_type(config.log_level, str | None)
     assert_type(config.require_api_key(), str)

@@ -95,7 +95,9 @@ async def _download_one(
     )
     headers = {"User-Agent": f"tinkex/{__version__}", "Accept-Encoding": "identity"}
     try:
-        async with pool.get(URL(url, encoded=True), headers=headers, timeout=timeout) as answer:
+        async with pool.get(
+            URL(url, encoded=True), headers=headers, timeout=timeout, proxy=transport.config.proxy
+        ) as answer:
             if answer.status != 200:
                 raise status_error_class(answer.status)(
                     f"{name} could not be fetched: the storage answered {answer.status}.",

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from tinkex.client.futures import Future
 from tinkex.client.holder import Holder
+from tinkex.client.logs import show_log
 from tinkex.client.poller import Promise
 from tinkex.client.rest import RestClient
 from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
@@ -76,6 +77,7 @@ class ServiceClient:
         }
         self.config = merged_config(config, given)
         self.config.require_api_key()
+        show_log(self.config.log_level)
         self._holder = Holder(runtime or default_runtime(), self.config, display_name)
 
     @classmethod

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from tinkex import telemetry
 from tinkex.client.connection import Connection
+from tinkex.client.reporter import Reporter
 from tinkex.client.retry import NO_RETRIES
 from tinkex.client.transport import Call
 from tinkex.errors import GoneError, TinkexError
@@ -55,6 +56,7 @@ class Session:
         self.model_seq_ids = itertools.count()
         self.sampler_seq_ids = itertools.count()
         self._heartbeat: asyncio.Task[Any] | None = None
+        self._reporter: Reporter | None = None
 
     @classmethod
     async def create(cls, connection: Connection, *, display_name: str | None = None) -> Session:
@@ -71,7 +73,10 @@ class Session:
             "/create_session", request, CreateSessionResponse, pool="session"
         )
         _show_messages(answer)
-        return cls(connection, answer.session_id).keep_alive()
+        session = cls(connection, answer.session_id).keep_alive()
+        if config.telemetry_to_server:
+            session._reporter = Reporter(connection, session.session_id).start()
+        return session
 
     def keep_alive(self) -> Session:
         """Starts the heartbeat; only to be called on the loop."""
@@ -122,6 +127,8 @@ class Session:
     async def finish(self, status: FinishStatus, detail: str | None) -> None:
         """Ends the heartbeat and tells the server how the session ended."""
         self.stop_heartbeat()
+        if self._reporter is not None:
+            await self._reporter.finish()
         request = FinishSessionRequest(reason=_REASONS[status], detail=detail)
         call = Call(
             method="POST",

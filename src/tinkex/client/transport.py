@@ -80,6 +80,8 @@ class Transport:
         self.config = config
         self.credential: str | None = None
         """Sent in place of the API key once the server has exchanged it for a token."""
+        self._base_url = config.normalized_base_url
+        self._fixed_headers = {**config.default_headers, "User-Agent": f"tinkex/{__version__}"}
         self.policy = RetryPolicy(
             budget_s=config.retry_budget_s, base_s=config.retry_base_s, max_s=config.retry_max_s
         )
@@ -157,6 +159,7 @@ class Transport:
                 data=body,
                 headers=headers,
                 allow_redirects=False,
+                proxy=self.config.proxy,
                 timeout=self.timeout(timeout_s),
             ) as response:
                 content = await response.read()
@@ -172,7 +175,7 @@ class Transport:
         except (aiohttp.ClientError, OSError, EOFError, asyncio.IncompleteReadError) as error:
             raise APIConnectionError(
                 f"{call.method} {call.path} got no complete answer from "
-                f"{self.config.normalized_base_url}: {_reason(error)}."
+                f"{self._base_url}: {_reason(error)}."
             ) from error
 
     def timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
@@ -185,7 +188,7 @@ class Transport:
 
     def url(self, path: str, params: Mapping[str, str] = {}) -> URL:
         """The full address of an API path; run and checkpoint ids stay unescaped."""
-        whole = URL(self.config.normalized_base_url + API_PREFIX + path, encoded=True)
+        whole = URL(self._base_url + API_PREFIX + path, encoded=True)
         return whole.with_query(params) if params else whole
 
     def _redirect(
@@ -199,9 +202,8 @@ class Transport:
 
     def _headers(self, call: Call, idempotency_key: str, retry_count: int) -> dict[str, str]:
         headers = {
-            **self.config.default_headers,
+            **self._fixed_headers,
             "X-API-Key": self.credential or self.config.require_api_key(),
-            "User-Agent": f"tinkex/{__version__}",
             "Accept": call.accept,
             **call.headers,
         }
@@ -240,7 +242,7 @@ class Transport:
             "method": call.method,
             "path": call.path,
             "pool": call.pool,
-            "base_url": self.config.normalized_base_url,
+            "base_url": self._base_url,
             "user_metadata": dict(self.config.user_metadata),
             **call.about,
         }

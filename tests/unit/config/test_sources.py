@@ -33,7 +33,7 @@ def test_defaults_stand_when_nobody_says_otherwise(home):
     assert config.base_url == DEFAULT_BASE_URL
     assert config.api_key is None
     assert (config.timeout_s, config.connect_timeout_s, config.poll_timeout_s) == (60, 5, 45)
-    assert (config.max_retries, config.retry_base_s, config.retry_max_s) == (10, 0.5, 10)
+    assert (config.retry_budget_s, config.retry_base_s, config.retry_max_s) == (300, 0.5, 10)
     assert (config.heartbeat_interval_s, config.max_samples_in_flight) == (10, 2000)
     assert config.telemetry_to_server is False
     assert config.tags == ()
@@ -41,22 +41,22 @@ def test_defaults_stand_when_nobody_says_otherwise(home):
 
 
 def test_each_source_beats_the_next(home):
-    user = write(home / ".config/tinkex/config.toml", "[client]\nmax_retries = 1\ntimeout_s = 11\n")
+    user = write(home / ".config/tinkex/config.toml", "[client]\nmax_samples_in_flight = 1\ntimeout_s = 11\n")
     config = Config(environ=environ(home))
-    assert (config.max_retries, config.origin("max_retries")) == (1, f"file {user}")
+    assert (config.max_samples_in_flight, config.origin("max_samples_in_flight")) == (1, f"file {user}")
 
-    project = write(home / "work/tinkex.toml", "[client]\nmax_retries = 2\n")
+    project = write(home / "work/tinkex.toml", "[client]\nmax_samples_in_flight = 2\n")
     config = Config(environ=environ(home))
-    assert (config.max_retries, config.origin("max_retries")) == (2, f"file {project}")
+    assert (config.max_samples_in_flight, config.origin("max_samples_in_flight")) == (2, f"file {project}")
     assert (config.timeout_s, config.origin("timeout_s")) == (11.0, f"file {user}")
 
-    variables = environ(home, TINKEX_MAX_RETRIES="3")
+    variables = environ(home, TINKEX_MAX_SAMPLES_IN_FLIGHT="3")
     config = Config(environ=variables)
-    assert config.max_retries == 3
-    assert config.origin("max_retries") == "environment TINKEX_MAX_RETRIES"
+    assert config.max_samples_in_flight == 3
+    assert config.origin("max_samples_in_flight") == "environment TINKEX_MAX_SAMPLES_IN_FLIGHT"
 
-    config = Config(max_retries=4, environ=variables)
-    assert (config.max_retries, config.origin("max_retries")) == (4, "argument")
+    config = Config(max_samples_in_flight=4, environ=variables)
+    assert (config.max_samples_in_flight, config.origin("max_samples_in_flight")) == (4, "argument")
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_values_of_every_kind_come_from_the_environment(home):
 
 
 def test_empty_variables_count_as_unset(home):
-    config = Config(environ={"TINKER_API_KEY": "", "TINKER_BASE_URL": "", "TINKEX_MAX_RETRIES": ""})
+    config = Config(environ={"TINKER_API_KEY": "", "TINKER_BASE_URL": "", "TINKEX_MAX_SAMPLES_IN_FLIGHT": ""})
     assert config.api_key is None
     assert config.base_url == DEFAULT_BASE_URL
-    assert config.max_retries == 10
+    assert config.max_samples_in_flight == 10
 
 
 def test_process_environment_is_read_when_none_is_given(home, monkeypatch):
@@ -126,10 +126,10 @@ def test_xdg_config_home_is_honoured(home):
 
 
 def test_given_files_stand_in_for_the_usual_ones(home):
-    write(home / "work/tinkex.toml", "[client]\nmax_retries = 2\n")
-    mine = write(home / "mine.toml", "[client]\nmax_retries = 5\n[server]\nport = 1\n")
-    assert Config(files=[mine], environ=environ(home)).max_retries == 5
-    assert Config(files=[], environ=environ(home)).max_retries == 10
+    write(home / "work/tinkex.toml", "[client]\nmax_samples_in_flight = 2\n")
+    mine = write(home / "mine.toml", "[client]\nmax_samples_in_flight = 5\n[server]\nport = 1\n")
+    assert Config(files=[mine], environ=environ(home)).max_samples_in_flight == 5
+    assert Config(files=[], environ=environ(home)).max_samples_in_flight == 10
     with pytest.raises(ConfigError, match="cannot be read"):
         Config(files=[home / "absent.toml"], environ={})
 
@@ -139,7 +139,7 @@ def test_misspelt_setting_in_a_file_is_refused_with_a_suggestion(home):
     with pytest.raises(ConfigError, match="max_retry") as caught:
         Config(environ={})
     assert str(path) in str(caught.value)
-    assert "Did you mean 'max_retries'?" in caught.value.hint
+    assert "Did you mean 'max_samples_in_flight'?" in caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["[client\n", "client = 3\n", "\x00"])
