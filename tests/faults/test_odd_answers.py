@@ -10,7 +10,8 @@ from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import sampled_tokens
 
-from tinkex import as_completed, await_many, types
+from tinkex import Runtime, as_completed, await_many, types
+from tinkex.errors import APIConnectionError, AuthenticationError
 
 MODEL = "tiny/model"
 MANY = 12
@@ -200,3 +201,115 @@ def test_a_held_poll_is_one_request_however_long_it_takes(
 
     assert stepped.outcome(20).ok
     assert server.count("retrieve_future") - polls == 1
+
+
+def test_connections_closed_without_a_word_are_replaced(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    for route in ("forward_backward", "optim_step", "retrieve_future"):
+        server.on(route).close_after().always()
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+
+    for step in range(5):
+        passed = training.forward_backward(make_data([3]), CROSS_ENTROPY)
+        training.optim_step(types.AdamParams())
+        assert passed.result(20).metrics["loss:sum"] == loss_of([3], step)
+
+    assert [seq_id for seq_id, _ in server.applied()][:9] == list(range(1, 10))
+    assert server.count("forward_backward") <= 10, "at most one retry each"
+
+
+@pytest.mark.parametrize("status", [307, 308])
+def test_a_redirect_within_the_server_is_followed_with_the_key(
+    server: LoopbackServer, connect: Connect, status: int
+) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    server.on("optim_step").reply(status, headers={"Location": "/moved/api/v1/optim_step"})
+
+    assert training.optim_step(types.AdamParams()).outcome(20).ok
+
+    first, second = server.calls("optim_step")
+    assert second.target == "/moved/api/v1/optim_step"
+    assert second.headers["x-api-key"] == first.headers["x-api-key"] == "tml-a"
+    assert second.body == first.body
+
+
+def test_a_redirect_to_another_server_takes_no_key_along(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    with LoopbackServer() as elsewhere:
+        target = f"{elsewhere.url}/api/v1/optim_step"
+        server.on("optim_step").reply(307, headers={"Location": target})
+
+        assert not training.optim_step(types.AdamParams()).outcome(20).ok
+
+        (stray,) = elsewhere.requests
+        assert "x-api-key" not in stray.headers
+        assert "tml-a" not in str(stray.headers)
+
+
+def test_redirects_in_a_circle_end(server: LoopbackServer, connect: Connect) -> None:
+    training = connect(retry_budget_s=1.0).create_lora_training_client(base_model=MODEL, rank=8)
+    server.on("get_info").reply(307, headers={"Location": "/api/v1/get_info"}).always()
+
+    with pytest.raises(APIConnectionError, match="redirects"):
+        training.get_info()
+
+    assert server.count("get_info") <= 20
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json; charset=utf-8", "none"])
+def test_json_is_read_whatever_it_is_called(
+    server: LoopbackServer, connect: Connect, kind: str
+) -> None:
+    headers = {} if kind == "none" else {"Content-Type": kind}
+    server.on("client_config").reply(200, headers=headers, body='{"fwdbwd_max_chunk_len": 1}')
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+
+    training.forward_backward(make_data([3, 4]), CROSS_ENTROPY).result(20)
+
+    assert server.count("forward_backward") == 2
+
+
+def test_a_server_may_live_under_a_path(server: LoopbackServer, connect: Connect) -> None:
+    service = connect(base_url=f"{server.url}/services/tinker-prod/")
+    sampling = service.create_sampling_client(base_model=MODEL)
+
+    assert sampling.sample(PROMPT, 1, PARAMS).outcome(20).ok
+
+    prefix = "/services/tinker-prod/api/v1/"
+    assert all(request.target.startswith(prefix) for request in server.requests)
+
+
+def test_a_wrong_key_fails_at_once_and_is_named_nowhere(
+    server: LoopbackServer, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server echoes the key in its answer; the error and the log do not."""
+    server.on("client_config").reply(401, json_body={"detail": "unknown key tml-secret-key"})
+    service = connect(api_key="tml-secret-key")
+
+    with caplog.at_level("DEBUG"), pytest.raises(AuthenticationError) as caught:
+        service.create_sampling_client(base_model=MODEL)
+
+    assert server.count("client_config") == 1
+    assert "secret" not in f"{caught.value!s} {caught.value!r} {caught.value.__dict__}"
+    assert "secret" not in caplog.text
+    assert "secret" not in repr(service) + repr(service.config)
+
+
+def test_work_leaves_nothing_behind(
+    server: LoopbackServer, connect: Connect, runtime: Runtime
+) -> None:
+    """After hundreds of operations there are as many tasks and entries as before."""
+    service = connect()
+    sampling = service.create_sampling_client(base_model=MODEL)
+    training = service.create_lora_training_client(base_model=MODEL, rank=8)
+    tasks, entries = runtime.num_tasks, len(runtime.registry.keys())
+    handles: list = [sampling.sample(_prompt(n), 1, PARAMS) for n in range(200)]
+    handles += [training.optim_step(types.AdamParams()) for _ in range(50)]
+
+    assert all(outcome.ok for outcome in await_many(handles, 30))
+
+    server.wait_until(lambda: runtime.num_tasks == tasks)
+    assert len(runtime.registry.keys()) == entries

@@ -365,3 +365,27 @@ def test_closing_finishes_the_session(server: LoopbackServer, runtime: Runtime) 
     (session,) = server.service.world.sessions.values()
     assert session.finished == {"reason": {"type": "success"}, "detail": None}
     assert server.count("finish_session") == 1
+
+
+class Letters:
+    """The smallest tokenizer: a letter's place in the alphabet."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) - ord("a") + 1 for letter in text]
+
+    def decode(self, token_ids: list[int]) -> str:
+        return "".join(chr(ord("a") + token - 1) for token in token_ids)
+
+
+def test_examples_can_be_made_from_text(server: LoopbackServer, connect: Connect) -> None:
+    """R41: from_text and a shift by one make a Datum that trains."""
+    whole = types.ModelInput.from_text("abcd", Letters()).to_ints()
+    datum = types.Datum(
+        types.ModelInput.from_ints(whole[:-1]),
+        {"target_tokens": whole[1:], "weights": [1.0] * 3},
+    )
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+
+    output = training.forward_backward([datum], CROSS_ENTROPY).result(20)
+
+    assert output.metrics["loss:sum"] == -sum(logprob(token) for token in (2, 3, 4))

@@ -44,8 +44,8 @@ class FakeClock(Clock):
             self.advance(max(seconds, 0))
             return
         event = asyncio.Event()
-        entry = (self._now + seconds, asyncio.get_running_loop(), event)
         with self._lock:
+            entry = (self._now + seconds, asyncio.get_running_loop(), event)
             self._sleepers.append(entry)
         try:
             await event.wait()

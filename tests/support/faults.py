@@ -124,6 +124,10 @@ class Rule:
         """Apply the request, send `size` bytes of the answer's body, and cut."""
         return self._act(Fault(cut="in_body", cut_at=size, is_reset=is_reset))
 
+    def close_after(self) -> Self:
+        """Answer properly and close the connection, without having said so."""
+        return self._act(Fault(cut="after_answer"))
+
     def slow(self, bytes_per_s: float) -> Self:
         """Send the answer's body at this speed."""
         return self._act(Fault(bytes_per_s=bytes_per_s))

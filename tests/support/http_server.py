@@ -20,7 +20,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 T = TypeVar("T")
 
-Cut = Literal["after_head", "after_request", "before_answer", "after_headers", "in_body"]
+Cut = Literal[
+    "after_head", "after_request", "before_answer", "after_headers", "in_body", "after_answer"
+]
 
 
 @dataclass(slots=True)
