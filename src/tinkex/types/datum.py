@@ -27,19 +27,33 @@ SPARSE_KEYS = ("target_tokens", "weights")
 
 
 class PromptProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Positions that come from the prompt of a recorded sequence."""
+    """Positions that come from the prompt of a recorded sequence.
+
+    Raises:
+        ValidationError: the offset or the length is negative.
+    """
 
     sequence_id: str
     offset: int = 0
     length: int
+
+    def __post_init__(self) -> None:
+        _check_span(self.offset, self.length)
 
 
 class SampledProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Positions that were sampled as part of a recorded sequence."""
+    """Positions that were sampled as part of a recorded sequence.
+
+    Raises:
+        ValidationError: the offset or the length is negative.
+    """
 
     sequence_id: str
     offset: int = 0
     length: int
+
+    def __post_init__(self) -> None:
+        _check_span(self.offset, self.length)
 
 
 LossFnInputs = dict[str, TensorData]
@@ -70,7 +84,6 @@ class Datum(msgspec.Struct, frozen=True):
 
     def with_provenance(
         self,
-        *,
         model_input: ProvenanceSpans | None = None,
         loss_fn_inputs: ProvenanceSpans | None = None,
     ) -> Datum:
@@ -116,9 +129,14 @@ def _to_tensor(key: str, value: Any) -> TensorData:
     return tensor
 
 
+def _check_span(offset: int, length: int) -> None:
+    if offset < 0 or length < 0:
+        raise ValidationError(f"A span cannot have offset={offset} and length={length}.")
+
+
 def _check_tiling(name: str, spans: ProvenanceSpans, length: int) -> None:
     covered = sum(span.length for span in spans)
-    if covered != length or any(span.length <= 0 or span.offset < 0 for span in spans):
+    if covered != length:
         raise ValidationError(
             f"The {name} spans must tile its {length} positions exactly; they cover {covered}."
         )

@@ -40,7 +40,9 @@ class EncodedTextChunk:
     def __init__(
         self, tokens: Iterable[int] = (), type: Literal["encoded_text"] = "encoded_text"
     ) -> None:
-        ids = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+        ids: Any = tokens
+        if hasattr(ids, "tolist"):  # numpy and torch arrays
+            ids = ids.tolist()
         try:
             values = array("i", ids)
         except (TypeError, OverflowError) as error:

@@ -7,7 +7,7 @@ sessions has its own file, `search`. `ForwardBackwardRequest` travels as protobu
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -28,6 +28,9 @@ from tinkex.types.training import (
     OptimParams,
     RequestID,
 )
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A number that is never negative and fits 64 bits; checked where a body is read."""
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,7 +82,7 @@ class CreateModelRequest(_Request, frozen=True, kw_only=True):
     """Makes a model to train."""
 
     session_id: str
-    model_seq_id: int
+    model_seq_id: Count
     base_model: str
     user_metadata: dict[str, Any] | None = None
     lora_config: LoraConfig | None = None
@@ -123,7 +126,7 @@ class OptimStepRequest(_Request, frozen=True, kw_only=True):
     """
 
     model_id: ModelID
-    seq_id: int | None = None
+    seq_id: Count | None = None
     type: Literal["optim_step"] = sent("optim_step")
     adam_params: AdamParams | None = None
     optimizer_params: DimuonParams | None = None
@@ -145,8 +148,8 @@ class SaveWeightsRequest(_Request, frozen=True, kw_only=True):
 
     model_id: ModelID
     path: str | None = None
-    seq_id: int | None = None
-    ttl_seconds: int | None = None
+    seq_id: Count | None = None
+    ttl_seconds: Count | None = None
     overwrite: bool = sent(False)
     user_metadata: dict[str, str] | None = None
     type: Literal["save_weights"] = sent("save_weights")
@@ -157,9 +160,9 @@ class SaveWeightsForSamplerRequest(_Request, frozen=True, kw_only=True):
 
     model_id: ModelID
     path: str | None = None
-    sampling_session_seq_id: int | None = None
-    seq_id: int | None = None
-    ttl_seconds: int | None = None
+    sampling_session_seq_id: Count | None = None
+    seq_id: Count | None = None
+    ttl_seconds: Count | None = None
     user_metadata: dict[str, str] | None = None
     type: Literal["save_weights_for_sampler"] = sent("save_weights_for_sampler")
 
@@ -169,8 +172,8 @@ class SaveWeightsExternalRequest(_Request, frozen=True, kw_only=True):
 
     model_id: ModelID
     path: str
-    seq_id: int | None = None
-    ttl_seconds: int | None = None
+    seq_id: Count | None = None
+    ttl_seconds: Count | None = None
     age_encryption_recipients: list[str] | None = None
     type: Literal["save_weights_external"] = sent("save_weights_external")
 
@@ -179,9 +182,9 @@ class LoadWeightsRequest(_Request, frozen=True, kw_only=True):
     """Loads saved weights onto a model (`model_id`, `seq_id`) or into a new one (`session_id`)."""
 
     model_id: ModelID | None = None
-    seq_id: int | None = None
+    seq_id: Count | None = None
     session_id: str | None = None
-    model_seq_id: int | None = None
+    model_seq_id: Count | None = None
     base_model: str | None = None
     user_metadata: dict[str, Any] | None = None
     path: str
@@ -222,7 +225,7 @@ class CreateCustomLossRequest(_Request, frozen=True, kw_only=True):
     """Uploads a traced loss function."""
 
     session_id: str
-    custom_loss_seq_id: int
+    custom_loss_seq_id: Count
     name: str
     inputs: list[CustomLossInput]
     graph: CustomLossGraph
@@ -233,7 +236,7 @@ class CreateSamplingSessionRequest(_Request, frozen=True, kw_only=True):
     """Makes a sampler of a base model or of saved weights."""
 
     session_id: str
-    sampling_session_seq_id: int
+    sampling_session_seq_id: Count
     base_model: str | None = None
     model_path: str | None = None
     type: Literal["create_sampling_session"] = sent("create_sampling_session")
@@ -249,19 +252,19 @@ class JoinSamplingSessionRequest(_Request, frozen=True, kw_only=True):
 class SampleRequest(_Request, frozen=True, kw_only=True):
     """Samples continuations of a prompt."""
 
-    num_samples: int = sent(1)
+    num_samples: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = sent(1)
     prompt: ModelInput
     sampling_params: SamplingParams
     base_model: str | None = None
     model_path: str | None = None
     sampling_session_id: str | None = None
-    seq_id: int | None = None
+    seq_id: Count | None = None
     prompt_logprobs: bool | None = None
-    topk_prompt_logprobs: int = sent(0)
-    topk_sample_logprobs: int = sent(0)
+    topk_prompt_logprobs: Count = sent(0)
+    topk_sample_logprobs: Count = sent(0)
     target_prompt_logprobs: TensorData | None = None
-    prompt_alt_tokens_k: int = sent(0)
-    prompt_logprobs_last_n: int | None = None
+    prompt_alt_tokens_k: Count = sent(0)
+    prompt_logprobs_last_n: Count | None = None
     record_stability_info: bool | None = None
     type: Literal["sample"] = sent("sample")
 
@@ -278,14 +281,14 @@ class SamplingSessionFuturesTarget(_Request, frozen=True, kw_only=True):
 
     type: Literal["sampling_session"] = sent("sampling_session")
     sampling_session_id: str
-    cloned_sampler_id: int = sent(0)
+    cloned_sampler_id: Count = sent(0)
 
 
 class FuturesRetrieveRequest(_Request, frozen=True, kw_only=True):
     """Waits for any result of a sampling client."""
 
     target: SamplingSessionFuturesTarget
-    prev_cursor: int = sent(0)
+    prev_cursor: Count = sent(0)
     timeout: float | None = None
     retrieved_request_ids: list[str] = msgspec.field(default_factory=lambda: [])
 
@@ -306,14 +309,14 @@ class CopyWeightsRequest(_Request, frozen=True, kw_only=True):
     """Copies saved weights, possibly another account's, into a project of one's own."""
 
     session_id: str | None = None
-    model_seq_id: int | None = None
+    model_seq_id: Count | None = None
     destination_project_id: str | None = None
     source_path: str
-    ttl_seconds: int | None = None
+    ttl_seconds: Count | None = None
     weights_access_token: str | None = None
 
 
 class SetTTLRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Sets when a checkpoint expires; null means never."""
 
-    ttl_seconds: int | None
+    ttl_seconds: Count | None

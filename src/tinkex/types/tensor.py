@@ -54,14 +54,10 @@ class TensorData:
         sparse_col_indices: Sequence[int] | None = None,
     ) -> None:
         if hasattr(data, "__array__") or hasattr(data, "detach"):
-            parts: tuple[bytes, TensorDtype, list[int] | None] = _from_array(data)
+            parts: tuple[bytes, TensorDtype, list[int] | None] = _from_array(data, dtype)
         else:
             parts = _from_sequence(data, dtype)
         raw, found_dtype, found_shape = parts
-        if dtype is not None and dtype != found_dtype:
-            raise ValidationError(
-                f"dtype={dtype!r} was asked for, but the values are {found_dtype}."
-            )
         self._set(raw, found_dtype, list(shape) if shape is not None else found_shape)
         self._set_sparse(sparse_crow_indices, sparse_col_indices)
         self._check_size()
@@ -139,10 +135,21 @@ class TensorData:
         return cls(values)
 
     @classmethod
-    def from_torch_sparse(cls, values: torch.Tensor) -> TensorData:
-        """The CSR form of a 2-D torch tensor, or the dense form where that is smaller."""
-        dense = cls(values)
-        return dense.to_sparse() if dense.is_smaller_sparse else dense
+    def from_torch_sparse(cls, values: torch.Tensor, pad_value: int = 0) -> TensorData:
+        """The CSR form of a 2-D torch tensor, or the dense form where that is smaller.
+
+        Cells equal to `pad_value` are left out; whoever reads the tensor must know it.
+        """
+        if values.dim() != 2:
+            return cls(values)
+        values = values.detach().to_dense()
+        rows, cols = values.shape
+        is_listed = values != pad_value
+        per_row = is_listed.sum(dim=1).cumsum(0).tolist()
+        if rows + 1 + 2 * (per_row[-1] if per_row else 0) >= rows * cols:
+            return cls(values)
+        col = is_listed.nonzero()[:, 1].tolist()
+        return cls(values[is_listed], None, [rows, cols], [0, *per_row], col)
 
     @property
     def is_sparse(self) -> bool:
@@ -277,25 +284,38 @@ def _from_sequence(
     values: Any, dtype: TensorDtype | None
 ) -> tuple[bytes, TensorDtype, list[int] | None]:
     """Bytes, dtype and shape of numbers in (possibly nested) sequences."""
+    _check_dtype(dtype)
+    if not _is_row(values):
+        raise ValidationError(
+            f"A tensor is made of a sequence of numbers, not {type(values).__name__}."
+        )
+    flat, shape = _flatten(values)
+    is_whole = all(hasattr(type(value), "__index__") for value in flat)
+    chosen: TensorDtype = dtype or ("int64" if is_whole else "float32")
+    return _pack(flat, chosen), chosen, shape
+
+
+def _check_dtype(dtype: str | None) -> None:
     if dtype is not None and dtype not in ITEM_BYTES:
         raise ValidationError(f"dtype={dtype!r} is not one of 'int64', 'float32'.")
-    flat, shape = _flatten(values)
-    chosen: TensorDtype = dtype or (
-        "float32" if any(isinstance(v, float) for v in flat) else "int64"
+
+
+def _is_row(value: Any) -> bool:
+    """Whether a value holds further values: no number, no text, no array without dimensions."""
+    return (
+        hasattr(value, "__len__")
+        and hasattr(value, "__getitem__")
+        and not isinstance(value, (str, bytes, bytearray, dict))
+        and getattr(value, "ndim", 1) > 0
     )
-    return _pack(flat, chosen), chosen, shape
 
 
 def _flatten(values: Any) -> tuple[Sequence[Any], list[int] | None]:
     """Flat values, and the shape if they were nested; a flat list has no shape of its own."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
-        raise ValidationError(
-            f"A tensor is made of a sequence of numbers, not {type(values).__name__}."
-        )
     shape: list[int] = []
-    while len(values) and hasattr(values[0], "__len__"):
+    while len(values) and _is_row(values[0]):
         width = len(values[0])
-        if any(not hasattr(row, "__len__") or len(row) != width for row in values):
+        if any(not _is_row(row) or len(row) != width for row in values):
             raise ValidationError("The rows of a tensor must all have the same length.")
         shape.append(len(values))
         values = [item for row in values for item in row]
@@ -307,28 +327,32 @@ def _flatten(values: Any) -> tuple[Sequence[Any], list[int] | None]:
     return values, [*shape, inner]
 
 
-def _from_array(values: Any) -> tuple[bytes, TensorDtype, list[int]]:
+def _from_array(values: Any, dtype: TensorDtype | None) -> tuple[bytes, TensorDtype, list[int]]:
     """Bytes, dtype and shape of a numpy or torch array."""
     import numpy as np
 
+    _check_dtype(dtype)
     if hasattr(values, "detach"):
-        values = values.detach().to("cpu")
-        if values.layout.__repr__() == "torch.sparse_csr":
-            values = values.to_dense()
+        values = values.detach().to("cpu").to_dense()
         if "bfloat16" in str(values.dtype):
             values = values.float()
         values = values.numpy()
     found = np.asarray(values)
+    chosen = _array_dtype(found, dtype)
+    converted = np.ascontiguousarray(found, dtype=f"<{_NUMPY_CODES[chosen]}")
+    return converted.tobytes(), chosen, list(found.shape)
+
+
+def _array_dtype(found: NDArray[Any], wanted: TensorDtype | None) -> TensorDtype:
     if found.dtype.kind == "f" or found.dtype.name == "bfloat16":
-        dtype: TensorDtype = "float32"
-    elif found.dtype.kind == "i":
-        dtype = "int64"
-    else:
-        raise ValidationError(
-            f"dtype {found.dtype} has no place in the protocol; use signed integers or floats."
-        )
-    converted = np.ascontiguousarray(found, dtype=f"<{_NUMPY_CODES[dtype]}")
-    return converted.tobytes(), dtype, list(found.shape)
+        if wanted == "int64":
+            raise ValidationError(f"dtype='int64' was asked for, but the values are {found.dtype}.")
+        return "float32"
+    if found.dtype.kind == "i":
+        return wanted or "int64"
+    raise ValidationError(
+        f"dtype {found.dtype} has no place in the protocol; use signed integers or floats."
+    )
 
 
 def _nest(flat: list[Any], shape: Sequence[int]) -> list[Any]:

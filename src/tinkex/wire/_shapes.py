@@ -34,6 +34,7 @@ from tinkex.types.telemetry import (
     UnhandledExceptionEvent,
 )
 from tinkex.types.tensor import TensorData, TensorDtype
+from tinkex.wire.limits import DEFAULT_LIMITS
 
 
 class TensorShape(msgspec.Struct):
@@ -47,6 +48,8 @@ class TensorShape(msgspec.Struct):
 
     def build(self) -> TensorData:
         """The tensor; null stands for NaN, which JSON cannot write."""
+        if self.shape and math.prod(self.shape) > DEFAULT_LIMITS.max_tensor_values:
+            raise ValidationError(f"a tensor of shape {self.shape} is too big")
         data: list[Any] = self.data
         if self.dtype == "float32" and None in data:
             data = [math.nan if value is None else value for value in data]

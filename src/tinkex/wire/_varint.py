@@ -79,17 +79,17 @@ def fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
             key, at = read_varint(body, at - 1, end)
         kind = key & 7
         if kind == 2:
-            size, at = read_varint(body, at, end)
-            stop = at + size
+            size, a = read_varint(body, at, end)
+            stop = a + size
         elif kind == 0:
             a, stop = read_varint(body, at, end)
         elif kind in _FIXED_BYTES:
-            stop = at + _FIXED_BYTES[kind]
+            a, stop = at, at + _FIXED_BYTES[kind]
         else:
             raise Malformed(f"wire type {kind} is not used")
         if stop > end or key < 8:
             raise Malformed("a message ends inside a field, or a field has no number")
-        yield key, at if kind else a, stop
+        yield key, a, stop
         at = stop
 
 

@@ -42,7 +42,7 @@ _SHAPES: dict[Any, type[Any]] = {
     TelemetrySendRequest: TelemetryShape,
     TensorData: TensorShape,
 }
-BAD_INPUT = (msgspec.DecodeError, ValidationError, RecursionError)
+BAD_INPUT = (msgspec.DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 
 
 def encode(value: object) -> bytes:
@@ -132,6 +132,7 @@ def _name(type_: Any) -> str:
 
 
 def reason(error: Exception) -> str:
+    """What is wrong with an input, without a full stop."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     text = error.message if isinstance(error, ValidationError) else str(error)
@@ -156,7 +157,7 @@ def _hook(value: object) -> object:
         return {"tokens": value.tokens, "type": "encoded_text"}
     if isinstance(value, TensorData):
         return _tensor_form(value)
-    raise NotImplementedError(f"a {type(value).__name__} has no JSON form")
+    raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 
 def _tensor_form(tensor: TensorData) -> dict[str, Any]:

@@ -122,9 +122,12 @@ def decode_forward_backward_request(
     """
     json.check_depth(body, limits.max_json_depth)
     try:
-        return _REQUEST.decode(body).build()
+        request = _REQUEST.decode(body).build()
     except json.BAD_INPUT as error:
         raise invalid_body(json.reason(error), json.field_path(error)) from error
+    if len(request.data) > limits.max_datums_per_request:
+        raise invalid_body(f"it has more than {limits.max_datums_per_request} datums", "data")
+    return request
 
 
 def encode_forward_backward_request(request: ForwardBackwardRequest) -> bytes:

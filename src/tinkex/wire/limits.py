@@ -39,9 +39,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_chunks_per_input: int = 4096
     """Chunks (runs of tokens, images, audio) of one model input."""
 
-    max_tensor_rank: int = 8
-    """Dimensions of a tensor."""
-
     max_tensor_values: int = 1 << 26
     """Values of a tensor once it is dense; a sparse one may be small on the wire and huge here."""
 
