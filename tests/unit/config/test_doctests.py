@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.parametrize(
     "name",
     [
-        "tinkex.config",
+        "tinkex.setting_values",
         "tinkex.telemetry.bus",
         "tinkex.telemetry.logger",
         "tinkex.telemetry.metrics",

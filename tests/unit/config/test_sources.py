@@ -41,13 +41,21 @@ def test_defaults_stand_when_nobody_says_otherwise(home):
 
 
 def test_each_source_beats_the_next(home):
-    user = write(home / ".config/tinkex/config.toml", "[client]\nmax_samples_in_flight = 1\ntimeout_s = 11\n")
+    user = write(
+        home / ".config/tinkex/config.toml", "[client]\nmax_samples_in_flight = 1\ntimeout_s = 11\n"
+    )
     config = Config(environ=environ(home))
-    assert (config.max_samples_in_flight, config.origin("max_samples_in_flight")) == (1, f"file {user}")
+    assert (config.max_samples_in_flight, config.origin("max_samples_in_flight")) == (
+        1,
+        f"file {user}",
+    )
 
     project = write(home / "work/tinkex.toml", "[client]\nmax_samples_in_flight = 2\n")
     config = Config(environ=environ(home))
-    assert (config.max_samples_in_flight, config.origin("max_samples_in_flight")) == (2, f"file {project}")
+    assert (config.max_samples_in_flight, config.origin("max_samples_in_flight")) == (
+        2,
+        f"file {project}",
+    )
     assert (config.timeout_s, config.origin("timeout_s")) == (11.0, f"file {user}")
 
     variables = environ(home, TINKEX_MAX_SAMPLES_IN_FLIGHT="3")
@@ -92,23 +100,25 @@ def test_values_of_every_kind_come_from_the_environment(home):
     config = Config(
         environ={
             "TINKEX_TIMEOUT_S": "2.5",
-            "TINKEX_MAX_CONNECTIONS": "7",
+            "TINKEX_MAX_SAMPLES_IN_FLIGHT": "7",
             "TINKEX_TELEMETRY_TO_SERVER": "yes",
             "TINKEX_USER_METADATA": '{"run": "a"}',
             "TINKEX_DEFAULT_HEADERS": '{"X-Team": "blue"}',
         }
     )
-    assert (config.timeout_s, config.max_connections) == (2.5, 7)
+    assert (config.timeout_s, config.max_samples_in_flight) == (2.5, 7)
     assert config.telemetry_to_server is True
     assert config.user_metadata == {"run": "a"}
     assert config.default_headers == {"X-Team": "blue"}
 
 
 def test_empty_variables_count_as_unset(home):
-    config = Config(environ={"TINKER_API_KEY": "", "TINKER_BASE_URL": "", "TINKEX_MAX_SAMPLES_IN_FLIGHT": ""})
+    config = Config(
+        environ={"TINKER_API_KEY": "", "TINKER_BASE_URL": "", "TINKEX_MAX_SAMPLES_IN_FLIGHT": ""}
+    )
     assert config.api_key is None
     assert config.base_url == DEFAULT_BASE_URL
-    assert config.max_samples_in_flight == 10
+    assert config.max_samples_in_flight == 2000
 
 
 def test_process_environment_is_read_when_none_is_given(home, monkeypatch):
@@ -129,14 +139,14 @@ def test_given_files_stand_in_for_the_usual_ones(home):
     write(home / "work/tinkex.toml", "[client]\nmax_samples_in_flight = 2\n")
     mine = write(home / "mine.toml", "[client]\nmax_samples_in_flight = 5\n[server]\nport = 1\n")
     assert Config(files=[mine], environ=environ(home)).max_samples_in_flight == 5
-    assert Config(files=[], environ=environ(home)).max_samples_in_flight == 10
+    assert Config(files=[], environ=environ(home)).max_samples_in_flight == 2000
     with pytest.raises(ConfigError, match="cannot be read"):
         Config(files=[home / "absent.toml"], environ={})
 
 
 def test_misspelt_setting_in_a_file_is_refused_with_a_suggestion(home):
-    path = write(home / "work/tinkex.toml", "[client]\nmax_retry = 2\n")
-    with pytest.raises(ConfigError, match="max_retry") as caught:
+    path = write(home / "work/tinkex.toml", "[client]\nmax_samples_in_fligth = 2\n")
+    with pytest.raises(ConfigError, match="max_samples_in_fligth") as caught:
         Config(environ={})
     assert str(path) in str(caught.value)
     assert "Did you mean 'max_samples_in_flight'?" in caught.value.hint
