@@ -98,9 +98,13 @@ class Reporter:
         }
 
     async def _flush_for_ever(self) -> None:
-        while True:
-            await self._connection.runtime.clock.sleep(FLUSH_EVERY_S)
-            await self.flush()
+        try:
+            while True:
+                await self._connection.runtime.clock.sleep(FLUSH_EVERY_S)
+                await self.flush()
+        finally:
+            # A runtime that is stopped cancels this task; nobody listens after that.
+            telemetry.detach(self._handler_id)
 
     async def flush(self) -> None:
         """Sends everything that waits; what the server does not take is dropped."""
