@@ -290,8 +290,11 @@ def _from_sequence(
             f"A tensor is made of a sequence of numbers, not {type(values).__name__}."
         )
     flat, shape = _flatten(values)
-    is_whole = all(hasattr(type(value), "__index__") for value in flat)
-    chosen: TensorDtype = dtype or ("int64" if is_whole else "float32")
+    kinds = set(map(type, flat))
+    if any(hasattr(kind, "item") for kind in kinds):  # numpy's and torch's own numbers
+        flat = [value.item() if hasattr(value, "item") else value for value in flat]
+        kinds = set(map(type, flat))
+    chosen: TensorDtype = dtype or ("float32" if float in kinds else "int64")
     return _pack(flat, chosen), chosen, shape
 
 
@@ -312,19 +315,14 @@ def _is_row(value: Any) -> bool:
 
 def _flatten(values: Any) -> tuple[Sequence[Any], list[int] | None]:
     """Flat values, and the shape if they were nested; a flat list has no shape of its own."""
-    shape: list[int] = []
+    shape = [len(values)]
     while len(values) and _is_row(values[0]):
         width = len(values[0])
         if any(not _is_row(row) or len(row) != width for row in values):
             raise ValidationError("The rows of a tensor must all have the same length.")
-        shape.append(len(values))
+        shape.append(width)
         values = [item for row in values for item in row]
-        if not values:
-            return values, [*shape, width]
-    if not shape:
-        return values, None
-    inner = len(values) // math.prod(shape)
-    return values, [*shape, inner]
+    return values, shape if len(shape) > 1 else None
 
 
 def _from_array(values: Any, dtype: TensorDtype | None) -> tuple[bytes, TensorDtype, list[int]]:

@@ -11,13 +11,20 @@ class Malformed(Exception):
 
 def invalid_body(message: str, field: str = "") -> ClientError:
     """What a server raises for a body it cannot read: 422, with the path of the offending field."""
-    where = f" (at {field})" if field else ""
-    error = ClientError(f"The request body is not valid: {message}{where}.", code="invalid-body")
+    error = ClientError(
+        f"The request body is not valid: {message}{_at(field)}.", code="invalid-body"
+    )
     error.status = 422
     error.field = field  # type: ignore[attr-defined]
     return error
 
 
-def invalid_response(type_name: str, message: str) -> APIResponseValidationError:
+def invalid_response(type_name: str, message: str, field: str = "") -> APIResponseValidationError:
     """What a client raises for an answer it cannot read."""
-    return APIResponseValidationError(f"The server's answer is not a valid {type_name}: {message}.")
+    return APIResponseValidationError(
+        f"The server's answer is not a valid {type_name}: {message}{_at(field)}."
+    )
+
+
+def _at(field: str) -> str:
+    return f" (at {field})" if field else ""

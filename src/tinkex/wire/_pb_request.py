@@ -192,8 +192,6 @@ def decode_forward_backward_request(
         return _Reader(body, limits).request()
     except Malformed as error:
         raise invalid_body(str(error)) from error
-    except ValidationError as error:
-        raise invalid_body(error.message.rstrip(".")) from error
 
 
 class _Reader:

@@ -69,7 +69,7 @@ def decode(body: bytes, type_: type[T]) -> T:
     try:
         return cast(T, _reader(cast(Any, type_))(body))
     except BAD_INPUT as error:
-        raise invalid_response(_name(type_), reason(error)) from error
+        raise invalid_response(_name(type_), reason(error), field_path(error)) from error
 
 
 def decode_request(body: bytes, type_: type[T], *, limits: Limits = DEFAULT_LIMITS) -> T:
@@ -132,11 +132,11 @@ def _name(type_: Any) -> str:
 
 
 def reason(error: Exception) -> str:
-    """What is wrong with an input, without a full stop."""
+    """What is wrong with an input, without the place and without a full stop."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     text = error.message if isinstance(error, ValidationError) else str(error)
-    return text.rstrip(".")
+    return _PATH.sub("", text).rstrip(".")
 
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")

@@ -15,7 +15,7 @@ import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types.model_input import EncodedTextChunk
-from tinkex.types.requests import ForwardBackwardRequest
+from tinkex.types.requests import Count, ForwardBackwardRequest
 from tinkex.types.sampling import (
     EMPTY_LOGPROB,
     SampledSequence,
@@ -43,7 +43,7 @@ class _ForwardBackwardShape(msgspec.Struct):
     model_id: str
     forward_backward_input: _InputShape | None = None
     forward_input: _InputShape | None = None
-    seq_id: int | None = None
+    seq_id: Count | None = None
 
     def build(self) -> ForwardBackwardRequest:
         chosen = self.forward_backward_input or self.forward_input
@@ -181,7 +181,7 @@ def _read(read: Callable[[], T], name: str) -> T:
     try:
         return read()
     except json.BAD_INPUT as error:
-        raise invalid_response(name, json.reason(error)) from error
+        raise invalid_response(name, json.reason(error), json.field_path(error)) from error
 
 
 def _sequence_shape(sequence: SampledSequence) -> _SequenceShape:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -16,9 +15,9 @@ _SCALARS = {
 _FIELD = re.compile(r"(?:(repeated|optional) )?(map<string, (\w+)>|\w+) (\w+) = (\d+);")
 
 
-def load(path: Path, package: str) -> dict[str, Any]:
+def load(text: str, package: str) -> dict[str, Any]:
     """The message classes a .proto text describes, under a package name of the caller's choice."""
-    text = re.sub(r"//.*", "", path.read_text())
+    text = re.sub(r"//.*", "", text)
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package}.proto", package=package, syntax="proto3"
     )

@@ -300,6 +300,17 @@ def test_answers_nested_too_deeply_are_refused_by_the_client_too() -> None:
         json.decode(body + b"[" * 100_000, types.AuditLogResponse)
 
 
+class WithOdd(msgspec.Struct):
+    """A type the codec was never taught."""
+
+    odd: Odd
+
+
+def test_types_without_a_json_form_are_our_own_mistake() -> None:
+    with pytest.raises(NotImplementedError, match="Odd"):
+        json.decode(b'{"odd":1}', WithOdd)
+
+
 def test_unknown_error_categories_count_as_unknown() -> None:
     found = json.decode(b'{"error":null,"category":"martian"}', types.RequestFailedResponse)
     assert found.category == "unknown"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.wire import proto_text
 from tests.unit.wire.official_calls import DATA
@@ -15,7 +18,11 @@ import tinkex.wire
 from tinkex.wire import protobuf
 
 DOCUMENT = Path(tinkex.wire.__file__).with_name("tinker_public.proto")
-CLASSES = proto_text.load(DOCUMENT, "documented")
+CLASSES = proto_text.load(DOCUMENT.read_text(), "documented")
+NEWER = proto_text.load(
+    re.sub(r"(message \w+ \{)", r"\1\n  string from_the_future = 99;", DOCUMENT.read_text()),
+    "newer",
+)
 NOT_SENT = {"SamplingParams", "StopStrings", "StopTokens"}
 
 
@@ -60,7 +67,7 @@ def test_document_has_the_official_enums(name: str) -> None:
     ]
 
 
-def test_codec_writes_what_the_document_describes() -> None:
+def _bodies() -> list[tuple[str, bytes]]:
     parts = protobuf.encode_forward_backward_request(
         model_id="m",
         seq_id=2**31 - 1,
@@ -75,9 +82,54 @@ def test_codec_writes_what_the_document_describes() -> None:
         for output in OUTPUTS
     ]
     bodies.append(("SampleResponse", protobuf.encode_sample_response(FULL)))
-    for name, body in bodies:
+    return bodies
+
+
+def test_codec_writes_what_the_document_describes() -> None:
+    for name, body in _bodies():
         message = CLASSES[name]()
         message.ParseFromString(body)
         assert len(message.SerializeToString()) == len(body)
         message.DiscardUnknownFields()
         assert len(message.SerializeToString()) == len(body), f"{name} has undocumented fields"
+
+
+DECODERS: dict[str, Callable[[bytes], object]] = {
+    "ForwardBackwardRequest": protobuf.decode_forward_backward_request,
+    "ForwardBackwardOutput": protobuf.decode_forward_backward_output,
+    "SampleResponse": protobuf.decode_sample_response,
+}
+
+
+def _touch(message: Any) -> None:
+    """Put a field nobody knows into a message and into every message in it."""
+    message.from_the_future = "?"
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if field.message_type.GetOptions().map_entry:
+            items = list(value.values())
+        else:
+            items = list(value) if field.is_repeated else [value]
+        for item in items:
+            if hasattr(item, "from_the_future"):
+                _touch(item)
+
+
+def test_fields_of_newer_peers_are_skipped_at_every_level() -> None:
+    for name, body in _bodies():
+        message = NEWER[name]()
+        message.ParseFromString(body)
+        _touch(message)
+        newer = message.SerializeToString()
+        assert len(newer) > len(body)
+        assert repr(_sorted(DECODERS[name](newer))) == repr(_sorted(DECODERS[name](body)))
+
+
+def _sorted(value: object) -> object:
+    """A value with its mappings in one order."""
+    if isinstance(value, msgspec.Struct):
+        return [_sorted(getattr(value, name)) for name in value.__struct_fields__]
+    if isinstance(value, dict):
+        return sorted((key, repr(_sorted(item))) for key, item in value.items())
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
