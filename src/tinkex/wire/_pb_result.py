@@ -25,7 +25,6 @@ from tinkex.wire._tensors import (
     decode_tensor,
     encode_batched,
     encode_tensor,
-    trailing_shape,
 )
 from tinkex.wire._varint import (
     INT64_MAX,
@@ -63,7 +62,7 @@ def encode_forward_backward_output(output: ForwardBackwardOutput) -> bytes:
 
 
 def _layout(item: LossFnOutput) -> list[tuple[str, str, list[int]]]:
-    return [(name, tensor.dtype, trailing_shape(tensor)) for name, tensor in item.items()]
+    return [(name, t.dtype, t.shape[1:] if t.shape else []) for name, t in item.items()]
 
 
 def _encode_record(type_tag: str, items: list[LossFnOutput]) -> bytes:

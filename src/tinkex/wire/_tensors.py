@@ -144,21 +144,16 @@ def _from_bfloat16(raw: bytes) -> bytes:
 
 def encode_batched(tensors: Sequence[TensorData]) -> bytes:
     """A `BatchedTensor` of tensors alike in dtype and in all but the first dimension."""
-    raws = [tensor.to_dense().raw for tensor in tensors]
+    raws = [(t.to_dense() if t.sparse_crow_indices else t).raw for t in tensors]
     data, offsets = b"".join(raws), array("q", accumulate(map(len, raws), initial=0))
     return b"".join(
         [
             delimited(0x0A, data) if data else b"",
             delimited(0x12, offsets.tobytes()),
             b"\x18" + _NUMBERS[tensors[0].dtype],
-            packed(0x22, tuple(trailing_shape(tensors[0]))),
+            packed(0x22, tuple((tensors[0].shape or ())[1:])),
         ]
     )
-
-
-def trailing_shape(tensor: TensorData) -> list[int]:
-    """All dimensions but the first."""
-    return tensor.shape[1:] if tensor.shape else []
 
 
 def decode_batched(body: bytes, at: int, end: int) -> list[TensorData]:
