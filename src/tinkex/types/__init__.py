@@ -36,6 +36,12 @@ if TYPE_CHECKING:
         TrainingRun,
         TrainingRunsResponse,
     )
+    from tinkex.types.custom_loss import (
+        CustomLossGraph,
+        CustomLossInput,
+        CustomLossInputRank,
+        CustomLossNode,
+    )
     from tinkex.types.datum import (
         Datum,
         LossFnInputs,
@@ -63,10 +69,6 @@ if TYPE_CHECKING:
         CreateModelRequest,
         CreateSamplingSessionRequest,
         CreateSessionRequest,
-        CustomLossGraph,
-        CustomLossInput,
-        CustomLossInputRank,
-        CustomLossNode,
         FinishSessionRequest,
         ForwardBackwardRequest,
         FutureRetrieveRequest,
@@ -209,6 +211,9 @@ _MODULES: dict[str, str] = {
         Checkpoint CheckpointType CheckpointsListResponse CopyWeightsResponse Cursor
         ExternalWeightsUrlsResponse ParsedCheckpointTinkerPath TrainingRun TrainingRunsResponse
     """,
+    "custom_loss": """
+        CustomLossGraph CustomLossInput CustomLossInputRank CustomLossNode
+    """,
     "datum": """
         Datum LossFnInputs PromptProvenanceSpan ProvenanceSpans SampledProvenanceSpan
     """,
@@ -219,12 +224,12 @@ _MODULES: dict[str, str] = {
     "requests": """
         AssignProjectRequest AuthTokenRequest CancelFutureRequest ClientConfigRequest
         CopyWeightsRequest CreateCustomLossRequest CreateModelRequest
-        CreateSamplingSessionRequest CreateSessionRequest CustomLossGraph CustomLossInput
-        CustomLossInputRank CustomLossNode FinishSessionRequest ForwardBackwardRequest
-        FutureRetrieveRequest FuturesRetrieveRequest GetInfoRequest JoinSamplingSessionRequest
-        LoadWeightsRequest OptimStepRequest SampleRequest SamplingSessionFuturesTarget
-        SaveWeightsExternalRequest SaveWeightsForSamplerRequest SaveWeightsRequest
-        SessionHeartbeatRequest SetTTLRequest UnloadModelRequest WeightsInfoRequest
+        CreateSamplingSessionRequest CreateSessionRequest FinishSessionRequest
+        ForwardBackwardRequest FutureRetrieveRequest FuturesRetrieveRequest GetInfoRequest
+        JoinSamplingSessionRequest LoadWeightsRequest OptimStepRequest SampleRequest
+        SamplingSessionFuturesTarget SaveWeightsExternalRequest SaveWeightsForSamplerRequest
+        SaveWeightsRequest SessionHeartbeatRequest SetTTLRequest UnloadModelRequest
+        WeightsInfoRequest
     """,
     "sampling": """
         PromptAltTokens SampleResponse SampledSequence SamplingParams StopReason TopkLogprobs

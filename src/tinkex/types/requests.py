@@ -2,7 +2,8 @@
 
 Fields stand in the order in which the protocol's clients write them. Values that are None are left
 out, other defaults are written; `FinishSessionRequest` and `SetTTLRequest` do write null. Searching
-sessions has its own file, `search`. `ForwardBackwardRequest` travels as protobuf.
+sessions has its own file, `search`, and so has what a `custom_loss` holds. `ForwardBackwardRequest`
+travels as protobuf.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types._fields import sent
+from tinkex.types.custom_loss import CustomLossGraph, CustomLossInput
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import ModelInput
 from tinkex.types.sampling import SamplingParams
@@ -192,33 +194,6 @@ class LoadWeightsRequest(_Request, frozen=True, kw_only=True):
     optimizer_config: OptimizerConfig | None = None
     weights_access_token: str | None = None
     type: Literal["load_weights"] = sent("load_weights")
-
-
-CustomLossInputRank = Literal[0, 1, 2]
-
-
-class CustomLossInput(_Request, frozen=True, kw_only=True):
-    """A tensor a custom loss takes."""
-
-    name: str
-    rank: CustomLossInputRank
-
-
-class CustomLossNode(_Request, frozen=True, kw_only=True):
-    """One step of a traced loss function."""
-
-    op: Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
-    name: str
-    target: str
-    args: list[Any] = msgspec.field(default_factory=lambda: [])
-    kwargs: dict[str, Any] = msgspec.field(default_factory=lambda: {})
-
-
-class CustomLossGraph(_Request, frozen=True, kw_only=True):
-    """A traced loss function."""
-
-    format: Literal[1] = sent(1)
-    nodes: list[CustomLossNode]
 
 
 class CreateCustomLossRequest(_Request, frozen=True, kw_only=True):

@@ -1,0 +1,33 @@
+"""A loss function as it is uploaded: a graph of named steps. Knows not what the steps do."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+CustomLossInputRank = Literal[0, 1, 2]
+
+
+class CustomLossInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor a custom loss takes."""
+
+    name: str
+    rank: CustomLossInputRank
+
+
+class CustomLossNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a traced loss function."""
+
+    op: Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
+    name: str
+    target: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class CustomLossGraph(msgspec.Struct, frozen=True, kw_only=True):
+    """A traced loss function."""
+
+    format: Literal[1] = 1
+    nodes: list[CustomLossNode]
