@@ -104,7 +104,7 @@ class Runtime:
         """Cancels what is under way, closes every socket and ends the thread; safe to repeat."""
         with self._lock:
             loop, thread, pools = self._loop, self._thread, self._pools
-            self._loop = self._thread = self._pools = None
+            self._loop = self._thread = None
             self._was_stopped = True
         if loop is None or thread is None:
             return
@@ -114,11 +114,19 @@ class Runtime:
             deadline = time.monotonic() + timeout
             unsaid = [last.future() for last in self._last_words if not last.done()]
             concurrent.futures.wait(unsaid, timeout / 2)
+            self._let_go_of(pools)
             closing = asyncio.run_coroutine_threadsafe(self._wind_down(pools), loop)
             concurrent.futures.wait([closing], max(0.1, deadline - time.monotonic()))
             loop.call_soon_threadsafe(loop.stop)
             thread.join(max(0.1, deadline - time.monotonic()))
+        self._let_go_of(pools)
         self.registry = Registry()
+
+    def _let_go_of(self, pools: Pools | None) -> None:
+        """No new request after this; only the last words may still use the pools before."""
+        with self._lock:
+            if self._pools is pools:
+                self._pools = None
 
     async def _wind_down(self, pools: Pools | None) -> None:
         tasks = [task for task in self._tasks if not task.done()]
