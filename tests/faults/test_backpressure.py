@@ -218,3 +218,44 @@ def test_a_billing_stop_is_waited_out(
 
     assert server.count("retrieve_future") - polls == 5
     assert clock.monotonic() - began >= 20
+
+
+def test_a_proxy_that_keeps_saying_400_is_given_up(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    """Without a body it may pass; after sixteen times it is taken at its word."""
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    server.on("optim_step").empty_400().always()
+
+    outcome = training.optim_step(types.AdamParams()).outcome(20)
+
+    assert outcome.error is not None
+    assert outcome.error.code == "bad-request"
+    assert server.count("optim_step") == 17
+
+
+def test_a_server_that_stays_away_from_polls_is_given_up_after_an_hour(
+    server: LoopbackServer, connect: Connect, clock: FakeClock
+) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    polls, began = server.count("retrieve_future"), clock.monotonic()
+    server.on("retrieve_future").html_502().always()
+
+    outcome = training.optim_step(types.AdamParams()).outcome(30)
+
+    assert outcome.error is not None
+    assert outcome.error.code == "server-error"
+    assert 3600 <= clock.monotonic() - began < 3700
+    assert server.count("retrieve_future") - polls < 400, "one poll in ten seconds"
+
+
+def test_an_hour_of_not_yet_is_no_reason_to_give_up(
+    server: LoopbackServer, connect: Connect, clock: FakeClock
+) -> None:
+    """The server answers, so it is there; only silence and trouble count."""
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    began = clock.monotonic()
+    server.on("retrieve_future").not_ready("paused_capacity").times(4000)
+
+    assert training.optim_step(types.AdamParams()).outcome(60).ok
+    assert clock.monotonic() - began > 3600

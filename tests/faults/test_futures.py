@@ -266,7 +266,25 @@ def test_calls_from_many_threads_keep_one_order(server: LoopbackServer, connect:
     assert all(outcome.ok for outcome in await_many(handles, timeout=30))
 
     assert server.applied() == [(seq_id, "optim_step") for seq_id in range(1, 41)]
-    assert server.count("optim_step") == 40
+    arrived = [request.decoded["seq_id"] for request in server.calls("optim_step")]
+    assert arrived == list(range(1, 41)), "sent in the order of their numbers, each once"
+
+
+def test_a_request_leaves_only_when_the_one_before_was_taken(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    held = server.on("optim_step").hold()
+
+    handles = [training.optim_step(types.AdamParams()) for _ in range(3)]
+    server.wait_for("optim_step")
+    with pytest.raises(FutureTimeoutError):
+        handles[0].result(0.02)
+    assert server.count("optim_step") == 1
+    held.release()
+
+    assert all(outcome.ok for outcome in await_many(handles, 20))
+    assert server.count("optim_step") == 3
 
 
 def test_handles_nobody_waits_for_do_their_work(server: LoopbackServer, connect: Connect) -> None:

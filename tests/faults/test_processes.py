@@ -152,6 +152,25 @@ def test_a_forked_child_can_use_its_parents_runtime_and_sampler(server: Loopback
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_service_client_opens_a_session_of_its_own_in_a_forked_child(
+    server: LoopbackServer,
+) -> None:
+    with Runtime() as runtime:
+        service = ServiceClient(config=make_config(server), runtime=runtime)
+        service.create_sampling_client(base_model=MODEL)
+
+        def child() -> bool:
+            training = service.create_lora_training_client(base_model=MODEL, rank=8)
+            return training.optim_step(types.AdamParams()).outcome(10).ok
+
+        assert _run_child(child) == 0
+        assert len(server.service.world.sessions) == 2
+        assert service.create_sampling_client(base_model=MODEL).sampling_session_id
+        assert len(server.service.world.sessions) == 2, "the parent keeps the one it had"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_may_not_number_its_parents_training(server: LoopbackServer) -> None:
     with Runtime() as runtime:
         service = ServiceClient(config=make_config(server), runtime=runtime)

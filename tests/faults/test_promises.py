@@ -165,6 +165,24 @@ def test_queue_states_are_told_on_transitions_only(
     assert heard[0]["request_id"]
 
 
+def test_a_samplers_observer_is_told_and_telemetry_is_not(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    heard: list[dict[str, Any]] = []
+    seen: list[str] = []
+    sampling = connect().create_sampling_client(base_model=MODEL)
+    sampling.queue_observer = lambda queue: seen.append(queue.state)
+    server.on("retrieve_future").not_ready("paused_rate_limit", "slow down").times(3)
+    telemetry.attach("queue", QUEUE, lambda e, m, about, config: config.append(about), heard)
+    try:
+        assert sampling.sample(PROMPT, 1, PARAMS).outcome(20).ok
+    finally:
+        telemetry.detach("queue")
+
+    assert seen == ["paused_rate_limit"]
+    assert heard == []
+
+
 def test_an_observer_that_raises_harms_nobody(server: LoopbackServer, connect: Connect) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
 

@@ -183,6 +183,15 @@ def test_closing_twice_finishes_once_and_ends_the_heartbeat(
     assert server.count("session_heartbeat") == 0
 
 
+def test_a_close_nobody_waits_for_is_still_sent(
+    server: LoopbackServer, service: ServiceClient, runtime: Runtime
+) -> None:
+    service.close("errored", "it went wrong")
+    runtime.stop()
+
+    assert _session(server).finished == {"reason": {"type": "errored"}, "detail": "it went wrong"}
+
+
 def test_closing_survives_a_server_that_is_gone(
     server: LoopbackServer, service: ServiceClient, runtime: Runtime
 ) -> None:

@@ -10,6 +10,7 @@ import logging
 import time
 
 import pytest
+from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data, make_datum
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
@@ -23,11 +24,14 @@ LENGTHS = (3, 4, 5, 6, 7, 3, 4)
 MODEL = "tiny/model"
 
 
-def test_the_loop_from_service_to_sampler_weights(server: LoopbackServer, connect: Connect) -> None:
-    """R22-R29, R32-R37: the vertical slice in order, handles awaited, outcomes ok."""
+def test_the_loop_from_service_to_sampler_weights(server: LoopbackServer, clock: FakeClock) -> None:
+    """R2, R3, R22-R29, R32-R37: the vertical slice in order, handles awaited, outcomes ok."""
     server.service.flags["fwdbwd_max_chunk_len"] = 3
     started = time.perf_counter()
-    service = connect()
+    runtime = Runtime(clock=clock)
+    runtime.start()
+    service = ServiceClient.start(config=make_config(server), runtime=runtime)
+    assert server.count("create_session") == 1
     training = service.create_lora_training_client(base_model=MODEL, rank=8)
 
     passed = training.forward_backward(make_data(LENGTHS), CROSS_ENTROPY).outcome(timeout=20)
@@ -48,6 +52,8 @@ def test_the_loop_from_service_to_sampler_weights(server: LoopbackServer, connec
     ]
     assert server.count("save_weights_for_sampler") == 1
     log.info("the whole loop took %.1f ms", 1e3 * (time.perf_counter() - started))
+    service.close().result(20)
+    runtime.stop()
 
 
 def test_metrics_of_the_chunks_are_reduced_into_one_output(
