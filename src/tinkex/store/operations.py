@@ -148,8 +148,8 @@ def positions(conn: Connection, model_id: str | None = None) -> dict[str, tuple[
     if model_id is not None:
         passed = passed.where(operations.c.model_id == model_id)
         refused = refused.where(operations.c.model_id == model_id)
-    found = {name: (last + 1, set[int]()) for name, last in conn.execute(passed).tuples()}
-    for name, seq_id in conn.execute(refused).tuples():
+    found = {name: (last + 1, set[int]()) for name, last in conn.execute(passed)}
+    for name, seq_id in conn.execute(refused):
         start, ahead = found.setdefault(name, (0, set()))
         if seq_id >= start:
             ahead.add(seq_id)

@@ -1,0 +1,96 @@
+"""One writer, group commit, and nothing promised before it is on disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+from tests.store.work import OWNER, add_session
+
+from tinkex.errors import ClientError
+from tinkex.store import Database, StoreError, sessions
+from tinkex.store.migrations import MIGRATIONS, migrate
+
+
+def count(conn: Connection) -> int:
+    return int(conn.execute(text("select count(*) from sessions")).scalar_one())
+
+
+def test_writes_from_many_threads_are_all_kept(db: Database) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda _: db.write(add_session), range(200)))
+    assert len(set(made)) == 200
+    assert db.read(count) == 200
+
+
+def test_a_job_that_fails_takes_no_other_with_it(db: Database) -> None:
+    gate = threading.Event()
+
+    def wait(_conn: Connection) -> None:
+        gate.wait()
+
+    def fail(conn: Connection) -> None:
+        add_session(conn)
+        raise ClientError("no")
+
+    first = db.submit(wait)
+    futures = [db.submit(add_session), db.submit(fail), db.submit(add_session)]
+    gate.set()  # the three now share one commit
+    first.result()
+    assert futures[0].result()
+    with pytest.raises(ClientError):
+        futures[1].result()
+    assert futures[2].result()
+    assert db.read(count) == 2
+
+
+def test_a_database_error_is_told_as_ours(db: Database) -> None:
+    with pytest.raises(StoreError) as failure:
+        db.write(lambda conn: conn.execute(text("insert into nowhere values (1)")))
+    assert failure.value.__cause__ is not None
+    assert db.write(add_session)
+
+
+def test_a_write_is_durable_and_visible_when_its_future_resolves(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    first, second = Database(url), Database(url)
+    session_id = first.write(add_session)
+    assert second.read(sessions.get, OWNER, session_id) is not None
+    pragmas = second.read(
+        lambda conn: [
+            conn.execute(text(f"pragma {p}")).scalar() for p in ("journal_mode", "synchronous")
+        ]
+    )
+    assert pragmas == ["wal", 2]
+    first.close()
+    second.close()
+
+
+def test_reads_go_on_while_a_write_runs(db: Database) -> None:
+    gate = threading.Event()
+    writing = db.submit(lambda _conn: gate.wait())
+    began = time.monotonic()
+    assert db.read(count) == 0
+    assert time.monotonic() - began < 1
+    gate.set()
+    writing.result()
+
+
+def test_closing_finishes_what_was_handed_in(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    db = Database(url)
+    futures = [db.submit(add_session) for _ in range(50)]
+    db.close()
+    assert all(future.result() for future in futures)
+    with pytest.raises(StoreError, match="closed"):
+        db.submit(add_session)
+
+
+def test_migrations_run_once_and_are_recorded(db: Database) -> None:
+    assert db.write(migrate) == []
+    names = db.read(lambda conn: list(conn.execute(text("select name from migrations")).scalars()))
+    assert names == [step.__name__ for step in MIGRATIONS]

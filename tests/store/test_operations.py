@@ -1,0 +1,110 @@
+"""The log: append-only, one entry per (model, number), results once."""
+
+from __future__ import annotations
+
+import pytest
+from tests.store.work import OWNER, add_model, append, new_operation
+
+from tinkex.store import Database, models, operations, results
+from tinkex.store.operations import Outcome, SequenceError
+from tinkex.store.results import Result, error_result
+
+DONE = Result(encoding="json", body=b"{}")
+
+
+def test_the_same_pair_again_is_the_same_entry(db: Database) -> None:
+    model = db.write(add_model)
+    first = db.write(append, model, 1)
+    again = db.write(append, model, 1)
+    assert first.is_new
+    assert not again.is_new
+    assert again.operation == first.operation
+
+
+@pytest.mark.parametrize("change", [{"body": b"other"}, {"kind": "save_weights"}])
+def test_the_same_pair_with_other_content_is_refused(
+    db: Database, change: dict[str, object]
+) -> None:
+    model = db.write(add_model)
+    db.write(append, model, 1)
+    with pytest.raises(SequenceError) as refusal:
+        db.write(operations.append, new_operation(model, 1, **change))  # type: ignore[arg-type]
+    assert refusal.value.status == 422
+    assert refusal.value.code == "sequence-conflict"
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("refused", "sequence-conflict"), ("skipped", "sequence-passed")]
+)
+def test_a_consumed_number_cannot_be_used(db: Database, state: str, code: str) -> None:
+    model = db.write(add_model)
+    assert db.write(operations.consume, new_operation(model, 1), state)
+    with pytest.raises(SequenceError) as refusal:
+        db.write(append, model, 1)
+    assert refusal.value.code == code
+
+
+def test_a_used_number_cannot_be_consumed(db: Database) -> None:
+    model = db.write(add_model)
+    db.write(append, model, 1)
+    assert not db.write(operations.consume, new_operation(model, 1), "skipped")
+
+
+def test_a_result_is_kept_once(db: Database) -> None:
+    model = db.write(add_model)
+    operation = db.write(append, model, 1).operation
+    outcome = Outcome(operation=operation, result=DONE, num_tokens=7, num_steps=1)
+    db.write(operations.finish, [outcome])
+    other = Outcome(operation=operation, result=error_result("no", category="server"))
+    db.write(operations.finish, [other, outcome])
+    found = db.read(results.find, OWNER, operation.request_id)
+    assert found is not None
+    assert found.result == DONE
+    stored = db.read(models.get, OWNER, model)
+    assert stored is not None
+    assert (stored.num_tokens, stored.num_steps) == (7, 1)
+
+
+def test_only_the_owner_finds_anything(db: Database) -> None:
+    model = db.write(add_model)
+    operation = db.write(append, model, 1).operation
+    assert db.read(operations.get, "bob", operation.request_id) is None
+    assert db.read(results.find, "bob", operation.request_id) is None
+    assert db.read(models.get, "bob", model) is None
+    assert db.read(models.list_runs, "bob", limit=10, offset=0) == ([], 0)
+
+
+def test_positions_after_a_restart(db: Database) -> None:
+    model = db.write(add_model)
+    finished = [db.write(append, model, n).operation for n in (0, 1)]
+    db.write(operations.finish, [Outcome(operation=each, result=DONE) for each in finished])
+    db.write(append, model, 3)
+    db.write(operations.consume, new_operation(model, 4), "refused")
+    assert db.read(operations.positions, model) == {model: (2, {4})}
+    assert [op.seq_id for op in db.read(operations.queued)] == [3]
+
+
+def test_what_is_replayed_is_what_was_applied_after_the_snapshot(db: Database) -> None:
+    model = db.write(add_model)
+    logged = [db.write(append, model, n).operation for n in range(1, 6)]
+    bad = error_result("no", category="user")
+    outcomes = [Outcome(operation=op, result=bad if op.seq_id == 4 else DONE) for op in logged[:4]]
+    db.write(operations.finish, outcomes)
+    db.write(models.record_snapshot, model, 2, "f" * 32)
+    assert [op.seq_id for op in db.read(operations.to_replay, model, 2)] == [3]
+    kept = db.read(operations.bodies, [op.request_id for op in logged])
+    assert set(kept) == {op.request_id for op in logged[2:]}, "bodies before it are dropped"
+
+
+def test_dropped_results_are_told_apart_from_unfinished_ones(db: Database) -> None:
+    model = db.write(add_model)
+    operation = db.write(append, model, 1).operation
+    waiting = db.read(results.find, OWNER, operation.request_id)
+    assert waiting is not None
+    assert not waiting.is_finished
+    db.write(operations.finish, [Outcome(operation=operation, result=DONE)])
+    assert db.write(results.prune, 1e12) == 1
+    dropped = db.read(results.find, OWNER, operation.request_id)
+    assert dropped is not None
+    assert dropped.is_finished
+    assert dropped.result is None
