@@ -1,0 +1,107 @@
+"""Whose turn it is, and what goes into one batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.scheduler.work import operation
+
+from tinkex.scheduler.fairness import DeficitRoundRobin
+from tinkex.scheduler.order import ModelQueue
+from tinkex.scheduler.plan import BatchLimits, Planner
+
+
+def test_equal_cost_is_served_whatever_the_size_of_the_pieces() -> None:
+    turns = DeficitRoundRobin(quantum=100)
+    costs = {"small": 10, "large": 1000}
+    served: Counter[str] = Counter()
+    for _ in range(2000):
+        key = turns.pick(costs)
+        served[key] += costs[key]
+    assert abs(served["small"] - served["large"]) <= 2 * 1000
+
+
+def test_who_was_away_has_saved_nothing_up() -> None:
+    turns = DeficitRoundRobin(quantum=10)
+    for _ in range(100):
+        turns.pick({"a": 10})
+    turns.forget_idle({"a"})
+    picks = [turns.pick({"a": 10, "b": 10}) for _ in range(10)]
+    assert Counter(picks) == {"a": 5, "b": 5}
+
+
+def test_a_piece_far_above_the_quantum_is_served_without_delay() -> None:
+    turns = DeficitRoundRobin(quantum=1)
+    assert turns.pick({"a": 10**12}) == "a"
+
+
+def planner(**limits: int) -> Planner:
+    return Planner(BatchLimits(**limits))
+
+
+def fill(plan: Planner, owner: str, model_id: str, *kinds: str, cost: int = 100, base: str = "b"):
+    plan.open(ModelQueue(model_id, owner, base, next_seq=1))
+    for number, kind in enumerate(kinds, 1):
+        plan.add(operation(model_id, number, kind=kind, cost=cost, owner=owner), 0.0)
+
+
+def batch(plan: Planner) -> list[str]:
+    return [each.request_id for each in plan.next_batch(0.0)]
+
+
+def test_forward_passes_of_several_tenants_share_a_batch() -> None:
+    plan = planner()
+    fill(plan, "alice", "a", "forward_backward", "optim_step")
+    fill(plan, "bob", "b", "forward", "optim_step")
+    assert sorted(batch(plan)) == ["a-1", "b-1"]
+    assert sorted(batch(plan)) == ["a-2", "b-2"]
+    assert batch(plan) == []
+
+
+def test_chunks_of_one_model_share_a_batch_in_order_but_steps_do_not() -> None:
+    plan = planner()
+    fill(plan, "alice", "a", "forward_backward", "forward_backward", "optim_step", "optim_step")
+    assert batch(plan) == ["a-1", "a-2"]
+    assert batch(plan) == ["a-3"]
+    assert batch(plan) == ["a-4"]
+
+
+def test_a_batch_is_bounded_by_tokens_and_by_operations() -> None:
+    plan = planner(max_tokens=250, max_operations=64)
+    fill(plan, "alice", "a", *["forward"] * 5, cost=100)
+    assert [len(batch(plan)) for _ in range(3)] == [2, 2, 1]
+    plan = planner(max_operations=1)
+    fill(plan, "alice", "a", "forward", "forward")
+    assert [len(batch(plan)) for _ in range(2)] == [1, 1]
+
+
+def test_one_operation_above_the_bound_runs_alone() -> None:
+    plan = planner(max_tokens=10)
+    fill(plan, "alice", "a", "forward", cost=1000)
+    assert batch(plan) == ["a-1"]
+
+
+def test_other_base_models_and_other_kinds_wait() -> None:
+    plan = planner()
+    fill(plan, "alice", "a", "forward")
+    fill(plan, "bob", "b", "forward", base="other")
+    fill(plan, "carol", "c", "save_weights")
+    assert {len(batch(plan)) for _ in range(3)} == {1}
+
+
+def test_a_greedy_tenant_does_not_starve_a_polite_one() -> None:
+    plan = planner(max_operations=1)
+    for number in range(20):
+        fill(plan, "greedy", f"g{number}", *["forward"] * 5, cost=1000)
+    fill(plan, "polite", "p", *["forward"] * 3, cost=1000)
+    first = [batch(plan)[0] for _ in range(8)]
+    assert sum(name.startswith("p-") for name in first) == 3
+    assert plan.pending("greedy") == 95
+
+
+def test_blocked_models_are_known() -> None:
+    plan = planner()
+    plan.open(ModelQueue("a", "alice", "b", next_seq=1))
+    plan.add(operation("a", 2), 0.0)
+    assert not plan.has_ready()
+    assert [each.model_id for each in plan.blocked()] == ["a"]

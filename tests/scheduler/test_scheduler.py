@@ -1,0 +1,283 @@
+"""The scheduler with the null engine: results, recovery, engine deaths, cancelling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.scheduler.faulty import Faults
+from tests.scheduler.work import Bench
+
+from tinkex.engine.null import NullEngine
+from tinkex.scheduler import SchedulerConfig
+from tinkex.store import operations
+from tinkex.store.operations import NewOperation
+from tinkex.wire import protobuf
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Make]:
+    """Makes benches on one folder; all are closed at the end."""
+    made: list[Bench] = []
+
+    def make(engine: object = NullEngine, **config: object) -> Bench:
+        made.append(Bench(tmp_path, engine, SchedulerConfig(**config)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.scheduler._driver._thread.is_alive():
+            each.close()
+        each.db.close()
+
+
+def run(bench: Bench, model: str, steps: int, start: int = 1) -> list[object]:
+    """The gradient norms of some steps of two forward_backwards each."""
+    norms = []
+    for number in range(start, start + 3 * steps, 3):
+        bench.train(model, number)
+        bench.train(model, number + 1)
+        norms.append(bench.answer(bench.step(model, number + 2))["metrics"])
+    return norms
+
+
+def scores(bench: Bench, session: str, seq_id: int = 0) -> bytes | None:
+    result = bench.result(bench.sample(session, seq_id))
+    return protobuf.decode_sample_response(result.body).prompt_logprobs_raw
+
+
+def test_results_come_in_the_order_of_the_numbers(bench: Make) -> None:
+    work = bench().start()
+    model = work.model()
+    ids = {n: work.train(model, n) for n in (4, 3, 2)}
+    ids[1] = work.train(model, 1)
+    work.result(ids[4])
+    assert [each for each in work.order if each in ids.values()] == [ids[n] for n in (1, 2, 3, 4)]
+
+
+def test_a_replay_gives_the_same_numbers_as_no_interruption(bench: Make, tmp_path: Path) -> None:
+    quiet = Bench(_sub(tmp_path, "quiet"), NullEngine).start()
+    expected = run(quiet, quiet.model(), 6)
+    quiet.close()
+    first = bench(snapshot_after_operations=5).start()
+    model = first.model()
+    seen = run(first, model, 3)
+    first.close()
+    second = bench().start()
+    assert seen + run(second, model, 3, start=10) == expected
+
+
+def test_recovery_without_a_snapshot_replays_from_the_creation(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory()).start()
+    model = work.model()
+    run(work, model, 3)
+    faults.left["optim_step"] = 1
+    norm = run(work, model, 1, start=10)[0]
+    assert len(faults.engines) == 2
+    reference = work.model()
+    assert run(work, reference, 4)[3] == norm, "the step that died was applied once"
+
+
+@pytest.mark.parametrize(
+    "call", ["forward_backward", "optim_step", "save_adapter", "create_adapter"]
+)
+def test_one_death_of_the_engine_is_not_seen(bench: Make, call: str) -> None:
+    faults = Faults()
+    work = bench(faults.factory()).start()
+    faults.left[call] = 1
+    model = work.model()
+    run(work, model, 2)
+    assert work.answer(work.save(model, 7))["path"].endswith("/weights/ckpt")
+
+
+def test_a_poisonous_operation_fails_alone_and_the_model_goes_on(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory()).start()
+    model, other = work.model(), work.model("b")
+    run(work, model, 1)
+    faults.left["forward_backward"] = 2
+    bad = work.answer(work.train(model, 4))
+    assert bad["category"] == "server"
+    assert work.answer(work.step(model, 5))["metrics"] == {"grad_norm": 0.0, "skipped": 1.0}
+    work.train(other, 1, "b")
+    assert work.answer(work.step(other, 2, "b"), "b")["metrics"]["grad_norm"] > 0
+
+
+def test_samples_survive_the_death_of_the_engine(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory()).start()
+    session = work.base_sampler()
+    expected = scores(work, session)
+    faults.left["step_sampling"] = 1
+    assert scores(work, session, 1) == expected
+    faults.left["step_sampling"] = 2
+    failed = work.answer(work.sample(session, 2))
+    assert failed["category"] == "server", "twice is enough"
+    assert scores(work, session, 3) == expected
+
+
+def test_ephemeral_samplers_survive_what_the_engine_and_the_server_do_not(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory(), snapshot_after_operations=4).start()
+    model = work.model()
+    run(work, model, 1)
+    session = work.answer(work.save_ephemeral(model, 4))["sampling_session_id"]
+    before = scores(work, session)
+    run(work, model, 2, start=5)
+    faults.left["step_sampling"] = 1
+    assert scores(work, session, 1) == before
+    work.close()
+    again = bench().start()
+    assert scores(again, session, 2) == before
+
+
+def test_a_sampler_not_yet_written_when_the_engine_died_comes_back(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory()).start()
+    model = work.model()
+    run(work, model, 1)
+    faults.left["save_adapter"] = 1  # after the answer, while the weights go to disk
+    session = work.answer(work.save_ephemeral(model, 4))["sampling_session_id"]
+    run(work, model, 1, start=5)
+    other = work.answer(work.save_ephemeral(model, 8))["sampling_session_id"]
+    assert scores(work, session) != scores(work, other)
+
+
+def test_loading_survives_the_deletion_of_what_was_loaded(bench: Make) -> None:
+    work = bench().start()
+    model, target = work.model(), work.model()
+    run(work, model, 2)
+    path = work.answer(work.save(model, 7))["path"]
+    assert work.answer(work.load(target, 1, path))["path"] == path
+    expected = run(work, model, 1, start=8)
+    for folder in (work.scheduler.folders.root / "checkpoints").iterdir():
+        work.scheduler.folders.remove(folder)
+    work.close()
+    again = bench().start()
+    assert run(again, target, 1, start=2) == expected
+
+
+def test_adapters_make_room_for_each_other(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory(), max_adapters=2).start()
+    fleet = [work.model() for _ in range(5)]
+    first = [run(work, model, 1) for model in fleet]
+    assert first == [first[0]] * 5
+    second = [run(work, model, 1, start=4) for model in fleet]
+    assert second == [second[0]] * 5
+    assert len(faults.engines[0].adapters()) <= 3
+
+
+def test_samplers_make_room_for_each_other(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory(), max_samplers=2).start()
+    model = work.model()
+    sessions = [
+        work.answer(work.save_ephemeral(model, n))["sampling_session_id"] for n in range(1, 6)
+    ]
+    assert len({scores(work, session) for session in sessions}) == 1
+    assert len(faults.engines[0]._samplers) <= 3
+
+
+def test_a_freed_sampler_is_gone_from_memory_and_disk(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory()).start()
+    model = work.model()
+    session = work.answer(work.save_ephemeral(model, 1))["sampling_session_id"]
+    scores(work, session)
+    work.scheduler.free_session(model.partition(":")[0])
+    failed = work.answer(work.sample(session, 9))
+    assert "has ended" in failed["error"]
+    assert list((work.scheduler.folders.root / "samplers").iterdir()) == []
+    assert faults.engines[0]._samplers == {}
+
+
+def test_what_a_crash_left_half_done_is_swept_up(bench: Make) -> None:
+    work = bench()
+    for kind in ("checkpoints", "snapshots", "samplers"):
+        (work.scheduler.folders.root / kind / ("0" * 32)).mkdir()
+    work.start()
+    work.scheduler.wait_ready(5)
+    left = [
+        path
+        for kind in ("checkpoints", "snapshots", "samplers")
+        for path in (work.scheduler.folders.root / kind).iterdir()
+    ]
+    assert left == []
+
+
+def test_unfinished_work_runs_at_the_next_start(bench: Make) -> None:
+    first = bench()
+    model = first.model()
+    waiting = [first.train(model, 1), first.step(model, 2)]
+    session = first.base_sampler()
+    sample = first.sample(session, 0)
+    second = bench().start()  # the first never started: as if it had been killed
+    assert second.answer(waiting[1])["metrics"]["grad_norm"] > 0
+    assert second.result(sample).encoding == "proto"
+
+
+def test_holes_are_remembered_across_a_restart(bench: Make) -> None:
+    first = bench(hole_grace_s=0.2).start()
+    model = first.model()
+    assert first.answer(first.step(model, 3))["metrics"]
+    first.close()
+    second = bench(hole_grace_s=100.0).start()
+    assert second.answer(second.step(model, 4))["metrics"], "numbers 1 and 2 are not waited for"
+    late = NewOperation(
+        owner="a", model_id=model, seq_id=1, kind="optim_step", body=b"", digest=b"", cost=1
+    )
+    with pytest.raises(operations.SequenceError):
+        second.db.write(operations.append, late)
+
+
+def test_a_failed_creation_fails_what_follows(bench: Make) -> None:
+    work = bench().start()
+    broken = work.model(rank=100_000)
+    failed = work.answer(work.step(broken, 1))
+    assert failed["category"] == "user"
+    assert "creation failed" in failed["error"]
+
+
+def test_cancelled_samples_end_at_once(bench: Make) -> None:
+    work = bench(lambda: NullEngine(delay_s=0.3)).start()
+    session = work.base_sampler()
+    ids = [work.sample(session, n) for n in range(3)]
+    assert not work.scheduler.cancel_sample("mallory", ids[2])
+    assert work.scheduler.cancel_sample("a", ids[2])
+    assert work.answer(ids[2])["code"] == "cancelled"
+    assert not work.scheduler.cancel_sample("a", ids[2])
+    assert work.result(ids[0]).encoding == "proto"
+
+
+def test_sampling_and_training_take_turns(bench: Make) -> None:
+    work = bench(lambda: NullEngine(delay_s=0.02), max_running_samples=1, max_batch_operations=1)
+    work.start()
+    model, session = work.model(), work.base_sampler()
+    work.answer(work.step(model, 1))
+    trained = [work.train(model, n) for n in range(2, 22)]
+    sampled = [work.sample(session, n) for n in range(20)]
+    for request_id in (*trained, *sampled):
+        work.result(request_id)
+    kinds = ["t" if each in trained else "s" for each in work.order if each in {*trained, *sampled}]
+    middle = kinds[10:30]
+    assert 5 <= middle.count("s") <= 15, "neither waits for the other's end"
+
+
+def test_bad_bodies_fail_with_the_users_category(bench: Make) -> None:
+    work = bench().start()
+    model = work.model()
+    failed = work.answer(work.load(model, 1, "tinker://nobody:train:0/weights/x"))
+    assert failed["category"] == "user"
+    assert msgspec.json.encode(failed)
+
+
+def _sub(tmp_path: Path, name: str) -> Path:
+    folder = tmp_path / name
+    folder.mkdir()
+    return folder
