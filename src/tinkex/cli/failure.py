@@ -23,6 +23,30 @@ import click
 from tinkex import errors
 from tinkex.telemetry.redaction import redact_text
 
+_ASK_FOR_KEY = (
+    "Set TINKER_API_KEY, or give --api-key-file FILE; on a server of your own "
+    "'tinkex keys create' makes a key. 'tinkex doctor' checks it."
+)
+_NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
+    (errors.AuthenticationError, _ASK_FOR_KEY),
+    (errors.PermissionDeniedError, "Use a key that may do this: TINKER_API_KEY, --api-key-file."),
+    (errors.BillingError, "Settle the account with the operator of the server, then try again."),
+    (errors.NotFoundError, "'tinkex run list' and 'tinkex checkpoint list' show what there is."),
+    (errors.RateLimitError, "Wait a little, then run the command again."),
+    (errors.APITimeoutError, "Try again, or give it more time with --timeout SECONDS."),
+    (
+        errors.APIConnectionError,
+        "Is the server running? 'tinkex serve' starts one; --base-url or TINKER_BASE_URL says "
+        "where it is; 'tinkex doctor' checks.",
+    ),
+    (errors.APIResponseValidationError, "Check --base-url; 'tinkex doctor' tells more."),
+    (errors.PromiseLostError, "Run the command again ('tinkex train --resume' if it trained)."),
+    (errors.FutureTimeoutError, "Run the command again."),
+    (errors.InternalServerError, "Run the command again; if it stays, tell the server's operator."),
+    (errors.TinkexError, "See 'tinkex COMMAND --help', or 'tinkex doctor'."),
+)
+"""What to do next in the words of the command line, where an error has no advice of its own."""
+
 _BY_CLASS: tuple[tuple[type[BaseException], int], ...] = (
     (click.UsageError, 2),
     (errors.AuthenticationError, 3),
@@ -77,7 +101,7 @@ def as_json(error: BaseException) -> dict[str, Any]:
 def as_text(error: BaseException) -> str:
     """The error as people read it: what happened, what to do, and its code."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
-        return "Interrupted."
+        return "\n  ".join(part for part in _words(error) if part)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()  # the help itself
     message, hint = _words(error)
@@ -90,7 +114,7 @@ def as_text(error: BaseException) -> str:
 
 def _words(error: BaseException) -> tuple[str, str]:
     if isinstance(error, errors.TinkexError):
-        return error.message, error.hint
+        return error.message, _advice(error)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return "A command is missing.", f"Try '{error.ctx.command_path} --help'."
     if isinstance(error, click.UsageError):
@@ -99,13 +123,32 @@ def _words(error: BaseException) -> tuple[str, str]:
     if isinstance(error, click.ClickException):
         return error.format_message(), ""
     if isinstance(error, click.Abort | KeyboardInterrupt):
-        return "Interrupted.", ""
+        return "Interrupted.", getattr(error, "hint", "")
     if isinstance(error, OSError):
-        return str(error), ""
+        return _os_words(error), "Check the name and the permissions, then try again."
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("tinkex"):
+        return f"The package {error.name} is not installed.", "Run: pip install 'tinkex[server]'"
     return (
         f"Tinkex stumbled over itself: {type(error).__name__}: {error}",
         "This is a bug; TINKEX_DEBUG=1 shows the traceback to report.",
     )
+
+
+def _advice(error: errors.TinkexError) -> str:
+    """The error's own advice; the SDK's general advice in the words of the command line."""
+    if error.code == "missing-api-key":
+        return _ASK_FOR_KEY
+    if error.hint and error.hint != type(error).default_hint:
+        return error.hint
+    if isinstance(error, errors.InvalidPathError | errors.RequestFailedError) and error.hint:
+        return error.hint
+    return next(step for kind, step in _NEXT_STEPS if isinstance(error, kind))
+
+
+def _os_words(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}."
 
 
 def _whose_turn(error: BaseException) -> str:
@@ -120,4 +163,6 @@ def _name_of(error: BaseException) -> str:
         return "usage"
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return "interrupted"
+    if isinstance(error, ModuleNotFoundError):
+        return "missing-package"
     return "error" if isinstance(error, click.ClickException | OSError) else "internal"

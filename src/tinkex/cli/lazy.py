@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Lazy(NamedTuple):
@@ -17,11 +20,21 @@ class Lazy(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group that knows the names and summaries of its commands without importing them."""
+    """A group that knows the names and summaries of its commands without importing them.
 
-    def __init__(self, *args: Any, lazy: Mapping[str, Lazy] | None = None, **kwargs: Any) -> None:
+    `aliases` are further names (`ls` for `list`) that work but are not listed.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, Lazy] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = dict(lazy or {})
+        self.aliases = dict(aliases or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, loaded or not."""
@@ -29,6 +42,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name, imported now."""
+        cmd_name = self.aliases.get(cmd_name, cmd_name)
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self.lazy[cmd_name].target.partition(":")
@@ -42,10 +56,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is meant; for an unknown one, an error that names those like it."""
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
             names = self.list_commands(ctx)
             raise click.NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
+        return self.aliases.get(name, name) if name else name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, from the summaries alone."""
@@ -53,8 +68,46 @@ class LazyGroup(click.Group):
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The names that fit, from the summaries alone, and this group's own options."""
+        from click.shell_completion import CompletionItem
+
+        fitting = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        names = [CompletionItem(name, help=self._summary(ctx, name)) for name in fitting]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def _summary(self, ctx: click.Context, name: str) -> str:
         if name in self.lazy:
             return self.lazy[name].summary
         command = super().get_command(ctx, name)
         return command.get_short_help_str(limit=80) if command else ""
+
+
+class ActingGroup(LazyGroup):
+    """A group that does something itself when none of its commands is named.
+
+    Its function is called in either case and must return at once if `ctx.invoked_subcommand`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, invoke_without_command=True, **kwargs)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """`[OPTIONS] [list|info]`: the commands are few, and naming one is optional."""
+        return ["[OPTIONS]", f"[{'|'.join(self.list_commands(ctx))}]"]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant; `run --json list` would lose an option, so it is refused."""
+        resolved = super().resolve_command(ctx, args)
+        given = [
+            parameter.opts[0]
+            for parameter in self.params
+            if ctx.get_parameter_source(parameter.name or "")
+            is click.core.ParameterSource.COMMANDLINE
+        ]
+        if given and not ctx.resilient_parsing:
+            place = f"{ctx.command_path} {resolved[0]}"
+            raise click.UsageError(f"Write {given[0]} after '{place}', not before.", ctx)
+        return resolved

@@ -15,7 +15,16 @@ import click
 from tinkex.cli.lazy import Lazy, LazyGroup
 
 COMMANDS: Final[dict[str, Lazy]] = {
+    "chat": Lazy("tinkex.cli.chat:command", "Talk to a model in the terminal."),
+    "checkpoint": Lazy("tinkex.cli.checkpoint:command", "Make and manage saved weights."),
+    "completion": Lazy("tinkex.cli.completion:command", "Print a completion script for a shell."),
     "config": Lazy("tinkex.cli.config:command", "Show the settings and where they come from."),
+    "doctor": Lazy("tinkex.cli.doctor:command", "Check that everything needed is in place."),
+    "keys": Lazy("tinkex.cli.keys:command", "Make, list and revoke a server's keys."),
+    "models": Lazy("tinkex.cli.models:command", "Fetch base models to serve."),
+    "run": Lazy("tinkex.cli.run:command", "Sample from a model; list training runs."),
+    "serve": Lazy("tinkex.cli.serve:command", "Run a server."),
+    "train": Lazy("tinkex.cli.train:command", "Fine-tune a model on a JSONL file."),
     "version": Lazy("tinkex.cli.version:command", "Print the version."),
 }
 
@@ -40,6 +49,8 @@ def run(argv: Sequence[str] | None = None) -> Outcome:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         result = root.main(arguments, prog_name="tinkex", standalone_mode=False)
+    except BrokenPipeError:
+        return Outcome(0)  # the reader has seen enough, as in `tinkex checkpoint list | head -1`
     except BaseException as error:
         return _failed(error, arguments)
     return Outcome(result if isinstance(result, int) else 0)
@@ -50,7 +61,27 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if callable(reconfigure := getattr(stream, "reconfigure", None)):
             reconfigure(errors="backslashreplace")  # a narrow terminal is no reason to fail
-    sys.exit(run(argv).exit_code)
+    outcome = run(argv)
+    sys.exit(outcome.exit_code or _flush())
+
+
+def _flush() -> int:
+    """0 if everything printed has arrived, or if nobody wants to read it; 1 if it was lost."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+    except OSError as error:
+        _silence_stdout()
+        return _failed(error, sys.argv[1:]).exit_code
+    return 0
+
+
+def _silence_stdout() -> None:
+    """Has the interpreter's own flush at exit go nowhere: it would only fail again."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(error: BaseException, arguments: list[str]) -> Outcome:
@@ -92,8 +123,10 @@ def root(context: click.Context) -> None:
 
     \b
     Examples:
-      tinkex version --json
-      tinkex config show --origin
+      tinkex train data.jsonl --base-model Qwen/Qwen3-8B
+      tinkex run --base-model Qwen/Qwen3-8B --prompt "Once upon a time"
+      tinkex checkpoint list
+      tinkex doctor
     """
     from tinkex.config import process_settings
 

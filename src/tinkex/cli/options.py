@@ -5,33 +5,179 @@ Options are only passed on: defaults, the environment and files are Config's bus
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from tinkex.cli.output import say
 from tinkex.config import Config
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+QUICK_BUDGET_S = 3.0
+
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 _CONNECTION = (
-    click.option("--api-key", help="The API key.  [default: TINKER_API_KEY]"),
+    click.option(
+        "--api-key-file",
+        metavar="FILE",
+        help="Read the API key from a file; '-' is stdin.",
+    ),
+    click.option(
+        "--api-key",
+        help="The API key; others on this machine can see it.  [default: TINKER_API_KEY]",
+    ),
     click.option("--base-url", help="The server.  [default: TINKER_BASE_URL]"),
     click.option(
         "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Time one request may take."
     ),
 )
+_LORA = (
+    click.option("--rank", type=click.IntRange(min=1), default=32, show_default=True),
+    click.option("--seed", type=int, help="Seed of the first weights, for the same ones again."),
+    click.option("--train-mlp/--no-train-mlp", default=True, help="Adapt the MLP layers.  [yes]"),
+    click.option("--train-attn/--no-train-attn", default=True, help="Adapt attention.  [yes]"),
+    click.option(
+        "--train-unembed/--no-train-unembed", default=True, help="Adapt the output layer.  [yes]"
+    ),
+)
+LORA_NAMES = ("rank", "seed", "train_mlp", "train_attn", "train_unembed")
+_SAMPLING = (
+    click.option(
+        "--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, metavar="N"
+    ),
+    click.option(
+        "--temperature", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="T"
+    ),
+    click.option("--top-k", type=int, default=-1, metavar="K", help="Of the K likeliest only."),
+    click.option(
+        "--top-p",
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        default=1.0,
+        metavar="P",
+        help="Of the likeliest that make up P only.",
+    ),
+    click.option("--seed", type=int, help="For the same samples again."),
+    click.option("--stop", multiple=True, metavar="TEXT", help="End at this text.  [repeatable]"),
+)
 
 
-def connection_options(command: Command) -> Command:
-    """Adds `--api-key`, `--base-url` and `--timeout`; make them a Config with `config_from`."""
-    for option in reversed(_CONNECTION):
+def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    for option in reversed(options):
         command = option(command)
     return command
 
 
-def config_from(api_key: str | None, base_url: str | None, timeout_s: float | None) -> Config:
-    """The Config for the options of `connection_options`."""
+def connection_options(command: Command) -> Command:
+    """Adds `--api-key-file`, `--api-key`, `--base-url`, `--timeout`; see `config_from`."""
+    return _with(_CONNECTION, command)
+
+
+def lora_options(command: Command) -> Command:
+    """Adds the options of a new adapter: `LORA_NAMES`."""
+    return _with(_LORA, command)
+
+
+def sampling_options(command: Command) -> Command:
+    """Adds the options that `sampling_params` takes."""
+    return _with(_SAMPLING, command)
+
+
+def config_from(
+    api_key: str | None,
+    base_url: str | None,
+    timeout_s: float | None,
+    api_key_file: str | None = None,
+) -> Config:
+    """The Config for the options of `connection_options`.
+
+    Raises:
+        click.UsageError: the key is given twice.
+    """
+    if api_key is not None and api_key_file is not None:
+        raise click.UsageError("Give --api-key or --api-key-file, not both.")
+    if api_key is not None:
+        say(
+            "Warning: --api-key shows in the list of processes; "
+            "TINKER_API_KEY or --api-key-file do not."
+        )
+    if api_key_file is not None:
+        api_key = _first_line(api_key_file)
     return Config(api_key=api_key, base_url=base_url, timeout_s=timeout_s)
+
+
+def quick_config(**connection: Any) -> Config:
+    """Like `config_from`, for commands at which somebody waits: they give up after seconds."""
+    config = config_from(**connection)
+    if config.origin("retry_budget_s") == "default":
+        config = config.replace(retry_budget_s=QUICK_BUDGET_S)
+    return config
+
+
+def sampling_params(
+    max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    seed: int | None,
+    stop: tuple[str, ...],
+) -> Any:
+    """The SamplingParams for the options of `sampling_options`."""
+    from tinkex.types.sampling import SamplingParams
+
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=list(stop) or None,
+    )
+
+
+def one_model(base_model: str | None, model_path: str | None) -> None:
+    """Checks that exactly one model is named.
+
+    Raises:
+        click.UsageError: none is, or two are.
+    """
+    if base_model is not None and model_path is not None:
+        raise click.UsageError("Give --base-model or --model-path, not both.")
+    if base_model is None and model_path is None:
+        raise click.UsageError(
+            "Which model? Give --base-model NAME, or --model-path tinker://... for saved weights "
+            "('tinkex checkpoint list' shows yours)."
+        )
+
+
+def given_options(context: click.Context, names: tuple[str, ...]) -> list[str]:
+    """Those of the named parameters that stand on the command line, as written there."""
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in names
+        and context.get_parameter_source(parameter.name or "")
+        is click.core.ParameterSource.COMMANDLINE
+    ]
+
+
+def read_text(name: str) -> str:
+    """The text of a file, or of stdin for '-'."""
+    if name == "-":
+        return sys.stdin.read()
+    try:
+        return Path(name).expanduser().read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{name} is not a text file in UTF-8.") from None
+
+
+def _first_line(name: str) -> str:
+    lines = read_text(name).split("\n", 1)
+    if not lines[0].strip():
+        shown = "stdin" if name == "-" else name
+        raise click.UsageError(f"There is no API key in {shown}: it must be on the first line.")
+    return lines[0].strip()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -34,3 +39,83 @@ def printable(value: object) -> str:
     if text.isprintable():
         return text
     return "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in text)
+
+
+def printable_lines(text: str) -> str:
+    """Like `printable` for a longer text: line ends and tabs stay as they are."""
+    return "\n".join(
+        "\t".join(printable(cell) for cell in line.split("\t")) for line in text.split("\n")
+    )
+
+
+def plain(value: Any) -> Any:
+    """A struct of the protocol as plain JSON values, under the protocol's names."""
+    import msgspec
+
+    return msgspec.to_builtins(value)
+
+
+def size_text(size_bytes: int | None) -> str | None:
+    """A size for people.
+
+    >>> size_text(1_234_567)
+    '1.2 MB'
+    """
+    if size_bytes is None:
+        return None
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def time_text(when: datetime | None) -> str | None:
+    """A moment for people, to the minute, in UTC."""
+    return None if when is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def is_interactive() -> bool:
+    """Whether a person can be asked: both stdin and stderr are terminals."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str, *, is_agreed: bool) -> None:
+    """Asks before something that cannot be undone, unless `--yes` was given.
+
+    Raises:
+        click.UsageError: nobody can be asked, and nobody said yes.
+        click.Abort: the answer was no.
+    """
+    if is_agreed:
+        return
+    if not is_interactive():
+        raise click.UsageError(
+            "This cannot be undone, and there is no terminal to ask on: add --yes."
+        )
+    if not click.confirm(question, err=True):
+        say("Nothing was done.")
+        raise click.Abort
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file so that a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

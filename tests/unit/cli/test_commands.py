@@ -113,7 +113,10 @@ def test_config_show_origin_says_who_won(run, monkeypatch, tmp_path):
     document = run("config", "show", "--origin", "--json", "--timeout", "2").json
     assert document["timeout_s"] == {"value": 2.0, "origin": "argument"}
     assert document["base_url"]["origin"] == "environment TINKER_BASE_URL"
-    assert document["max_samples_in_flight"] == {"value": 3, "origin": f"file {tmp_path / 'tinkex.toml'}"}
+    assert document["max_samples_in_flight"] == {
+        "value": 3,
+        "origin": f"file {tmp_path / 'tinkex.toml'}",
+    }
     assert document["tags"] == {"value": [], "origin": "default"}
     lines = [line.split() for line in run("config", "show", "--origin").out.splitlines()]
     assert ["max_samples_in_flight", "3", "(file", f"{tmp_path}/tinkex.toml)"] in lines

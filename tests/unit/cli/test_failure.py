@@ -74,7 +74,7 @@ def test_every_error_of_the_tree_has_an_exit_code_and_words(kind):
         (errors.ValidationError("m"), "Error: m"),
         (status(500), "Server error: m"),
         (errors.APIConnectionError("m"), "Network error: m"),
-        (FileNotFoundError(2, "No such file", "x.txt"), "Error: [Errno 2] No such file: 'x.txt'"),
+        (FileNotFoundError(2, "No such file", "x.txt"), "Error: x.txt: No such file.\n"),
         (RuntimeError("m"), "Error: Tinkex stumbled over itself: RuntimeError: m"),
     ],
 )

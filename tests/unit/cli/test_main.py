@@ -103,13 +103,18 @@ def test_error_of_a_command_is_told_in_words_with_its_code(run, command):
 
 def test_error_of_a_command_under_json(run, command):
     def fail(is_json):
-        raise ServerError("It broke.", request_id="r-2")
+        raise ServerError("It broke.", request_id="r-2", hint="Mend it.")
 
     command(fail, click.option("--json", "is_json", is_flag=True))
     ran = run("mine", "--json")
     assert ran.code == 6
     assert json.loads(ran.err) == {
-        "error": {"code": "server-error", "message": "It broke.", "hint": None, "request_id": "r-2"}
+        "error": {
+            "code": "server-error",
+            "message": "It broke.",
+            "hint": "Mend it.",
+            "request_id": "r-2",
+        }
     }
 
 

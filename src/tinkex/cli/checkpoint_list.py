@@ -1,0 +1,209 @@
+"""`tinkex checkpoint list` and `info`, and how checkpoints are chosen by filters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tinkex.cli.options import connection_options, json_option, quick_config
+from tinkex.cli.output import plain, print_json, print_table, say, size_text, time_text
+from tinkex.errors import NotFoundError
+from tinkex.types.checkpoint import CHECKPOINT_TYPES
+
+if TYPE_CHECKING:
+    from tinkex.client.rest import RestClient
+    from tinkex.types.checkpoint import Checkpoint
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+PAGE = 1000
+
+
+def moment(text: str) -> datetime:
+    """The date or time a text names, as in ISO 8601; UTC unless it says otherwise."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no time such as 2026-01-31 or 2026-01-31T18:00."
+        ) from None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+_FILTERS = (
+    click.option("--run-id", metavar="RUN", help="Those of one training run."),
+    click.option("--type", "kind", type=click.Choice(list(CHECKPOINT_TYPES)), help="One kind."),
+    click.option("--before", type=moment, metavar="TIME", help="Those made before (ISO, UTC)."),
+    click.option("--after", type=moment, metavar="TIME", help="Those made then or later."),
+)
+FILTER_NAMES = ("run_id", "kind", "before", "after")
+
+
+def filter_options(command: Command) -> Command:
+    """Adds `--run-id`, `--type`, `--before` and `--after`: the fields of `Filters`."""
+    for option in reversed(_FILTERS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which checkpoints are meant."""
+
+    run_id: str | None = None
+    kind: str | None = None
+    before: datetime | None = None
+    after: datetime | None = None
+
+    def fits(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint is meant."""
+        when = checkpoint.time if checkpoint.time.tzinfo else checkpoint.time.replace(tzinfo=UTC)
+        return (
+            (self.kind is None or checkpoint.checkpoint_id.startswith(f"{self.kind}/"))
+            and (self.before is None or when < self.before)
+            and (self.after is None or when >= self.after)
+        )
+
+
+def chosen(rest: RestClient, filters: Filters, limit: int = 0) -> list[Checkpoint]:
+    """The checkpoints that fit, at most `limit` of them (0 is all)."""
+    found: list[Checkpoint] = []
+    is_filtered = filters.kind or filters.before or filters.after
+    page = min(PAGE, limit) if limit and not is_filtered else PAGE
+    for checkpoint in _all_checkpoints(rest, filters.run_id, page):
+        if filters.fits(checkpoint):
+            found.append(checkpoint)
+        if limit and len(found) == limit:
+            break
+    return found
+
+
+def _all_checkpoints(rest: RestClient, run_id: str | None, size: int) -> Iterator[Checkpoint]:
+    if run_id is not None:
+        yield from rest.list_checkpoints(run_id).result().checkpoints
+        return
+    seen = 0
+    while True:
+        page = rest.list_user_checkpoints(limit=size, offset=seen).result()
+        yield from page.checkpoints
+        seen += len(page.checkpoints)
+        if not page.checkpoints or page.cursor is None or seen >= page.cursor.total_count:
+            return
+
+
+@click.command("list", short_help="List checkpoints.")
+@filter_options
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="At most so many; 0 is all.",
+)
+@click.option("-q", "--quiet", "is_quiet", is_flag=True, help="Print the paths alone.")
+@json_option
+@connection_options
+def list_checkpoints(
+    run_id: str | None,
+    kind: str | None,
+    before: datetime | None,
+    after: datetime | None,
+    limit: int,
+    is_quiet: bool,
+    is_json: bool,
+    **connection: Any,
+) -> None:
+    """List checkpoints, newest first.
+
+    \b
+    Examples:
+      tinkex checkpoint list --run-id RUN
+      tinkex checkpoint list -q --type weights | xargs tinkex checkpoint set-ttl --ttl 30d
+
+    \b
+    JSON: {"run_id": RUN or null, "checkpoints": [{"checkpoint_id", "checkpoint_type", "time",
+      "tinker_path", "size_bytes", "public", "user_metadata", "expires_at"}]}
+    """
+    from tinkex.client.rest import RestClient
+
+    filters = Filters(run_id, kind, before, after)
+    found = chosen(RestClient(config=quick_config(**connection)), filters, limit)
+    if is_json:
+        print_json({"run_id": run_id, "checkpoints": plain(found)})
+    elif is_quiet:
+        for each in found:
+            click.echo(each.tinker_path)
+    elif found:
+        print_table(
+            [_row(each) for each in found],
+            header=("PATH", "TYPE", "SIZE", "MADE", "EXPIRES", "ACCESS"),
+        )
+    else:
+        say("There are no such checkpoints. 'tinkex train' makes some.")
+
+
+@click.command(short_help="Show one checkpoint.")
+@click.argument("path")
+@json_option
+@connection_options
+def info(path: str, is_json: bool, **connection: Any) -> None:
+    """Show one checkpoint, and what it was trained with.
+
+    \b
+    JSON: as in 'tinkex checkpoint list', and "base_model", "is_lora", "lora_rank"
+    """
+    from tinkex.client.rest import RestClient
+
+    rest = RestClient(config=quick_config(**connection))
+    found, weights = find(rest, path), rest.get_weights_info_by_tinker_path(path).result()
+    if is_json:
+        known = {"base_model": weights.base_model, "is_lora": weights.is_lora}
+        print_json({**plain(found), **known, "lora_rank": weights.lora_rank})
+        return
+    print_table(
+        [
+            ("path", found.tinker_path),
+            ("type", found.checkpoint_type),
+            ("model", weights.base_model),
+            ("rank", weights.lora_rank),
+            ("size", size_text(found.size_bytes)),
+            ("made", time_text(found.time)),
+            ("expires", time_text(found.expires_at) or "never"),
+            ("access", "public" if found.public else "private"),
+            *((f"note {name}", value) for name, value in (found.user_metadata or {}).items()),
+        ]
+    )
+
+
+def find(rest: RestClient, path: str) -> Checkpoint:
+    """The checkpoint at a path.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    from tinkex.wire.paths import TinkerPath
+
+    parsed = TinkerPath.parse(path)
+    for checkpoint in rest.list_checkpoints(parsed.run_id).result().checkpoints:
+        if checkpoint.checkpoint_id == parsed.checkpoint_id:
+            return checkpoint
+    raise NotFoundError(
+        f"There is no checkpoint {path}.",
+        status=404,
+        hint=f"Run 'tinkex checkpoint list --run-id {parsed.run_id}' to see those of its run.",
+    )
+
+
+def _row(each: Checkpoint) -> tuple[object, ...]:
+    return (
+        each.tinker_path,
+        each.checkpoint_type,
+        size_text(each.size_bytes),
+        time_text(each.time),
+        time_text(each.expires_at),
+        "public" if each.public else "private",
+    )

@@ -1,0 +1,222 @@
+"""`tinkex doctor`: is everything in place to train and sample from here?"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from tinkex.cli.options import connection_options, json_option, quick_config
+from tinkex.cli.output import print_json, printable, say, size_text
+from tinkex.cli.version import version as own_version
+from tinkex.config import Config
+from tinkex.errors import (
+    APIConnectionError,
+    APIStatusError,
+    AuthenticationError,
+    PermissionDeniedError,
+    TinkexError,
+)
+
+if TYPE_CHECKING:
+    from tinkex.types.session import SupportedModel
+
+Status = Literal["ok", "warning", "failed", "skipped"]
+LEAST_PYTHON = (3, 11)
+LEAST_DISK_BYTES = 2_000_000_000
+_MARKS: dict[Status, tuple[str, str]] = {
+    "ok": ("ok", "green"),
+    "warning": ("warning", "yellow"),
+    "failed": ("FAILED", "red"),
+    "skipped": ("skipped", "bright_black"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found, and what to do about it."""
+
+    name: str
+    status: Status
+    detail: str
+    next_step: str | None = None
+
+
+@click.command(short_help="Check that everything needed is in place.")
+@click.option("--base-model", metavar="NAME", help="Check this model's tokenizer, too.")
+@json_option
+@connection_options
+@click.pass_context
+def command(
+    context: click.Context, /, base_model: str | None, is_json: bool, **connection: Any
+) -> None:
+    """Check Python, packages, disk, server, key and tokenizer.
+
+    Each failure comes with the next thing to do. The exit code is 1 if a check failed.
+
+    \b
+    JSON: {"is_ok", "checks": [{"name", "status": "ok"|"warning"|"failed"|"skipped", "detail",
+      "next_step"}]}
+    """
+    found: list[Finding] = []
+    for finding in _checks(connection, base_model):
+        found.append(finding)
+        if not is_json:
+            _print(finding)
+    failed = [each for each in found if each.status == "failed"]
+    if is_json:
+        rows = [
+            {name: getattr(each, name) for name in ("name", "status", "detail", "next_step")}
+            for each in found
+        ]
+        print_json({"is_ok": not failed, "checks": rows})
+    else:
+        say(f"{len(failed)} of {len(found)} checks failed." if failed else "All is well.")
+    context.exit(1 if failed else 0)
+
+
+def _print(finding: Finding) -> None:
+    word, color = _MARKS[finding.status]
+    mark = click.style(word.ljust(8), fg=color)
+    click.echo(f"{mark} {finding.name.ljust(10)} {printable(finding.detail)}")
+    if finding.next_step:
+        click.echo(f"{' ' * 20}-> {printable(finding.next_step)}")
+
+
+def _checks(connection: dict[str, Any], base_model: str | None) -> Iterator[Finding]:
+    yield check_python(sys.version_info[:3])
+    yield check_package()
+    yield check_torch()
+    yield check_disk(Path.cwd())
+    try:
+        config = quick_config(**connection)
+    except TinkexError as error:
+        yield Finding("settings", "failed", error.message, error.hint)
+        return
+    yield Finding("settings", "ok", f"the server is {config.base_url}")
+    yield from check_server(config, base_model)
+
+
+def check_python(found: tuple[int, ...]) -> Finding:
+    """Whether this Python is new enough."""
+    text = ".".join(map(str, found))
+    if found >= LEAST_PYTHON:
+        return Finding("python", "ok", f"{text} at {sys.executable}")
+    least = ".".join(map(str, LEAST_PYTHON))
+    return Finding("python", "failed", f"{text} is too old", f"Install Python {least} or newer.")
+
+
+def check_package() -> Finding:
+    """Whether what the client needs is installed."""
+    from tinkex.cli.version import dependencies
+
+    missing = [name for name, installed in dependencies() if installed is None]
+    if missing:
+        return Finding(
+            "tinkex",
+            "failed",
+            f"{own_version()}, but {', '.join(missing)} is missing",
+            "pip install --upgrade tinkex",
+        )
+    return Finding("tinkex", "ok", own_version())
+
+
+def check_torch(find: Callable[[str], str] = version) -> Finding:
+    """Whether there is a PyTorch: for a server of one's own, and for custom losses."""
+    try:
+        return Finding("torch", "ok", find("torch"))
+    except PackageNotFoundError:
+        return Finding(
+            "torch",
+            "skipped",
+            "not installed; only 'tinkex serve' and custom losses need it",
+            "pip install 'tinkex[server]'",
+        )
+
+
+def check_disk(folder: Path, free_bytes: int | None = None) -> Finding:
+    """Whether there is room for a checkpoint or two."""
+    free = shutil.disk_usage(folder).free if free_bytes is None else free_bytes
+    detail = f"{size_text(free)} free in {folder}"
+    if free >= LEAST_DISK_BYTES:
+        return Finding("disk", "ok", detail)
+    return Finding("disk", "warning", detail, "Make room before you download checkpoints.")
+
+
+def check_server(config: Config, base_model: str | None) -> Iterator[Finding]:
+    """Server, key, models and tokenizer, as far as each lets us get to the next."""
+    if config.api_key is None:
+        yield Finding(
+            "key",
+            "failed",
+            "there is none",
+            "export TINKER_API_KEY=tml-...   ('tinkex serve' prints the key of your own server)",
+        )
+        return
+    try:
+        models = _models(config)
+    except TinkexError as error:
+        yield from _server_trouble(error, config)
+        return
+    names = [each.model_name or "?" for each in models]
+    yield Finding("server", "ok", f"{config.base_url} answers")
+    yield Finding("key", "ok", f"accepted (from {config.origin('api_key')})")
+    if not names:
+        yield Finding("models", "failed", "the server has none", "tinkex serve --model NAME")
+        return
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    yield Finding("models", "ok", ", ".join(names[:5]) + more)
+    yield check_tokenizer(config, base_model or names[0])
+
+
+def _models(config: Config) -> list[SupportedModel]:
+    from tinkex.client.service import ServiceClient
+
+    with ServiceClient(config=config) as service:
+        return service.get_server_capabilities().supported_models
+
+
+def _server_trouble(error: TinkexError, config: Config) -> Iterator[Finding]:
+    if isinstance(error, AuthenticationError | PermissionDeniedError):
+        yield Finding("server", "ok", f"{config.base_url} answers")
+        yield Finding(
+            "key",
+            "failed",
+            f"refused (from {config.origin('api_key')}): {error.message}",
+            "export TINKER_API_KEY=...   (on your own server: tinkex keys create)",
+        )
+    elif isinstance(error, APIConnectionError):
+        yield Finding(
+            "server",
+            "failed",
+            error.message,
+            "Start one with 'tinkex serve', or set TINKER_BASE_URL "
+            f"(now from {config.origin('base_url')}).",
+        )
+    else:
+        status = f" with {error.status}" if isinstance(error, APIStatusError) else ""
+        yield Finding(
+            "server",
+            "failed",
+            f"{config.base_url} answers{status}, but not as a Tinker server: {error.message}",
+            "Check TINKER_BASE_URL.",
+        )
+
+
+def check_tokenizer(config: Config, name: str) -> Finding:
+    """Whether the tokenizer of a model can be loaded here."""
+    from tinkex.client.service import ServiceClient
+
+    try:
+        with ServiceClient(config=config) as service:
+            tokenizer = service.create_sampling_client(base_model=name).get_tokenizer()
+    except TinkexError as error:
+        return Finding("tokenizer", "failed", error.message, error.hint or None)
+    chat = "with" if tokenizer.chat_template else "without"
+    return Finding("tokenizer", "ok", f"{name}: {len(tokenizer)} tokens, {chat} a chat template")

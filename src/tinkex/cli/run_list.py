@@ -1,0 +1,119 @@
+"""`tinkex run list` and `tinkex run info`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tinkex.cli.options import connection_options, json_option, quick_config
+from tinkex.cli.output import plain, print_json, print_table, say, time_text
+
+if TYPE_CHECKING:
+    from tinkex.client.rest import RestClient
+    from tinkex.types.checkpoint import TrainingRun
+
+PAGE = 100
+
+
+@click.command("list", short_help="List training runs, newest first.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="At most so many; 0 is all.",
+)
+@click.option("-q", "--quiet", "is_quiet", is_flag=True, help="Print the ids alone.")
+@json_option
+@connection_options
+def list_runs(limit: int, is_quiet: bool, is_json: bool, **connection: Any) -> None:
+    """List training runs, newest first.
+
+    \b
+    Examples:
+      tinkex run list
+      tinkex run list --limit 0 --json
+
+    \b
+    JSON: {"runs": [RUN]}; RUN as in 'tinkex run info --json'
+    """
+    from tinkex.client.rest import RestClient
+
+    runs = list(_all_runs(RestClient(config=quick_config(**connection)), limit))
+    if is_json:
+        print_json({"runs": plain(runs)})
+    elif is_quiet:
+        for run in runs:
+            click.echo(run.training_run_id)
+    elif runs:
+        print_table(
+            [_row(run) for run in runs],
+            header=("RUN", "MODEL", "RANK", "LAST REQUEST", "LAST CHECKPOINT"),
+        )
+    else:
+        say("There are no training runs. Start one with 'tinkex train'.")
+
+
+@click.command(short_help="Show one training run.")
+@click.argument("run_id", metavar="RUN")
+@json_option
+@connection_options
+def info(run_id: str, is_json: bool, **connection: Any) -> None:
+    """Show one training run; RUN is its id, or the path of one of its checkpoints.
+
+    \b
+    JSON: {"training_run_id", "base_model", "model_owner", "is_lora", "lora_rank", "corrupted",
+      "last_request_time", "last_checkpoint", "last_sampler_checkpoint", "user_metadata"}
+    """
+    from tinkex.client.rest import RestClient
+
+    rest = RestClient(config=quick_config(**connection))
+    run = (
+        rest.get_training_run_by_tinker_path(run_id)
+        if run_id.startswith("tinker://")
+        else rest.get_training_run(run_id)
+    ).result()
+    if is_json:
+        print_json(plain(run))
+        return
+    print_table(
+        [
+            ("run", run.training_run_id),
+            ("model", run.base_model),
+            ("owner", run.model_owner),
+            ("rank", run.lora_rank),
+            ("last request", time_text(run.last_request_time)),
+            ("state", "corrupted" if run.corrupted else "ok"),
+            ("last checkpoint", run.last_checkpoint and run.last_checkpoint.tinker_path),
+            (
+                "last sampler",
+                run.last_sampler_checkpoint and run.last_sampler_checkpoint.tinker_path,
+            ),
+            *((f"note {name}", value) for name, value in (run.user_metadata or {}).items()),
+        ]
+    )
+
+
+def _all_runs(rest: RestClient, limit: int) -> Iterator[TrainingRun]:
+    """Runs, page by page, until the limit or the end."""
+    seen = 0
+    while limit == 0 or seen < limit:
+        wanted = min(PAGE, limit - seen) if limit else PAGE
+        page = rest.list_training_runs(limit=wanted, offset=seen).result()
+        yield from page.training_runs
+        seen += len(page.training_runs)
+        if not page.training_runs or seen >= page.cursor.total_count:
+            return
+
+
+def _row(run: TrainingRun) -> tuple[object, ...]:
+    last = run.last_checkpoint or run.last_sampler_checkpoint
+    return (
+        run.training_run_id,
+        run.base_model,
+        run.lora_rank,
+        time_text(run.last_request_time),
+        last.checkpoint_id if last else None,
+    )

@@ -1,0 +1,294 @@
+"""Conversations and prompt/completion pairs as training examples.
+
+Each line of a JSONL file is one of
+
+    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+    {"prompt": "...", "completion": "..."}          (texts, or lists of messages)
+
+Loss is taken on what the assistant says, end marker included, and on nothing else. Reading needs
+no tokenizer, so that a bad line is found before anything is sent. Knows nothing of servers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinkex.errors import ValidationError
+
+if TYPE_CHECKING:
+    from tinkex.client.tokenizer import Tokenizer
+    from tinkex.types.datum import Datum
+
+_FORMS = (
+    'A line is {"messages": [{"role": ..., "content": ...}, ...]} with an assistant\'s message, '
+    'or {"prompt": "...", "completion": "..."}.'
+)
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class Record(NamedTuple):
+    """One line of the file: a conversation, or a prompt and its completion as plain texts."""
+
+    line: int
+    messages: list[dict[str, Any]]
+    texts: tuple[str, str] | None = None
+    tools: list[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Token ids, and for each whether loss is taken on predicting it."""
+
+    tokens: list[int]
+    is_learned: list[bool]
+
+    @property
+    def num_learned(self) -> int:
+        """How many tokens loss is taken on; the first has nothing before it to predict it from."""
+        return sum(self.is_learned[1:])
+
+    def cut(self, max_length: int) -> Example:
+        """The example without what is beyond the length."""
+        return Example(self.tokens[:max_length], self.is_learned[:max_length])
+
+    def to_datum(self) -> Datum:
+        """The example as it is sent: shifted by one, weight 1 where loss is taken."""
+        from tinkex.types.datum import Datum
+        from tinkex.types.model_input import ModelInput
+
+        return Datum(
+            ModelInput.from_ints(self.tokens[:-1]),
+            {
+                "target_tokens": self.tokens[1:],
+                "weights": [float(each) for each in self.is_learned[1:]],
+            },
+        )
+
+
+class DataSet(NamedTuple):
+    """What can be trained on, and what had to be changed or left out to get there."""
+
+    examples: list[Example]
+    num_cut: int
+    num_skipped: int
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens of one epoch."""
+        return sum(len(each.tokens) for each in self.examples)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash by which a resumed run knows its data again."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_records(path: Path) -> list[Record]:
+    """All lines of a file, checked.
+
+    Raises:
+        ValidationError: a line is malformed; the message names it. Or there are none.
+    """
+    records: list[Record] = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                records.append(_read(line, number, path))
+    if not records:
+        raise ValidationError(f"{path} holds no examples.", hint=_FORMS, code="bad-data")
+    return records
+
+
+def encode(
+    records: Sequence[Record], tokenizer: Tokenizer, *, is_plain: bool, max_length: int | None
+) -> DataSet:
+    """The records as examples, cut to the length; one without anything to learn is left out.
+
+    Raises:
+        ValidationError: no record is of use, or the chat template refuses one.
+    """
+    examples: list[Example] = []
+    num_cut = num_skipped = 0
+    for record in records:
+        for example in _encode_one(record, tokenizer, is_plain):
+            if max_length is not None and len(example.tokens) > max_length:
+                example, num_cut = example.cut(max_length), num_cut + 1
+            if example.num_learned:
+                examples.append(example)
+            else:
+                num_skipped += 1
+    if not examples:
+        raise ValidationError(
+            "No example has anything to learn.",
+            hint="Completions are empty, or cut away: raise --max-length.",
+            code="bad-data",
+        )
+    return DataSet(examples, num_cut, num_skipped)
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def _read(line: bytes, number: int, path: Path) -> Record:
+    def refuse(problem: str) -> ValidationError:
+        return ValidationError(f"{path}, line {number}: {problem}.", hint=_FORMS, code="bad-data")
+
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise refuse(f"this is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise refuse("this is not a JSON object")
+    tools = value.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise refuse("'tools' is not a list")
+    if "messages" in value:
+        messages = value["messages"]
+    elif "prompt" in value and "completion" in value:
+        prompt, completion = value["prompt"], value["completion"]
+        if isinstance(prompt, str) and isinstance(completion, str):
+            return Record(number, _as_chat(prompt, completion), (prompt, completion), tools)
+        if not (isinstance(prompt, list) and isinstance(completion, list)):
+            raise refuse("'prompt' and 'completion' are neither both texts nor both messages")
+        messages = [*({**each, "weight": 0} for each in _checked(prompt, refuse)), *completion]
+    else:
+        raise refuse(
+            f"there is neither 'messages' nor 'prompt' and 'completion', but {_keys(value)}"
+        )
+    checked = _checked(messages, refuse)
+    if not any(_is_learned(message) for message in checked):
+        raise refuse("there is no assistant's message to learn")
+    return Record(number, checked, None, tools)
+
+
+def _checked(messages: Any, refuse: Any) -> list[dict[str, Any]]:
+    if not isinstance(messages, list) or not messages:
+        raise refuse("'messages' is not a list with something in it")
+    for place, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise refuse(f"message {place + 1} has no role")
+        if message["role"] not in _ROLES:
+            known = ", ".join(_ROLES)
+            raise refuse(
+                f"message {place + 1} has the role {message['role']!r}, not one of {known}"
+            )
+        if "content" not in message and "tool_calls" not in message:
+            raise refuse(f"message {place + 1} has no content")
+    return messages
+
+
+def _as_chat(prompt: str, completion: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+
+
+def _is_learned(message: Mapping[str, object]) -> bool:
+    return message["role"] == "assistant" and message.get("weight") != 0
+
+
+def _keys(value: dict[str, Any]) -> str:
+    return ", ".join(repr(key) for key in list(value)[:5]) or "nothing"
+
+
+# Encoding ----------------------------------------------------------------------------------------
+
+
+def _encode_one(record: Record, tokenizer: Tokenizer, is_plain: bool) -> Iterator[Example]:
+    if record.texts is not None and (is_plain or not tokenizer.chat_template):
+        yield _plain_example(*record.texts, tokenizer)
+        return
+    if is_plain:
+        raise ValidationError(
+            f"Line {record.line} is a conversation, which needs the model's chat template.",
+            hint="Leave out --plain, or write prompts and completions as texts.",
+        )
+    try:
+        yield from _chat_examples(record, tokenizer)
+    except ValidationError as error:
+        raise ValidationError(
+            f"Line {record.line}: {error.message}", hint=error.hint, code=error.code
+        ) from error
+
+
+def _plain_example(prompt: str, completion: str, tokenizer: Tokenizer) -> Example:
+    before = tokenizer.encode(prompt)
+    after = tokenizer.encode(completion, add_special_tokens=False)
+    if tokenizer.eos_token_id is not None:
+        after.append(tokenizer.eos_token_id)
+    return Example([*before, *after], [False] * len(before) + [True] * len(after))
+
+
+def _chat_examples(record: Record, tokenizer: Tokenizer) -> Iterator[Example]:
+    """The whole conversation as one example if its turns are pieces of one text, else one each.
+
+    They are not where a template renders a turn differently once others follow, as those do that
+    drop the reasoning of earlier turns: a model never sees such a text when it is sampled from.
+    """
+    messages = [
+        {name: value for name, value in message.items() if name != "weight"}
+        for message in record.messages
+    ]
+    turns = [
+        _turn(messages, place, record.tools, tokenizer)
+        for place, message in enumerate(record.messages)
+        if _is_learned(message)
+    ]
+    whole = turns[-1].text
+    if all(whole.startswith(turn.text) for turn in turns):
+        yield _pieces(whole, turns, tokenizer)
+        return
+    for turn in turns:
+        yield _pieces(turn.text, [turn], tokenizer)
+
+
+class _Turn(NamedTuple):
+    """A conversation up to and with one answer, and where in it the answer stands."""
+
+    text: str
+    start: int
+    end: int
+
+
+def _turn(
+    messages: list[dict[str, Any]], place: int, tools: list[Any] | None, tokenizer: Tokenizer
+) -> _Turn:
+    def render(upto: int, **options: Any) -> str:
+        return str(tokenizer.apply_chat_template(messages[:upto], tools, tokenize=False, **options))
+
+    asked = render(place, add_generation_prompt=True) if place else ""
+    text = render(place + 1)
+    # Usually all of `asked`; templates that open a reasoning block when they ask differ at its end.
+    start = len(_common_start(asked, text))
+    # What follows the end marker (a line end, mostly) comes after the model has stopped.
+    return _Turn(text, start, max(start, len(text.rstrip())))
+
+
+def _common_start(one: str, other: str) -> str:
+    if other.startswith(one):
+        return one
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return one[: sum(1 for _ in same)]
+
+
+def _pieces(text: str, turns: Sequence[_Turn], tokenizer: Tokenizer) -> Example:
+    """Encodes answers apart from what is around them, as they are when a model is sampled from."""
+    tokens: list[int] = []
+    is_learned: list[bool] = []
+
+    def add(piece: str, learned: bool) -> None:
+        ids = tokenizer.encode(piece, add_special_tokens=False) if piece else []
+        tokens.extend(ids)
+        is_learned.extend([learned] * len(ids))
+
+    at = 0
+    for turn in turns:
+        add(text[at : turn.start], False)
+        add(text[turn.start : turn.end], True)
+        at = turn.end
+    return Example(tokens, is_learned)
