@@ -17,7 +17,7 @@ from tinkex import telemetry
 from tinkex.client import polling
 from tinkex.client.budget import ByteBudget
 from tinkex.client.observe import Observation, observed
-from tinkex.client.retry import RetryPolicy, retry_after_s
+from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, retry_after_s
 from tinkex.client.transport import JSON, PROTOBUF, Answer, Call, Transport
 from tinkex.errors import APIConnectionError, APIStatusError, RequestFailedError, TinkexError
 from tinkex.telemetry import events
@@ -67,7 +67,7 @@ class Poller:
         self._iteration = 0
         self._quick_answers = 0
         self._troubles = 0
-        self._bad_requests = 0
+        self._bad_requests = self._empty_400s = 0
         self._last_contact = self._clock.monotonic()
         self._queue = polling.Queue()
         self._warned_at = float("-inf")
@@ -123,7 +123,8 @@ class Poller:
                 return step
             case polling.NotYet(queue=queue):
                 await self._wait_turn(queue, self._clock.monotonic() - asked_at)
-        self._last_contact, self._troubles, self._bad_requests = self._clock.monotonic(), 0, 0
+        self._last_contact = self._clock.monotonic()
+        self._troubles = self._bad_requests = self._empty_400s = 0
         return step
 
     async def _wait_turn(self, queue: polling.Queue | None, held_s: float) -> None:
@@ -136,9 +137,8 @@ class Poller:
     async def _wait_out(self, error: TinkexError, answer: Answer | None) -> None:
         """Sleeps before the next poll, or raises `error` once patience is at its end."""
         status = error.status if isinstance(error, APIStatusError) else None
-        self._bad_requests += status == 400
         silent_for = self._clock.monotonic() - self._last_contact
-        if self._bad_requests > polling.MAX_BAD_REQUESTS or not self._policy.allows(0, silent_for):
+        if self._is_refused(answer) or not self._policy.allows(0, silent_for):
             raise error
         asked = None if answer is None else retry_after_s(answer.headers, self._clock.time())
         delay = self._policy.delay_s(self._troubles, asked, self._clock.random())
@@ -146,6 +146,13 @@ class Poller:
             delay = max(delay, BILLING_PAUSE_S)
         self._troubles += 1
         await self._clock.sleep(delay)
+
+    def _is_refused(self, answer: Answer | None) -> bool:
+        """Whether the poll itself is refused for good; an empty 400 comes from a proxy, and passes."""
+        if answer is not None and answer.status == 400:
+            self._bad_requests += bool(answer.body)
+            self._empty_400s += not answer.body
+        return self._bad_requests > polling.MAX_BAD_REQUESTS or self._empty_400s > MAX_EMPTY_400
 
     def _note_queue(self, queue: polling.Queue) -> None:
         if queue.state == self._queue.state:
