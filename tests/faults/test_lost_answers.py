@@ -37,6 +37,8 @@ LOSSES: dict[str, Callable[[Rule], Rule]] = {
     "cut after the headers": lambda rule: rule.drop_after_headers(),
     "cut inside the body": lambda rule: rule.truncate_body(5),
     "reset inside the body": lambda rule: rule.truncate_body(5, is_reset=True),
+    "cut inside a chunk": lambda rule: rule.truncate_chunks(10),
+    "cut before the last chunk": lambda rule: rule.truncate_chunks(20),
     "502 with HTML": lambda rule: rule.html_502(),
     "applied, then 502": lambda rule: rule.apply_then_reply(502, body="<html>bad gateway</html>"),
     "empty 400 of a proxy": lambda rule: rule.empty_400(),

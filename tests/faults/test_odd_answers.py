@@ -187,6 +187,20 @@ def test_compressed_answers_are_read(server: LoopbackServer, connect: Connect, r
     assert sampled.sequences[0].tokens == sampled_tokens([1, 2, 3], 5, 0, 4)
 
 
+@pytest.mark.parametrize("route", ["optim_step", "retrieve_future", "asample", "client_config"])
+def test_answers_in_chunks_are_read(server: LoopbackServer, connect: Connect, route: str) -> None:
+    server.on(route).chunked().always()
+    service = connect()
+    training = service.create_lora_training_client(base_model=MODEL, rank=8)
+
+    output = training.forward_backward(make_data([30]), CROSS_ENTROPY).result(20)
+    training.optim_step(types.AdamParams()).result(20)
+    sampled = service.create_sampling_client(base_model=MODEL).sample(PROMPT, 1, PARAMS).result(20)
+
+    assert output.metrics["loss:sum"] == loss_of([30])
+    assert sampled.sequences[0].tokens == sampled_tokens([1, 2, 3], 5, 0, 4)
+
+
 def test_a_held_poll_is_one_request_however_long_it_takes(
     server: LoopbackServer, connect: Connect
 ) -> None:

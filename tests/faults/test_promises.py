@@ -122,6 +122,21 @@ def test_a_persistent_400_is_final_after_a_few_tries(
     assert server.count("retrieve_future") - polls <= 5
 
 
+def test_empty_400_of_a_proxy_between_polls_pass(server: LoopbackServer, connect: Connect) -> None:
+    training = connect().create_lora_training_client(base_model=MODEL, rank=8)
+    polls = server.count("retrieve_future")
+    server.on("retrieve_future").empty_400().times(10)
+
+    assert training.optim_step(types.AdamParams()).outcome(20).ok
+
+    assert server.count("retrieve_future") - polls == 11
+    server.on("retrieve_future").empty_400().always()
+    outcome = training.optim_step(types.AdamParams()).outcome(20)
+    assert outcome.error is not None
+    assert outcome.error.code == "bad-request"
+    assert server.count("retrieve_future") - polls == 11 + 17
+
+
 def test_one_failed_chunk_fails_the_batch_and_no_wait_is_left_behind(
     server: LoopbackServer, connect: Connect, runtime: Runtime
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+
 import pytest
 from tests.support.clock import FakeClock
 from tests.support.data import PARAMS, PROMPT
@@ -11,6 +13,7 @@ from tests.support.loopback import LoopbackServer
 from tests.support.state import Session
 
 from tinkex import Runtime, ServiceClient, telemetry
+from tinkex.errors import PermissionDeniedError
 
 MODEL = "tiny/model"
 
@@ -67,6 +70,33 @@ def test_one_session_however_many_clients(
     assert server.count("create_session") == 1
     _beat(server, clock)
     assert server.count("session_heartbeat") == 1
+
+
+def test_many_first_calls_at_once_open_one_session(
+    server: LoopbackServer, runtime: Runtime
+) -> None:
+    service = ServiceClient(config=make_config(server), runtime=runtime)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: service.create_sampling_client(base_model=MODEL), range(16)))
+
+    assert len({client.sampling_session_id for client in made}) == 16
+    counts = [server.count(r) for r in ("client_config", "dynamic_config", "create_session")]
+    assert counts == [1, 1, 1]
+
+
+def test_a_failed_opening_is_tried_anew_by_the_next_call(
+    server: LoopbackServer, runtime: Runtime
+) -> None:
+    service = ServiceClient(config=make_config(server), runtime=runtime)
+    server.on("client_config").reply(403, json_body={"detail": "not yet"})
+    server.on("create_session").reply(403, json_body={"detail": "not yet"})
+
+    for _ in range(2):
+        with pytest.raises(PermissionDeniedError):
+            service.create_sampling_client(base_model=MODEL)
+
+    assert service.create_sampling_client(base_model=MODEL).sampling_session_id
+    assert (server.count("client_config"), server.count("create_session")) == (2, 2)
 
 
 def test_a_slow_tenant_does_not_delay_another(runtime: Runtime, clock: FakeClock) -> None:

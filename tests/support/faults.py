@@ -140,6 +140,14 @@ class Rule:
         """Compress the answer."""
         return self._act(Fault(is_gzipped=True))
 
+    def chunked(self) -> Self:
+        """Send the answer in chunks, its length unannounced."""
+        return self._act(Fault(is_chunked=True))
+
+    def truncate_chunks(self, size: int) -> Self:
+        """Send so many bytes of an answer in chunks, and cut."""
+        return self._act(Fault(is_chunked=True, cut="in_body", cut_at=size))
+
     def stall_100_continue(self) -> Self:
         """Send `100 Continue` and keep the answer back until `release()`."""
         return self._act(Fault(early_continue=True, gate=Door()))

@@ -97,6 +97,8 @@ class Fault:
     withhold_continue: bool = False
     """Never send `100 Continue`, even where the client waits for it."""
     is_gzipped: bool = False
+    is_chunked: bool = False
+    """Send the body in chunks of unannounced total length."""
     gate: Gate | None = None
 
 
@@ -247,6 +249,8 @@ class _Connection(asyncio.Protocol):
             headers = {**response.headers, "Content-Encoding": "gzip"}
             response = Response(response.status, headers, gzip.compress(response.body))
         head, body = response.head(), response.body
+        if fault.is_chunked:
+            head, body = _in_chunks(response)
         if fault.cut == "after_headers":
             body = b""
         if fault.cut == "in_body":
@@ -315,6 +319,14 @@ class _Connection(asyncio.Protocol):
     async def _wait_for_more(self) -> None:
         self._more.clear()
         await self._more.wait()
+
+
+def _in_chunks(response: Response) -> tuple[bytes, bytes]:
+    headers = {**response.headers, "Transfer-Encoding": "chunked", "Content-Length": ""}
+    head = Response(response.status, headers).head().replace(b"Content-Length: \r\n", b"")
+    pieces = [response.body[at : at + 16] for at in range(0, len(response.body), 16)]
+    body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    return head, body + b"0\r\n\r\n"
 
 
 def _reset_on_close(transport: asyncio.Transport) -> None:
