@@ -148,7 +148,7 @@ class Poller:
         await self._clock.sleep(delay)
 
     def _is_refused(self, answer: Answer | None) -> bool:
-        """Whether the poll itself is refused for good; an empty 400 comes from a proxy, and passes."""
+        """Whether the poll is refused for good; an empty 400 is a proxy's, and passes."""
         if answer is not None and answer.status == 400:
             self._bad_requests += bool(answer.body)
             self._empty_400s += not answer.body
