@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from tests.engine.oracle import assert_same, saved_gradients
@@ -240,8 +242,25 @@ def test_too_large_for_memory_is_said_before_the_work(tiny) -> None:
     assert isinstance(refused, RequestError)
 
 
-def test_too_large_for_the_cache_is_said_before_the_work(tiny) -> None:
+def test_adapters_beyond_their_memory_are_refused(tiny) -> None:
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, memory_bytes=2**20))
+    engine.create_adapter("a", "tiny", LoraSpec(rank=2))
+    with pytest.raises(EngineUserError, match="does not fit") as caught:
+        engine.create_adapter("b", "tiny", LoraSpec(rank=64))
+    assert caught.value.code == "engine-full"
+    taken = 0
+    with contextlib.suppress(EngineUserError):
+        for taken in range(100):
+            engine.snapshot("a", f"s{taken}")
+    assert 0 < taken < 99
+    engine.unload_sampler("s0")
+    engine.snapshot("a", "s")
+    with pytest.raises(EngineUserError, match="Unload adapters"):
+        engine.snapshot("a", "one more")
+
+
+def test_too_large_for_the_cache_is_said_before_the_work(tiny) -> None:
+    engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, memory_bytes=2**19))
     engine.check_fits(sample_request(max_tokens=20))
     with pytest.raises(EngineUserError, match="Lower max_tokens"):
         engine.check_fits(sample_request(max_tokens=506))

@@ -202,7 +202,7 @@ def test_steps_are_those_of_torch_adamw(numbers, engine, tiny, tmp_path) -> None
         adam.step()
         assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     engine.save_adapter("a", tmp_path / "end")
-    assert_same(saved_weights(tmp_path / "end"), oracle.weights(), rtol=2e-3)
+    assert_same(saved_weights(tmp_path / "end"), oracle.weights(), rtol=2e-4)
 
 
 def test_step_without_gradients_moves_nothing(engine, tmp_path) -> None:

@@ -165,8 +165,7 @@ def _methods() -> list[str]:
 def test_every_method_of_the_interface_can_cross(method) -> None:
     assert argument_types(method) is not None
     assert callable(getattr(EngineProcess, method))
-    assert decode(encode([]), list) == []
-    result_type(method)
+    assert result_type(method) is not None
 
 
 def test_requests_survive_the_crossing_unchanged() -> None:

@@ -25,12 +25,17 @@ class BaseModel:
     """A loaded base and everything that is one per base."""
 
     def __init__(
-        self, folder: Path, info: ModelInfo, backbone: Backbone, options: EngineOptions
+        self,
+        folder: Path,
+        info: ModelInfo,
+        backbone: Backbone,
+        options: EngineOptions,
+        memory_bytes: int,
     ) -> None:
         self.info = info
         self.backbone = backbone
         self.folder = folder
-        self.memory = _plan_memory(backbone, info, options)
+        self.memory = _plan_memory(backbone, info, memory_bytes)
         self.microbatch_tokens = self.memory.microbatch_tokens(options.microbatch_tokens)
         limits = SamplerLimits(
             cache_tokens=options.cache_tokens or self.memory.cache_tokens,
@@ -42,8 +47,13 @@ class BaseModel:
         self.sampler = Sampler(backbone, info, decode or _no_text, limits)
 
 
-def load_base_model(name: str, folder: Path, options: EngineOptions) -> BaseModel:
+def load_base_model(
+    name: str, folder: Path, options: EngineOptions, num_to_load: int = 1
+) -> BaseModel:
     """The base stored in the folder, on the device and in the type the options say.
+
+    It may use its share of the memory left once it is loaded: all, or less if this and others,
+    `num_to_load` in all, have to live on it.
 
     Raises:
         EngineUserError: there is no model the engine can read.
@@ -67,7 +77,8 @@ def load_base_model(name: str, folder: Path, options: EngineOptions) -> BaseMode
 
         backbone = load_fallback(folder, device, dtype)
     info = _info(name, folder, raw, backbone, options)
-    return BaseModel(folder, info, backbone, options)
+    memory_bytes = options.memory_bytes or int(available_bytes() * 0.8) // num_to_load
+    return BaseModel(folder, info, backbone, options, memory_bytes)
 
 
 def _info(
@@ -89,8 +100,8 @@ def _info(
     )
 
 
-def _plan_memory(backbone: Backbone, info: ModelInfo, options: EngineOptions) -> MemoryPlan:
-    total = options.memory_bytes or int(available_bytes() * 0.8)
+def _plan_memory(backbone: Backbone, info: ModelInfo, total: int) -> MemoryPlan:
+    """Half for activations, a quarter each for the cache and for adapters."""
     config: ModelConfig | None = getattr(backbone, "config", None)
     size = backbone.head_VD.element_size()
     wide = 12 * info.hidden_size
@@ -106,6 +117,7 @@ def _plan_memory(backbone: Backbone, info: ModelInfo, options: EngineOptions) ->
     return MemoryPlan(
         activation_bytes=total // 2,
         cache_bytes=total // 4,
+        adapter_bytes=total // 4,
         # A quarter more for what a layer's backward holds on top of what was kept for it.
         train_bytes_per_token=max(1, info.num_layers) * wide * size * 5 // 4,
         cache_bytes_per_token=cache_token,

@@ -137,13 +137,15 @@ def _expand_f16(raw: npt.NDArray[np.uint8]) -> Floats:
 def _expand_q8_0(raw: npt.NDArray[np.uint8]) -> Floats:
     blocks = raw.reshape(-1, 34)
     scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
-    return scale * blocks[:, 2:].view(np.int8)
+    return scale * blocks[:, 2:].view(np.int8).astype(np.float32)
 
 
 def _expand_q4_0(raw: npt.NDArray[np.uint8]) -> Floats:
     blocks = raw.reshape(-1, 18)
     scale = blocks[:, :2].copy().view("<f2").astype(np.float32)
-    return scale * (_nibbles(blocks[:, 2:]) - np.float32(8))
+    numbers = _nibbles(blocks[:, 2:])
+    numbers -= 8
+    return scale * numbers
 
 
 def _expand_q4_1(raw: npt.NDArray[np.uint8]) -> Floats:

@@ -124,6 +124,11 @@ class AdapterWeights:
         self.flat = flat
         self.pairs = layout.pairs(flat)
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory the weights take."""
+        return self.flat.numel() * self.flat.element_size()
+
     def copy(self) -> AdapterWeights:
         """The same weights in memory of their own."""
         return AdapterWeights(self.layout, self.flat.clone())

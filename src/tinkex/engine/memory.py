@@ -25,6 +25,7 @@ class MemoryPlan:
 
     activation_bytes: int
     cache_bytes: int
+    adapter_bytes: int
     train_bytes_per_token: int
     cache_bytes_per_token: int
 
@@ -56,17 +57,35 @@ class MemoryPlan:
                 value=longest,
             )
 
+    def check_adapter(self, held_bytes: int, more_bytes: int) -> None:
+        """Returns if weights of `more_bytes` fit beside those already held.
+
+        Raises:
+            EngineUserError: they do not.
+        """
+        if held_bytes + more_bytes > self.adapter_bytes:
+            raise EngineUserError(
+                f"Another {more_bytes // _MIB} MiB of adapter does not fit: {held_bytes // _MIB} "
+                f"of {self.adapter_bytes // _MIB} MiB are taken. Unload adapters or samplers that "
+                "are not in use, choose a lower rank, or give the engine more memory.",
+                code="engine-full",
+                field="rank",
+                value=more_bytes,
+            )
+
     def check_sample(self, request: SampleRequest, model: ModelInfo) -> None:
         """Returns if one sequence of the request fits; several take turns if they must.
 
         Raises:
             EngineUserError: it does not.
         """
-        longest = int(request.tokens.size) + max_new_tokens(request, model)
-        if max_new_tokens(request, model) > 1 and capacity_for(longest) > self.cache_tokens:
+        new = max_new_tokens(request, model)
+        longest = int(request.tokens.size) + new
+        capacity = capacity_for(longest - 1)  # the last token is never attended to
+        if new > 1 and capacity > self.cache_tokens:
             raise EngineUserError(
                 f"Prompt and answer of {longest} tokens need about "
-                f"{capacity_for(longest) * self.cache_bytes_per_token // _MIB} MiB of cache, this "
+                f"{capacity * self.cache_bytes_per_token // _MIB} MiB of cache, this "
                 f"engine has {self.cache_bytes // 2 // _MIB} MiB. Lower max_tokens or shorten the "
                 "prompt, or give the engine more memory.",
                 code="too-large",
@@ -76,10 +95,15 @@ class MemoryPlan:
 
 
 def available_bytes() -> int:
-    """Memory the system can still give, as Linux tells it; 4 GiB where it does not."""
+    """Memory the system, or the container we are in, can still give; 4 GiB if nobody tells."""
+    found = []
     path = Path("/proc/meminfo")
     if path.is_file():
-        for line in path.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 4 * 2**30
+        lines = [line.split() for line in path.read_text().splitlines()]
+        found += [int(line[1]) * 1024 for line in lines if line[0] == "MemAvailable:"]
+    group = Path("/sys/fs/cgroup")
+    if (group / "memory.max").is_file():
+        limit = (group / "memory.max").read_text().strip()
+        if limit != "max":
+            found.append(int(limit) - int((group / "memory.current").read_text()))
+    return min(found, default=4 * 2**30)

@@ -88,7 +88,8 @@ class _LoraLinear(torch.autograd.Function):
         return y_TO
 
     @staticmethod
-    def backward(ctx: Any, dy_TO: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (dy_TO,) = grad_outputs
         x_TD, weight_OD, *downs = ctx.saved_tensors
         dx_TD = dy_TO @ weight_OD if ctx.needs_input_grad[0] else None
         grads: list[Tensor | None] = []
@@ -138,7 +139,8 @@ class _RmsNorm(torch.autograd.Function):
         return (wide * inverse).to(x.dtype) * weight
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        (dy,) = grad_outputs
         x, weight, inverse = ctx.saved_tensors
         unit = x.float() * inverse
         dunit = dy.float() * weight.float()
@@ -154,7 +156,8 @@ class _SwiGlu(torch.autograd.Function):
         return F.silu(gate_TF).mul_(up_TF)
 
     @staticmethod
-    def backward(ctx: Any, dy_TF: Tensor) -> Tensor:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
+        (dy_TF,) = grad_outputs
         (gate_up_T2F,) = ctx.saved_tensors
         gate_TF, up_TF = gate_up_T2F.chunk(2, dim=-1)
         grad_T2F = torch.empty_like(gate_up_T2F)
@@ -175,7 +178,8 @@ class _Rope(torch.autograd.Function):
         return _turn(x_THC, cos_T1C, sin_T1C)
 
     @staticmethod
-    def backward(ctx: Any, dy_THC: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        (dy_THC,) = grad_outputs
         cos_T1C, sin_T1C = ctx.saved_tensors
         # The transpose of a rotation is the rotation the other way.
         return _turn(dy_THC, cos_T1C, -sin_T1C), None, None

@@ -18,11 +18,11 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     dtype: str = "float32"
     num_threads: int | None = None
-    deterministic: bool = False  # every request computed alone, so neighbours change no bit
+    deterministic: bool = False  # every training request alone, so neighbours change no bit
     max_rank: int = 256
     context_length: int | None = None
     memory_bytes: int | None = None
-    microbatch_tokens: int = 2048
-    prefill_tokens: int = 2048
+    microbatch_tokens: int = 512  # more is no faster on a CPU and holds more activations
+    prefill_tokens: int = 1024
     max_sequences: int = 256
     cache_tokens: int | None = None

@@ -49,7 +49,7 @@ class SamplerLimits:
     """How much may run at once."""
 
     cache_tokens: int
-    prefill_tokens: int = 2048
+    prefill_tokens: int = 1024
     max_sequences: int = 256
 
 

@@ -59,10 +59,11 @@ class TorchEngine:
         self._options = options
         self._bases: dict[str, BaseModel] = {}
         by_folder: dict[Path, BaseModel] = {}
-        for name, path in options.models.items():
-            folder = Path(path).resolve()
+        folders = {name: Path(path).resolve() for name, path in options.models.items()}
+        for name, folder in folders.items():
             if folder not in by_folder:
-                by_folder[folder] = load_base_model(name, folder, options)
+                num_to_load = len(set(folders.values()) - by_folder.keys())
+                by_folder[folder] = load_base_model(name, folder, options, num_to_load)
             self._bases[name] = by_folder[folder]
         self._adapters: dict[str, tuple[str, TrainingState]] = {}
         self._samplers: dict[str, tuple[str, AdapterWeights]] = {}
@@ -86,6 +87,8 @@ class TorchEngine:
                     value=adapter_id,
                 )
             layout = LoraLayout(base.backbone.groups, spec)
+            # In training an adapter grows to four times its weights: gradients and two moments.
+            base.memory.check_adapter(self._held_bytes(base), 4 * 4 * layout.numel)
             flat = layout.initial().to(base.backbone.head_VD.device)
             state = TrainingState(AdapterWeights(layout, flat))
             self._adapters[adapter_id] = (model, state)
@@ -135,11 +138,14 @@ class TorchEngine:
     def snapshot(self, adapter_id: str, sampler_id: str) -> None:
         with self._compute:
             model, state = self._adapter(adapter_id)
+            base = self._base(model)
+            base.memory.check_adapter(self._held_bytes(base), state.weights.size_bytes)
             self._samplers[sampler_id] = (model, state.weights.copy())
 
     def load_sampler(self, sampler_id: str, model: str, folder: Path) -> None:
-        backbone = self._base(model).backbone
-        weights = load_weights(folder, backbone.groups, backbone.head_VD.device)
+        base = self._base(model)
+        weights = load_weights(folder, base.backbone.groups, base.backbone.head_VD.device)
+        base.memory.check_adapter(self._held_bytes(base), weights.size_bytes)
         self._samplers[sampler_id] = (model, weights)
 
     def unload_sampler(self, sampler_id: str) -> None:
@@ -253,6 +259,12 @@ class TorchEngine:
                 value=request.model,
             )
         return weights
+
+    def _held_bytes(self, base: BaseModel) -> int:
+        """What the base's adapters and samplers take now."""
+        adapters = [s.size_bytes for m, s in self._adapters.values() if self._bases[m] is base]
+        samplers = [w.size_bytes for m, w in self._samplers.values() if self._bases[m] is base]
+        return sum(adapters) + sum(samplers)
 
     def _unique_bases(self) -> list[BaseModel]:
         return list({id(base): base for base in self._bases.values()}.values())
