@@ -1,7 +1,7 @@
 """The loopback server speaks the real protocol: the official client trains and samples on it.
 
-What the official client gets back is the yardstick for the tests of our own client, which use the
-same server.
+What the official client sends and gets back is the yardstick for our own: the same program, with
+only the name of the package changed, must see the same numbers and send the same requests.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,32 @@ NUM_DATUMS = 7
 CHUNK = 3
 
 
-@pytest.fixture(scope="module")
-def run() -> Any:
-    """The server after a whole run of the official client, and what the client saw."""
+Run = tuple[LoopbackServer, dict[str, Any]]
+
+
+@contextmanager
+def _run_of(package: str) -> Iterator[Run]:
+    """The server after the whole loop of a package, and what the package saw."""
     with LoopbackServer(flags={"fwdbwd_max_chunk_len": CHUNK}) as server:
-        command = [sys.executable, "-m", "tests.support.official_loop", server.url, str(NUM_DATUMS)]
+        arguments = [package, server.url, str(NUM_DATUMS)]
+        command = [sys.executable, "-m", "tests.support.whole_loop", *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr[-3000:]
         yield server, json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """The official client's run."""
+    with _run_of("tinker") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def our_run() -> Iterator[Run]:
+    """The same program's run with our package in place of the official one."""
+    with _run_of("tinkex") as made:
+        yield made
 
 
 def _losses() -> list[float]:
@@ -36,7 +56,7 @@ def _losses() -> list[float]:
     return [-0.5 * sum(logprob(t) for t in range(1, n + 1)) for n in lengths]
 
 
-def test_official_client_trains_in_chunks_and_combines_them(run: Any) -> None:
+def test_official_client_trains_in_chunks_and_combines_them(run: Run) -> None:
     _, seen = run
     lengths = [3 + number % 5 for number in range(NUM_DATUMS)]
     mean = sum(lengths) / NUM_DATUMS
@@ -48,20 +68,20 @@ def test_official_client_trains_in_chunks_and_combines_them(run: Any) -> None:
     assert seen["metrics"]["tokens:min"] == min(lengths)
 
 
-def test_official_client_sees_the_step_it_made(run: Any) -> None:
+def test_official_client_sees_the_step_it_made(run: Run) -> None:
     _, seen = run
     assert seen["step_metrics"] == {"gradients": 3.0, "learning_rate": 0.5}
     assert seen["after_step"] == _losses()[0] / 2
 
 
-def test_official_client_runs_a_custom_loss(run: Any) -> None:
+def test_official_client_runs_a_custom_loss(run: Run) -> None:
     _, seen = run
     expected = sum((logprob(t) / 2) ** 2 for n in (3, 4) for t in range(1, n + 1))
     assert seen["custom_loss"]["loss:sum"] == pytest.approx(expected)
     assert seen["custom_loss"]["custom/pairs:sum"] == 2.0
 
 
-def test_chunk_one_arrives_last_and_everything_is_applied_once_and_in_order(run: Any) -> None:
+def test_chunk_one_arrives_last_and_everything_is_applied_once_and_in_order(run: Run) -> None:
     server, _ = run
     arrived = [request.decoded.seq_id for request in server.calls("forward_backward")][:3]
     assert sorted(arrived) == [1, 2, 3]
@@ -80,14 +100,14 @@ def test_chunk_one_arrives_last_and_everything_is_applied_once_and_in_order(run:
     ]
 
 
-def test_official_client_saves_under_paths_of_its_run(run: Any) -> None:
+def test_official_client_saves_under_paths_of_its_run(run: Run) -> None:
     _, seen = run
     assert seen["state_path"] == f"tinker://{seen['model_id']}/weights/state-1"
     assert seen["sampler_path"] == f"tinker://{seen['model_id']}/sampler_weights/sampler-1"
     assert seen["info_rank"] == 8
 
 
-def test_official_client_samples_and_scores(run: Any) -> None:
+def test_official_client_samples_and_scores(run: Run) -> None:
     _, seen = run
     tokens = [sampled_tokens([1, 2, 3], 5, index, 4) for index in range(2)]
     assert seen["tokens"] == tokens
@@ -96,16 +116,63 @@ def test_official_client_samples_and_scores(run: Any) -> None:
     assert seen["topk_prompt"] == [[list(pair) for pair in top_tokens(t, 2)] for t in (1, 2, 3)]
 
 
-def test_snapshots_keep_the_step_they_were_taken_at(run: Any) -> None:
+def test_snapshots_keep_the_step_they_were_taken_at(run: Run) -> None:
     _, seen = run
     after_one_step = [None, logprob(2, 1), logprob(3, 1)]
     assert seen["named_logprobs"] == after_one_step
     assert seen["ephemeral_logprobs"] == after_one_step
 
 
-def test_nothing_the_official_client_asked_for_was_unknown(run: Any) -> None:
+def test_nothing_the_official_client_asked_for_was_unknown(run: Run) -> None:
     server, seen = run
     assert server.count("unknown") == 0
     assert server.count("finish_session") == 1
     assert seen["models"] == ["tiny/model"]
     assert server.service.telemetry, "the official client reports to the server by default"
+
+
+def test_our_client_sees_what_the_official_one_sees(run: Run, our_run: Run) -> None:
+    assert our_run[1] == run[1]
+
+
+def test_our_client_has_the_same_done_as_the_official_one(run: Run, our_run: Run) -> None:
+    assert our_run[0].history() == run[0].history()
+
+
+WORK = (
+    "client_config",
+    "dynamic_config",
+    "create_session",
+    "create_model",
+    "optim_step",
+    "save_weights",
+    "save_weights_for_sampler",
+    "create_sampling_session",
+    "asample",
+    "get_info",
+    "finish_session",
+)
+
+
+@pytest.mark.parametrize("route", WORK)
+def test_our_requests_are_the_official_ones_byte_for_byte(
+    run: Run, our_run: Run, route: str
+) -> None:
+    official, ours = ({request.body for request in made[0].calls(route)} for made in (run, our_run))
+    assert official
+    assert ours == official
+
+
+def test_our_training_batches_are_the_official_ones(run: Run, our_run: Run) -> None:
+    official, ours = (
+        {request.decoded.seq_id: request.decoded for request in made[0].calls("forward_backward")}
+        for made in (run, our_run)
+    )
+    assert len(official) == 6
+    assert ours == official
+
+
+def test_our_client_reports_nothing_and_asks_no_more_often(run: Run, our_run: Run) -> None:
+    official, ours = run[0].counts(), our_run[0].counts()
+    assert "telemetry" not in ours
+    assert all(ours[route] <= official[route] for route in ours)

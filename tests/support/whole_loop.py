@@ -1,24 +1,26 @@
-"""Drives the official client through the whole loop and prints what it saw as one JSON object.
+"""One program for two SDKs: the whole loop, and what was seen as one JSON object.
 
-Run as a program, in a process of its own: the official client keeps threads, sockets and telemetry
-alive until its process ends.
+The same lines run with the official package and with ours; only the name of the package differs.
+A process of its own, because the official client keeps threads, sockets and telemetry alive until
+its process ends.
 
-    python -m tests.support.official_loop <base_url> <datums>
+    python -m tests.support.whole_loop <tinker or tinkex> <base_url> <datums>
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import Any
 
-import tinker
-from tinker import types
+sdk = importlib.import_module(sys.argv[1])
+types: Any = importlib.import_module(f"{sys.argv[1]}.types")
 
 
 def main(base_url: str, num_datums: int) -> dict[str, Any]:
-    """The loop: train in two chunks, step, save, sample, score."""
-    service = tinker.ServiceClient(base_url=base_url, api_key="tml-official")
+    """The loop: train in chunks, step, save, sample, score."""
+    service = sdk.ServiceClient(base_url=base_url, api_key="tml-judge")
     seen: dict[str, Any] = {
         "models": [m.model_name for m in service.get_server_capabilities().supported_models]
     }
@@ -58,7 +60,7 @@ def _sampling(service: Any, training: Any, seen: dict[str, Any]) -> None:
     seen["ephemeral_logprobs"] = ephemeral.compute_logprobs(prompt).result()
 
 
-def _datum(length: int) -> types.Datum:
+def _datum(length: int) -> Any:
     targets = list(range(1, length + 1))
     return types.Datum(
         model_input=types.ModelInput.from_ints(targets),
@@ -71,4 +73,4 @@ def _custom(data: Any, logprobs: Any) -> Any:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))
+    print(json.dumps(main(sys.argv[2], int(sys.argv[3]))))
