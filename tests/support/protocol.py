@@ -6,7 +6,6 @@ held; what was applied, and in which order, can be read from each model's `histo
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ from typing import Any
 from tests.support import work
 from tests.support.answers import Refusal, as_json
 from tests.support.http_server import Request, Response
+from tests.support.polls import FutureCalls
 from tests.support.rest import ROUTES as REST_ROUTES
 from tests.support.rest import RestCalls
 from tests.support.state import (
@@ -31,7 +31,6 @@ from tests.support.state import (
 
 from tinkex.wire import protobuf
 
-HOLD_S = 20.0
 TRAIN_KINDS = {
     "forward_backward",
     "optim_step",
@@ -90,20 +89,14 @@ def decode(request: Request) -> Any:
     return json.loads(request.body)
 
 
-@dataclass
-class TinkerService(RestCalls):
+@dataclass(kw_only=True)
+class TinkerService(RestCalls, FutureCalls):
     """The service's answers to whole, well-formed requests."""
 
     base_url: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
     """What `client/config` says."""
     dynamic_flags: dict[str, Any] = field(default_factory=dict)
-    hold_s: float = HOLD_S
-    """How long a poll is kept open."""
-    queue_state: str = "active"
-    queue_state_reason: str | None = None
-    inline_limit_bytes: int | None = None
-    """Results above this size are first announced, then fetched."""
     models: list[str] = field(default_factory=lambda: ["tiny/model"])
     telemetry: list[Any] = field(default_factory=list)
     world: World = field(default_factory=World)
@@ -318,55 +311,6 @@ class TinkerService(RestCalls):
             operation = Operation("asample", promise, lambda: (work.sample(sampler, body), None))
             self.world.run_sample(operation)
         return _promised(promise)
-
-    # Futures.
-
-    async def _retrieve_future(self, request: Request, body: Any) -> Response:
-        promise = self._promise(body["request_id"])
-        if not promise.done.is_set():
-            try:
-                await asyncio.wait_for(promise.done.wait(), self.hold_s)
-            except TimeoutError:
-                reason = self.queue_state_reason
-                state = {"queue_state": self.queue_state, "queue_state_reason": reason}
-                return as_json({k: v for k, v in state.items() if v is not None}, 408)
-        assert promise.answer is not None
-        size = len(promise.answer.body)
-        limit = self.inline_limit_bytes
-        if limit is not None and size > limit and body.get("allow_metadata_only"):
-            return as_json({"status": "complete_metadata", "response_payload_size": size})
-        promise.fetches += 1
-        return promise.answer
-
-    async def _retrieve_futures(self, request: Request, body: Any) -> Response:
-        sampler = self.sampler(request, body["target"]["sampling_session_id"])
-        cursor = body["prev_cursor"]
-        deadline = asyncio.get_running_loop().time() + self.hold_s
-        while True:
-            finished = [
-                promise
-                for promise in self.world.promises.values()
-                if promise.kind == "asample"
-                and promise.content["sampling_session_id"] == sampler.sampler_id
-                and promise.done.is_set()
-            ]
-            if len(finished) > cursor or asyncio.get_running_loop().time() > deadline:
-                break
-            await asyncio.sleep(0.005)
-        completions = [
-            {"state": "finished", "request_id": promise.request_id} for promise in finished[cursor:]
-        ]
-        return as_json({"cursor": len(finished), "completions": completions})
-
-    def _cancel_future(self, request: Request, body: Any) -> Response:
-        self._promise(body["request_id"]).is_cancelled = True
-        return Response(204)
-
-    def _promise(self, request_id: str) -> Promise:
-        promise = self.world.promises.get(request_id)
-        if promise is None:
-            raise Refusal(404, f"no such request: {request_id}")
-        return promise
 
     def _telemetry(self, request: Request, body: Any) -> Response:
         self.telemetry.append(body)
