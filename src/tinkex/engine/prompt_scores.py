@@ -8,6 +8,7 @@ Shapes: T rows of the prefill · P targets · N rows of a chunk · V vocabulary 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,7 +129,10 @@ def _alternatives(head: Head, hidden_TD: Tensor, prompt: PromptRows) -> TopK:
     return TopK(token_ids=ids, logprobs=logprobs)
 
 
-def _logit_chunks(head: Head, hidden_TD: Tensor, first: int, last: int):  # type: ignore[no-untyped-def]
+def _logit_chunks(
+    head: Head, hidden_TD: Tensor, first: int, last: int
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Rows first..last in chunks: where each begins and ends, and its logits."""
     for start, end in chunk_rows(last - first, head.weight_VD.shape[0]):
-        rows = (first + start, first + end)
-        yield *rows, head.rows(*rows).logits(hidden_TD[rows[0] : rows[1]])
+        begin, stop = first + start, first + end
+        yield begin, stop, head.rows(begin, stop).logits(hidden_TD[begin:stop])

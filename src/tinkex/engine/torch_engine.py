@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import torch
@@ -42,8 +40,6 @@ from tinkex.engine.train_step import TrainOutput, run_training
 from tinkex.engine.validation import check_lora, check_optim, check_train
 
 __all__ = ["TorchEngine"]
-
-_Answer = TypeVar("_Answer")
 
 
 class TorchEngine:
@@ -133,7 +129,7 @@ class TorchEngine:
 
     def optim_step(self, batch: list[OptimRequest]) -> list[OptimResult | RequestError]:
         with self._compute:
-            return [_guarded(lambda r=r: self._optim_one(r)) for r in batch]  # type: ignore[misc]
+            return [self._optim_one(request) for request in batch]
 
     def snapshot(self, adapter_id: str, sampler_id: str) -> None:
         with self._compute:
@@ -232,9 +228,12 @@ class TorchEngine:
         ).to_request_error()
         return [refusal if i in bad else next(answers) for i in range(len(requests))]
 
-    def _optim_one(self, request: OptimRequest) -> OptimResult:
-        check_optim(request)
-        _, state = self._adapter(request.adapter_id)
+    def _optim_one(self, request: OptimRequest) -> OptimResult | RequestError:
+        try:
+            check_optim(request)
+            _, state = self._adapter(request.adapter_id)
+        except EngineError as error:
+            return error.to_request_error()
         return OptimResult(metrics=state.apply(request), step=state.step)
 
     def _base(self, model: str) -> BaseModel:
@@ -287,13 +286,6 @@ def _not_finite(output: TrainOutput, requests: list[TrainRequest]) -> set[int]:
         return bad
     wild = {i for i, g in output.gradients.items() if not bool(torch.isfinite(g.sum()))}
     return {i for i, r in enumerate(requests) if r.backward and r.adapter_id in wild}
-
-
-def _guarded(call: Callable[[], _Answer]) -> _Answer | RequestError:
-    try:
-        return call()
-    except EngineError as error:
-        return error.to_request_error()
 
 
 def _result(output: TrainOutput, index: int, request: TrainRequest) -> TrainResult:
