@@ -33,7 +33,6 @@ def operation(
 ) -> Operation:
     """An operation that is only looked at."""
     return Operation(
-        number=seq_id,
         request_id=f"{model_id}-{seq_id}",
         owner=owner,
         model_id=model_id,

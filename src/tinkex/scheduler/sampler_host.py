@@ -57,6 +57,7 @@ class SamplerHost:
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._in_use: Counter[str] = Counter()
         self._sampler_of: dict[str, str] = {}
+        self._rows: dict[str, Sampler] = {}
         self._generation = 0
 
     def turn(self, budget_s: float) -> None:
@@ -79,6 +80,7 @@ class SamplerHost:
 
     def free(self, sampler_id: str) -> None:
         """Lets the engine forget a sampler."""
+        self._rows.pop(sampler_id, None)
         self._loaded.pop(sampler_id, None)
         self._supervisor.engine.unload_sampler(sampler_id)
 
@@ -96,13 +98,16 @@ class SamplerHost:
         if waiting.request is None:
             body = self._db.read(samples.bodies, [sample.request_id])[sample.request_id]
             waiting.request = json.decode_request(body, SampleRequest)
-        sampler = self._db.read(samplers.get, sample.owner, sample.sampling_session_id)
+        sampler = self._rows.get(sample.sampling_session_id)
+        if sampler is None:
+            sampler = self._db.read(samplers.get, sample.owner, sample.sampling_session_id)
         if sampler is None or sampler.freed_at is not None:
             raise EngineUserError(
                 f"The sampling session {sample.sampling_session_id} has ended.",
                 code="sampler-gone",
                 field="sampling_session_id",
             )
+        self._rows[sample.sampling_session_id] = sampler
         sampler_id = self._ensure(sampler)
         request = sample_request(
             waiting.request,

@@ -17,6 +17,7 @@ from tinkex.server.signing import Signer
 from tinkex.server.waiting import Waiters
 from tinkex.store import Database, sessions
 from tinkex.store.keys import Key
+from tinkex.store.samplers import Sampler
 from tinkex.store.sessions import Session
 
 _READY_WAIT_S = 60.0
@@ -37,6 +38,7 @@ class Services:
     heartbeats: dict[str, float] = field(default_factory=dict)  # not yet written
     is_draining: bool = False
     started_at: float = field(default_factory=time.monotonic)
+    samplers: dict[str, Sampler] = field(default_factory=dict)  # a few, as they never change
     _sessions: dict[str, Session] = field(default_factory=dict)
 
     async def models(self) -> Catalog:
@@ -74,6 +76,12 @@ class Services:
         if must_be_open and found.finished_at is not None:
             raise Gone(f"The session {session_id} has ended.", code="session-ended")
         return found
+
+    def remember_sampler(self, sampler: Sampler) -> None:
+        """Spares the next sampling request a look into the store."""
+        if len(self.samplers) >= _SESSIONS_KEPT:
+            self.samplers.clear()
+        self.samplers[sampler.sampling_session_id] = sampler
 
     def forget_session(self, session_id: str) -> None:
         """Has the session read anew at its next use."""

@@ -63,6 +63,7 @@ async def submit(
     )
     appended = await parts.db.awrite(_append, new)
     if appended.is_new:
+        parts.waiters.expect(appended.operation.request_id, owner, kind)
         parts.scheduler.enqueue(appended.operation, request, len(body))
     return promise(appended)
 

@@ -77,20 +77,15 @@ def set_state(conn: Connection, model_id: str, state: str) -> None:
     conn.execute(update(models).where(models.c.model_id == model_id).values(state=state))
 
 
-def touch(conn: Connection, model_id: str) -> None:
-    """Notes that the model was just used."""
-    conn.execute(
-        update(models).where(models.c.model_id == model_id).values(last_request_at=time.time())
-    )
-
-
 def add_usage(conn: Connection, model_id: str, *, num_tokens: int = 0, num_steps: int = 0) -> None:
-    """Counts trained tokens and optimizer steps."""
+    """Counts trained tokens and optimizer steps, and notes that the model was just used."""
     conn.execute(
         update(models)
         .where(models.c.model_id == model_id)
         .values(
-            num_tokens=models.c.num_tokens + num_tokens, num_steps=models.c.num_steps + num_steps
+            num_tokens=models.c.num_tokens + num_tokens,
+            num_steps=models.c.num_steps + num_steps,
+            last_request_at=time.time(),
         )
     )
 

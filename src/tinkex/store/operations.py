@@ -14,12 +14,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from tinkex.errors import ClientError
 from tinkex.store import models
 from tinkex.store.results import Result, keep
 from tinkex.store.schema import operations
+from tinkex.store.upsert import insert_if_absent
 
 
 class SequenceError(ClientError):
@@ -44,7 +45,6 @@ class NewOperation(msgspec.Struct, frozen=True, kw_only=True):
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the log, without its body."""
 
-    number: int
     request_id: str
     owner: str
     model_id: str
@@ -80,22 +80,18 @@ def append(conn: Connection, new: NewOperation) -> Appended:
     Raises:
         SequenceError: the number was used for something else, refused, or passed over.
     """
-    known = _find(conn, new.model_id, new.seq_id)
-    if known is not None:
-        operation, digest = known
-        _check_same(operation, digest, new)
-        return Appended(operation=operation, is_new=False)
     operation = _insert(conn, new, state="queued")
-    models.touch(conn, new.model_id)
-    return Appended(operation=operation, is_new=True)
+    if operation is not None:
+        return Appended(operation=operation, is_new=True)
+    known = _find(conn, new.model_id, new.seq_id)
+    assert known is not None, "what could not be inserted is there"
+    _check_same(*known, new)
+    return Appended(operation=known[0], is_new=False)
 
 
 def consume(conn: Connection, new: NewOperation, state: str) -> bool:
     """Whether the number was free; nothing will run under it. `state`: refused or skipped."""
-    if _find(conn, new.model_id, new.seq_id) is not None:
-        return False
-    _insert(conn, new, state=state)
-    return True
+    return _insert(conn, new, state=state) is not None
 
 
 def get(conn: Connection, owner: str, request_id: str) -> Operation | None:
@@ -164,24 +160,31 @@ def free_seq(conn: Connection, model_id: str) -> int:
 
 def finish(conn: Connection, outcomes: list[Outcome]) -> None:
     """Keeps the results and closes the operations; one already closed stays as it was."""
-    for outcome in outcomes:
-        operation = outcome.operation
-        state = "failed" if outcome.result.encoding == "error" else "done"
-        closed = conn.execute(
-            update(operations)
-            .where(operations.c.request_id == operation.request_id, operations.c.state == "queued")
-            .values(state=state)
-        )
-        if closed.rowcount == 0:
-            continue
-        keep(conn, operation.owner, operation.request_id, outcome.result)
-        if outcome.num_tokens or outcome.num_steps:
-            models.add_usage(
-                conn,
-                operation.model_id,
-                num_tokens=outcome.num_tokens,
-                num_steps=outcome.num_steps,
+    ids = [outcome.operation.request_id for outcome in outcomes]
+    is_open = set(
+        conn.execute(
+            select(operations.c.request_id).where(
+                operations.c.request_id.in_(ids), operations.c.state == "queued"
             )
+        ).scalars()
+    )
+    closing = [each for each in outcomes if each.operation.request_id in is_open]
+    if not closing:
+        return
+    close = update(operations).where(operations.c.request_id == bindparam("id"))
+    rows = [
+        {
+            "id": each.operation.request_id,
+            "new_state": "failed" if each.result.encoding == "error" else "done",
+        }
+        for each in closing
+    ]
+    conn.execute(close.values(state=bindparam("new_state")), rows)
+    keep(conn, [(each.operation.owner, each.operation.request_id, each.result) for each in closing])
+    for each in closing:
+        models.add_usage(
+            conn, each.operation.model_id, num_tokens=each.num_tokens, num_steps=each.num_steps
+        )
 
 
 def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, bytes] | None:
@@ -195,7 +198,8 @@ def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, byte
     return Operation(**{k: v for k, v in values.items() if k != "body_hash"}), values["body_hash"]
 
 
-def _insert(conn: Connection, new: NewOperation, state: str) -> Operation:
+def _insert(conn: Connection, new: NewOperation, state: str) -> Operation | None:
+    """The new entry; None if the number has one already."""
     values: dict[str, Any] = {
         "request_id": uuid.uuid4().hex,
         "owner": new.owner,
@@ -207,9 +211,8 @@ def _insert(conn: Connection, new: NewOperation, state: str) -> Operation:
         "created_at": time.time(),
     }
     body = new.body if state == "queued" else None
-    done = conn.execute(operations.insert().values(**values, body=body, body_hash=new.digest))
-    assert done.inserted_primary_key is not None
-    return Operation(number=done.inserted_primary_key[0], **values)
+    row = {**values, "body": body, "body_hash": new.digest}
+    return Operation(**values) if insert_if_absent(conn, operations, row) else None
 
 
 def _check_same(operation: Operation, digest: bytes, new: NewOperation) -> None:

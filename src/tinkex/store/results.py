@@ -38,17 +38,20 @@ def error_result(message: str, *, category: str, code: str = "", hint: str = "")
     return Result(encoding="error", body=msgspec.json.encode(fields))
 
 
-def keep(conn: Connection, owner: str, request_id: str, result: Result) -> None:
-    """Stores the result."""
-    conn.execute(
-        results.insert().values(
-            request_id=request_id,
-            owner=owner,
-            encoding=result.encoding,
-            body=result.body,
-            created_at=time.time(),
-        )
-    )
+def keep(conn: Connection, finished: list[tuple[str, str, Result]]) -> None:
+    """Stores results, each with its owner and request id."""
+    now = time.time()
+    rows = [
+        {
+            "request_id": request_id,
+            "owner": owner,
+            "encoding": result.encoding,
+            "body": result.body,
+            "created_at": now,
+        }
+        for owner, request_id, result in finished
+    ]
+    conn.execute(results.insert(), rows)
 
 
 def find(conn: Connection, owner: str, request_id: str) -> Found | None:

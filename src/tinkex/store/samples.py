@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from tinkex.store.operations import SequenceError
 from tinkex.store.results import Result, keep
 from tinkex.store.schema import results, samples
+from tinkex.store.upsert import insert_if_absent
 
 CLONE_STRIDE = (
     1_000_000_000  # client n of a sampling session numbers its requests from n times this
@@ -60,19 +62,6 @@ def append(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
     Raises:
         SequenceError: the number was used for another request.
     """
-    query = select(*_COLUMNS, samples.c.body_hash).where(
-        samples.c.sampling_session_id == new.sampling_session_id, samples.c.seq_id == new.seq_id
-    )
-    row = conn.execute(query).first()
-    if row is not None:
-        values = dict(row._mapping)
-        if bytes(values.pop("body_hash")) != new.digest:
-            raise SequenceError(
-                f"seq_id={new.seq_id} of {new.sampling_session_id} was already used for another "
-                "request.",
-                hint="Give each request of a sampling session its own number.",
-            )
-        return Sample(**values), False
     sample = Sample(
         request_id=uuid.uuid4().hex,
         owner=new.owner,
@@ -83,9 +72,10 @@ def append(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
         state="queued",
         created_at=time.time(),
     )
-    values = msgspec.structs.asdict(sample)
-    conn.execute(samples.insert().values(**values, body=new.body, body_hash=new.digest))
-    return sample, True
+    row = {**msgspec.structs.asdict(sample), "body": new.body, "body_hash": new.digest}
+    if insert_if_absent(conn, samples, row):
+        return sample, True
+    return _same(conn, new), False
 
 
 def get(conn: Connection, owner: str, request_id: str) -> Sample | None:
@@ -111,17 +101,34 @@ def queued(conn: Connection) -> list[Sample]:
 
 def finish(conn: Connection, outcomes: list[tuple[Sample, Result]]) -> None:
     """Keeps the results and numbers the completions; a request already closed stays as it was."""
+    ids = [sample.request_id for sample, _ in outcomes]
+    is_open = set(
+        conn.execute(
+            select(samples.c.request_id).where(
+                samples.c.request_id.in_(ids), samples.c.state == "queued"
+            )
+        ).scalars()
+    )
+    closing = [each for each in outcomes if each[0].request_id in is_open]
+    if not closing:
+        return
     last = conn.execute(select(func.max(samples.c.completion))).scalar() or 0
-    for sample, result in outcomes:
-        state = "failed" if result.encoding == "error" else "done"
-        closed = conn.execute(
-            update(samples)
-            .where(samples.c.request_id == sample.request_id, samples.c.state == "queued")
-            .values(state=state, completion=last + 1, body=None)
-        )
-        if closed.rowcount:
-            last += 1
-            keep(conn, sample.owner, sample.request_id, result)
+    close = update(samples).where(samples.c.request_id == bindparam("id"))
+    rows = [
+        {
+            "id": sample.request_id,
+            "new_state": "failed" if result.encoding == "error" else "done",
+            "number": last + place,
+        }
+        for place, (sample, result) in enumerate(closing, 1)
+    ]
+    changes: dict[str, Any] = {
+        "state": bindparam("new_state"),
+        "completion": bindparam("number"),
+        "body": None,
+    }
+    conn.execute(close.values(**changes), rows)
+    keep(conn, [(sample.owner, sample.request_id, result) for sample, result in closing])
 
 
 def completions(
@@ -147,3 +154,18 @@ def completions(
         .limit(limit)
     )
     return [Completion(**row._mapping) for row in conn.execute(query)]
+
+
+def _same(conn: Connection, new: NewSample) -> Sample:
+    """The request that has the number already, which must be this one."""
+    query = select(*_COLUMNS, samples.c.body_hash).where(
+        samples.c.sampling_session_id == new.sampling_session_id, samples.c.seq_id == new.seq_id
+    )
+    values = dict(conn.execute(query).one()._mapping)
+    if bytes(values.pop("body_hash")) != new.digest:
+        raise SequenceError(
+            f"seq_id={new.seq_id} of {new.sampling_session_id} was already used for another "
+            "request.",
+            hint="Give each request of a sampling session its own number.",
+        )
+    return Sample(**values)

@@ -145,6 +145,7 @@ samples = Table(
     UniqueConstraint("sampling_session_id", "seq_id", name="samples_once"),
     Index("samples_by_state", "state"),
     Index("samples_by_completion", "sampling_session_id", "completion"),
+    Index("samples_by_order", "completion"),
 )
 
 checkpoints = Table(

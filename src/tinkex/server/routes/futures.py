@@ -95,7 +95,9 @@ async def cancel_future(request: Request) -> Response:
 async def _await_result(parts: Services, me: str, request_id: str) -> Found | None:
     """What is known of the request, after waiting for its result up to one poll's time."""
     with parts.waiters.watch(request_id) as future:
-        found = await parts.db.aread(results.find, me, request_id)
+        found = parts.waiters.find(me, request_id)
+        if found is None:
+            found = await parts.db.aread(results.find, me, request_id)
         if found is None or found.is_finished:
             return found
         _, result = await wait_for(future, parts.config.poll_hold_s)

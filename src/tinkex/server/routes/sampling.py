@@ -81,6 +81,7 @@ async def asample(request: Request) -> Response:
     )
     sample, is_new = await parts.db.awrite(samples.append, new)
     if is_new:
+        parts.waiters.expect(sample.request_id, me, "sample")
         parts.scheduler.enqueue_sample(sample, asked)
     return json_response(
         UntypedPromise(request_id=sample.request_id, sample_sequence_ids=_sequence_ids(sample))
@@ -135,8 +136,12 @@ async def _describe(parts: Services, me: str, asked: CreateSamplingSessionReques
 
 
 async def _require(parts: Services, me: str, sampling_session_id: str) -> Sampler:
-    sampler = await parts.db.aread(samplers.get, me, sampling_session_id)
+    sampler = parts.samplers.get(sampling_session_id)
     if sampler is None:
+        sampler = await parts.db.aread(samplers.get, me, sampling_session_id)
+        if sampler is not None:
+            parts.remember_sampler(sampler)
+    if sampler is None or sampler.owner != me:
         raise _no_session(sampling_session_id)
     return sampler
 

@@ -88,6 +88,7 @@ async def start_model(parts: Services, model: Model, kind: str, body: bytes) -> 
     )
     appended = await parts.db.awrite(_insert_model, model, new)
     if appended.is_new:
+        parts.waiters.expect(appended.operation.request_id, model.owner, kind)
         await asyncio.to_thread(parts.scheduler.enqueue, appended.operation)
     return promise(appended)
 
