@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinkex.cli.options import config_from, connection_options, json_option
-from tinkex.cli.output import print_json, say, size_text
+from tinkex.cli.output import counted, print_json, say, size_text
 from tinkex.cli.progress import StatusLine
 from tinkex.errors import TinkexError, ValidationError
 
@@ -65,7 +65,7 @@ def download(
         )
     else:
         click.echo(folder)
-        say(f"Downloaded {len(files)} files, {size_text(size)}.")
+        say(f"Downloaded {counted(len(files), 'file')}, {size_text(size)}.")
 
 
 def default_folder(path: TinkerPath) -> str:

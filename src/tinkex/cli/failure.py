@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import traceback
 from typing import Any
@@ -28,7 +29,6 @@ _ASK_FOR_KEY = (
     "'tinkex keys create' makes a key. 'tinkex doctor' checks it."
 )
 _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
-    (errors.AuthenticationError, _ASK_FOR_KEY),
     (errors.PermissionDeniedError, "Use a key that may do this: TINKER_API_KEY, --api-key-file."),
     (errors.BillingError, "Settle the account with the operator of the server, then try again."),
     (errors.NotFoundError, "'tinkex run list' and 'tinkex checkpoint list' show what there is."),
@@ -46,6 +46,14 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.TinkexError, "See 'tinkex COMMAND --help', or 'tinkex doctor'."),
 )
 """What to do next in the words of the command line, where an error has no advice of its own."""
+
+_ANY_OS_STEP = "Check the name and the permissions, then try again."
+_OS_STEPS = {
+    errno.ENOENT: "Check the name; there is nothing there.",
+    errno.EACCES: "Check the permissions, or choose another place.",
+    errno.ENOSPC: "Make room on the disk, then try again.",
+    errno.EISDIR: "Name a file, not a folder.",
+}
 
 _BY_CLASS: tuple[tuple[type[BaseException], int], ...] = (
     (click.UsageError, 2),
@@ -123,9 +131,10 @@ def _words(error: BaseException) -> tuple[str, str]:
     if isinstance(error, click.ClickException):
         return error.format_message(), ""
     if isinstance(error, click.Abort | KeyboardInterrupt):
-        return "Interrupted.", getattr(error, "hint", "")
+        # click makes an Abort of every KeyboardInterrupt; what it had to say is in its cause.
+        return "Interrupted.", getattr(error.__cause__ or error, "hint", "")
     if isinstance(error, OSError):
-        return _os_words(error), "Check the name and the permissions, then try again."
+        return _os_words(error), _OS_STEPS.get(error.errno or 0, _ANY_OS_STEP)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("tinkex"):
         return f"The package {error.name} is not installed.", "Run: pip install 'tinkex[server]'"
     return (
@@ -136,7 +145,7 @@ def _words(error: BaseException) -> tuple[str, str]:
 
 def _advice(error: errors.TinkexError) -> str:
     """The error's own advice; the SDK's general advice in the words of the command line."""
-    if error.code == "missing-api-key":
+    if error.code == "missing-api-key" or isinstance(error, errors.AuthenticationError):
         return _ASK_FOR_KEY
     if error.hint and error.hint != type(error).default_hint:
         return error.hint

@@ -17,7 +17,7 @@ from tinkex.config import Config
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-QUICK_BUDGET_S = 3.0
+QUICK_BUDGET_S = 1.0
 
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 

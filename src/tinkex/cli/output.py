@@ -71,6 +71,15 @@ def size_text(size_bytes: int | None) -> str | None:
     return f"{size:.1f} TB"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def time_text(when: datetime | None) -> str | None:
     """A moment for people, to the minute, in UTC."""
     return None if when is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M}"

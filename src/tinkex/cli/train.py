@@ -18,7 +18,7 @@ from tinkex.cli.options import (
     lora_options,
     one_model,
 )
-from tinkex.cli.output import print_json, printable_lines, say
+from tinkex.cli.output import counted, print_json, printable_lines, say
 from tinkex.cli.progress import StatusLine
 from tinkex.cli.sft_data import DataSet, Example, encode, read_records, sha256_of
 from tinkex.cli.sft_loop import StopRequest, Trainer
@@ -263,13 +263,14 @@ def _plan_of(options: Options, num_examples: int) -> Plan:
 def _tell_data(data: DataSet, folder: RunFolder, status: StatusLine) -> None:
     plan = _plan(folder, data)
     status.say(
-        f"{len(data.examples)} examples, {data.num_tokens:,} tokens, {plan.num_steps} steps; "
+        f"{counted(len(data.examples), 'example')}, {counted(data.num_tokens, 'token')}, "
+        f"{counted(plan.num_steps, 'step')}; "
         f"the run's folder is {folder.path}."
     )
     if data.num_cut:
-        status.say(f"{data.num_cut} examples were longer than allowed and have been cut.")
+        status.say(f"Cut for length: {counted(data.num_cut, 'example')}.")
     if data.num_skipped:
-        status.say(f"{data.num_skipped} examples have nothing to learn and are left out.")
+        status.say(f"Left out, with nothing to learn: {counted(data.num_skipped, 'example')}.")
     if folder.state.step:
         status.say(f"Going on after step {folder.state.step}.")
 
@@ -314,7 +315,8 @@ def _tell_end(folder: RunFolder, loss: float | None, data: DataSet, *, is_json: 
             }
         )
         return
-    say(f"Trained {state.step} steps; the last loss is {loss:.4f}." if loss else "Trained.")
+    told = "" if loss is None else f"; the last loss is {loss:.4f}"
+    say(f"Trained {counted(state.step, 'step')}{told}.")
     click.echo(state.sampler)
     say(f"Talk to it:   tinkex chat --model-path {state.sampler}")
     say(f'Sample once:  tinkex run --model-path {state.sampler} --prompt "..."')
@@ -342,8 +344,9 @@ def _tell_plan(config: Config, options: Options, *, is_json: bool) -> None:
         print_json({**counts, **totals, "first_example": shown})
         return
     click.echo(
-        f"{len(data.examples)} examples ({data.num_cut} cut, {data.num_skipped} left out), "
-        f"{data.num_tokens:,} tokens of which {learned:,} are learned, {steps} steps.\n\n"
+        f"{counted(len(data.examples), 'example')} ({data.num_cut} cut, {data.num_skipped} left "
+        f"out), {counted(data.num_tokens, 'token')} of which {learned:,} are learned, "
+        f"{counted(steps, 'step')}.\n\n"
         "The first example; what is learned stands between » and «:\n"
     )
     marked = (f"»{part['text']}«" if part["is_learned"] else part["text"] for part in shown)
