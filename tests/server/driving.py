@@ -72,7 +72,9 @@ class Http:
     def model(self, session_id: str | None = None, number: int = 0) -> str:
         """A new model, made."""
         asked = {"session_id": session_id or self.session(), "model_seq_id": number}
-        promise = self.post("create_model", {**asked, "base_model": MODEL})
+        promise = self.post(
+            "create_model", {**asked, "base_model": MODEL, "lora_config": {"rank": 8}}
+        )
         return str(self.result(promise["request_id"])["model_id"])
 
     def train(

@@ -83,18 +83,22 @@ def test_a_number_that_never_comes_is_passed_over_after_the_grace_period(http: H
     assert late.json()["code"] == "sequence-passed"
 
 
-def test_a_waiting_poll_is_woken_within_20_ms(http: Http) -> None:
+def test_a_waiting_poll_ends_with_its_result_and_not_with_its_time(http: Http) -> None:
     model = http.model()
     waiting = http.step(model, 2)["request_id"]
-    woken: list[float] = []
-    thread = threading.Thread(target=lambda: (http.result(waiting), woken.append(time.monotonic())))
+    held: list[float] = []
+
+    def wait() -> None:
+        began = time.monotonic()
+        assert http.result(waiting)["metrics"]
+        held.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.3)
-    first = http.step(model, 1)["request_id"]
-    http.result(first)
-    done = time.monotonic()
+    time.sleep(0.1)
+    http.step(model, 1)
     thread.join()
-    assert woken[0] - done < 0.05, "the poll ended with its result, not with its time"
+    assert held[0] < 2.0, "a poll is held for 3 s if nobody wakes it"
 
 
 def test_polls_are_held_and_then_let_go(http: Http) -> None:

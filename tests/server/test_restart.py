@@ -21,7 +21,7 @@ from tinkex.errors import ServerError
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
 
-STEPS = 30
+STEPS = 16
 
 
 def run_disturbed(
@@ -54,14 +54,14 @@ def test_kill_9_in_the_middle_changes_nothing_for_the_client(tmp_path: Path) -> 
     quiet = null_config(tmp_path / "quiet")
     with EmbeddedServer(quiet) as server:
         expected = run_disturbed(server, lambda: None, at=-1)
-    scheduler = SchedulerConfig(hole_grace_s=30.0, snapshot_after_operations=7)
+    scheduler = SchedulerConfig(hole_grace_s=30.0, snapshot_after_operations=5)
     with EmbeddedServer(null_config(tmp_path / "killed", scheduler=scheduler)) as server:
 
         def kill_and_restart() -> None:
             server.kill()
             server.start()
 
-        seen = run_disturbed(server, kill_and_restart, at=12)
+        seen = run_disturbed(server, kill_and_restart, at=6)
     assert seen == expected
     assert seen["is_early_unchanged"]
 
@@ -73,7 +73,7 @@ def test_the_death_of_the_engine_changes_nothing_for_the_client(tmp_path: Path) 
         def kill_engine() -> None:
             os.kill(engine_pid(server), signal.SIGKILL)
 
-        seen = run_disturbed(server, kill_engine, at=12)
+        seen = run_disturbed(server, kill_engine, at=6)
     assert seen == expected
 
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -52,26 +52,25 @@ class ServerProcess:
         self, config: ServerConfig, make_engine: Callable[[], Engine] | None = None
     ) -> None:
         self._config = config
-        _make_private(config.data_dir)
-        self._lock = _lock_folder(config.data_dir)
-        self._db = Database(config.url_of_database)
-        self._signer = Signer(self._db.write(settings.secret, "signing"))
-        self._keyring = Keyring(self._db, self._signer)
         self._make_engine = make_engine or engine_factory(config)
         self._services: Services | None = None
         self._http: _Http | None = None
         self._fatal: EngineUserError | None = None
-        self.new_key = self._first_key()
+        with ExitStack() as opened:
+            _make_private(config.data_dir)
+            opened.enter_context(_lock_folder(config.data_dir))
+            self._db = Database(config.url_of_database)
+            opened.callback(self._db.close)
+            self._signer = Signer(self._db.write(settings.secret, "signing"))
+            self._keyring = Keyring(self._db, self._signer)
+            self.new_key = self._first_key()
+            self._opened = opened.pop_all()
 
     def run(self, on_started: Callable[[Started], None]) -> None:
         """Serves until a signal or `stop`; `on_started` is called when the socket listens."""
-        listener = _listen(self._config)
-        try:
+        with self._opened as opened:
+            listener = opened.enter_context(_listen(self._config))
             asyncio.run(self._serve(listener, on_started))
-        finally:
-            listener.close()
-            self._db.close()
-            self._lock.close()
         if self._fatal is not None:
             raise ConfigError(str(self._fatal), code=self._fatal.code) from self._fatal
 

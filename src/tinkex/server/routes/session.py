@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 
 import msgspec
+from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -23,7 +24,12 @@ from tinkex.types.requests import (
     FinishSessionRequest,
     SessionHeartbeatRequest,
 )
-from tinkex.types.search import SessionSearchRequest
+from tinkex.types.search import (
+    ClientFinishedSessionStatusQuery,
+    SessionSearchRequest,
+    SessionStatusQuery,
+    UserSearchOwner,
+)
 from tinkex.types.session import (
     CreateSessionResponse,
     GetSessionResponse,
@@ -124,19 +130,9 @@ async def search(request: Request) -> Response:
     """The caller's sessions that fit a description, newest first."""
     parts = services(request)
     asked = await read_json(request, SessionSearchRequest, parts.config.limits)
-    cursor = asked.cursor
-    before = None
-    if cursor is not None:
-        before = (cursor.last_created_at.timestamp(), cursor.last_session_id)
-    found = await parts.db.aread(
-        sessions.search,
-        owner(request),
-        limit=asked.limit + 1,
-        session_id=asked.session_id,
-        project_ids=asked.project_ids,
-        display_name=asked.display_name,
-        before=before,
-    )
+    if isinstance(asked.owner, UserSearchOwner) and owner(request) not in asked.owner.owner_urns:
+        return json_response({"sessions": [], "next_cursor": None})
+    found = await parts.db.aread(_search, owner(request), asked)
     page = found[: asked.limit]
     more = None
     if len(found) > asked.limit:
@@ -145,6 +141,46 @@ async def search(request: Request) -> Response:
             "last_session_id": page[-1].session_id,
         }
     return json_response({"sessions": [_summary(each) for each in page], "next_cursor": more})
+
+
+def _search(conn: Connection, me: str, asked: SessionSearchRequest) -> list[Session]:
+    """One session more than asked for, if there are so many."""
+    cursor = asked.cursor
+    before = None
+    if cursor is not None:
+        before = (cursor.last_created_at.timestamp(), cursor.last_session_id)
+    found: list[Session] = []
+    while len(found) <= asked.limit:
+        page = sessions.search(
+            conn,
+            me,
+            limit=asked.limit + 1,
+            session_id=asked.session_id,
+            project_ids=asked.project_ids,
+            display_name=asked.display_name,
+            before=before,
+        )
+        if not page:
+            break
+        found += [each for each in page if _fits(each, asked)]
+        before = (page[-1].created_at, page[-1].session_id)
+    return found[: asked.limit + 1]
+
+
+def _fits(session: Session, asked: SessionSearchRequest) -> bool:
+    has_metadata = all(
+        str(session.user_metadata.get(key)) == value for key, value in asked.user_metadata.items()
+    )
+    return has_metadata and (
+        asked.statuses is None or any(_has_status(session, query) for query in asked.statuses)
+    )
+
+
+def _has_status(session: Session, query: SessionStatusQuery) -> bool:
+    if isinstance(query, ClientFinishedSessionStatusQuery):
+        is_wanted = query.reasons is None or session.finish_reason in query.reasons
+        return session.finished_at is not None and is_wanted
+    return query.type == "active" and session.finished_at is None
 
 
 def check_metadata(metadata: object, limits: Limits) -> None:

@@ -1,0 +1,73 @@
+"""Waking up: quick, complete, and only for the owner."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+from tinkex.server.waiting import Waiters, wait_for
+from tinkex.store.results import Result
+
+DONE = Result(encoding="json", body=b"{}")
+
+
+def test_a_publication_from_a_thread_wakes_within_20_ms() -> None:
+    async def scene() -> float:
+        waiters = Waiters()
+        published: list[float] = []
+
+        def publish() -> None:
+            published.append(time.monotonic())
+            waiters.publish({"a": DONE}, set())
+
+        with waiters.watch("a") as future:
+            threading.Timer(0.05, publish).start()
+            is_set, result = await wait_for(future, 5.0)
+            assert (is_set, result) == (True, DONE)
+            return time.monotonic() - published[0]
+
+    assert min(asyncio.run(scene()) for _ in range(3)) < 0.02
+
+
+def test_nobody_is_woken_for_somebody_else() -> None:
+    async def scene() -> None:
+        waiters = Waiters()
+        with waiters.watch("a") as mine, waiters.watch("b") as other:
+            waiters.publish({"b": DONE}, set())
+            assert await wait_for(other, 1.0) == (True, DONE)
+            assert await wait_for(mine, 0.01) == (False, None)
+
+    asyncio.run(scene())
+
+
+def test_closing_lets_everybody_go() -> None:
+    async def scene() -> None:
+        waiters = Waiters()
+        with waiters.watch("a") as future:
+            waiters.close()
+            assert await wait_for(future, 1.0) == (True, None)
+        with waiters.watch("a") as late:
+            assert await wait_for(late, 1.0) == (True, None)
+
+    asyncio.run(scene())
+
+
+def test_results_are_known_to_their_owner_until_they_make_room() -> None:
+    async def scene() -> None:
+        waiters = Waiters(max_bytes=2_000)
+        for number in range(5):
+            waiters.expect(f"r{number}", "alice", "optim_step")
+            waiters.publish({f"r{number}": DONE}, set())
+        await asyncio.sleep(0.01)
+        assert waiters.find("alice", "r0") is None, "dropped: the store knows it"
+        newest = waiters.find("alice", "r4")
+        assert newest is not None
+        assert newest.result == DONE
+        assert waiters.find("bob", "r4") is None
+        waiters.expect("r9", "alice", "sample")
+        unfinished = waiters.find("alice", "r9")
+        assert unfinished is not None
+        assert not unfinished.is_finished
+
+    asyncio.run(scene())
