@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tinkex.engine.interface import EngineUserError
 from tinkex.scheduler.executor import Executor
@@ -53,7 +54,7 @@ class Driver:
         self.wakeup = threading.Condition()  # also guards the planner
         self.is_ready = threading.Event()
         self.fatal: EngineUserError | None = None
-        self._errands: list[str] = []
+        self._errands: list[Callable[[], None]] = []
         self._stopping = threading.Event()
         self._used = {"train": 0.0, "sample": 0.0}
         self._thread = threading.Thread(target=self._run, name="tinkex-driver", daemon=True)
@@ -69,10 +70,11 @@ class Driver:
             self.wakeup.notify_all()
         self._thread.join()
 
-    def free_samplers(self, sampler_ids: list[str]) -> None:
-        """Has samplers forgotten at the next turn."""
+    def free(self, *, sampler_ids: list[str], model_ids: list[str]) -> None:
+        """Has samplers forgotten and adapters set aside at the next turn."""
         with self.wakeup:
-            self._errands.extend(sampler_ids)
+            self._errands += [partial(self._host.free, each) for each in sampler_ids]
+            self._errands += [partial(self._set_aside, each) for each in model_ids]
             self.wakeup.notify_all()
 
     def _run(self) -> None:
@@ -107,8 +109,8 @@ class Driver:
                         return
                     self._used = {"train": 0.0, "sample": 0.0}
                 errands, self._errands = self._errands, []
-            for sampler_id in errands:
-                self._host.free(sampler_id)
+            for errand in errands:
+                errand()
             self._turn()
 
     def _has_work(self) -> bool:
@@ -135,6 +137,14 @@ class Driver:
         if batch:
             self._executor.run(batch)
             self._residency.settle({operation.model_id for operation in batch})
+
+    def _set_aside(self, model_id: str) -> None:
+        """Frees the adapter's memory unless work for it waits; it comes back if it is needed."""
+        with self.wakeup:
+            queue = self._planner.queue(model_id)
+            is_busy = queue is not None and len(queue) > 0
+        if not is_busy and self._residency.holds(model_id):
+            self._residency.set_aside(model_id)
 
     def _skip_holes(self) -> None:
         """Passes over numbers that will not come. Called with the lock held."""

@@ -182,9 +182,13 @@ class Scheduler:
         return self._board.total() if owner is None else self._board.pending(owner)
 
     def free_session(self, session_id: str) -> None:
-        """Frees the ephemeral samplers of a session that has ended, from memory and disk."""
+        """Frees what a session that has ended holds: its samplers for good, its adapters from
+        memory."""
         freed = self._db.write(samplers.free_session, session_id)
-        self._driver.free_samplers([sampler.sampling_session_id for sampler in freed])
+        self._driver.free(
+            sampler_ids=[sampler.sampling_session_id for sampler in freed],
+            model_ids=self._db.read(models.of_session, session_id),
+        )
         for sampler in freed:
             if sampler.folder is not None:
                 self.folders.remove(self.folders.sampler(sampler.folder))

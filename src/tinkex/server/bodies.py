@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import TypeVar
 
 import zstandard
@@ -15,6 +16,7 @@ from tinkex.wire.limits import Limits
 
 T = TypeVar("T")
 
+_SILENCE_S = 30.0  # how long a client may pause inside a body
 _INLINE_BYTES = 32 * 1024  # smaller bodies are decoded on the loop: a thread would cost more
 
 
@@ -61,15 +63,26 @@ async def _read_raw(request: Request, limit: int) -> bytes:
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
     parts, size = [], 0
+    stream = request.stream()
+    while (part := await _next_part(stream)) is not None:
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _next_part(stream: AsyncGenerator[bytes, None]) -> bytes | None:
+    """More of the body; None at its end."""
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise _too_large(limit)
-            parts.append(part)
+        async with asyncio.timeout(_SILENCE_S):
+            return await anext(stream, None)
     except ClientDisconnect as error:
         raise ClientError("The client went away while sending.", code="client-gone") from error
-    return b"".join(parts)
+    except TimeoutError as error:
+        slow = ClientError(f"Nothing of the body came for {_SILENCE_S:g} s.", code="slow-body")
+        slow.status = 408
+        raise slow from error
 
 
 def _decompress(raw: bytes, limits: Limits) -> bytes:

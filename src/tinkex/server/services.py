@@ -20,7 +20,7 @@ from tinkex.store.keys import Key
 from tinkex.store.samplers import Sampler
 from tinkex.store.sessions import Session
 
-_READY_WAIT_S = 60.0
+_READY_WAIT_S = 30.0
 _SESSIONS_KEPT = 4096
 
 

@@ -59,8 +59,11 @@ class Database:
 
     def read(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """What `run(connection, ...)` reads, in the caller's thread."""
-        with self._reader.connect() as conn:
-            return run(conn, *args, **kwargs)
+        try:
+            with self._reader.connect() as conn:
+                return run(conn, *args, **kwargs)
+        except SQLAlchemyError as error:
+            raise _as_store_error(error) from error
 
     def submit(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
         """A future of what `run(connection, ...)` returns, resolved once it is on disk."""
@@ -136,11 +139,15 @@ def _resolve(future: Future[Any], outcome: _Value | Exception) -> None:
     if isinstance(outcome, _Value):
         future.set_result(outcome.value)
     elif isinstance(outcome, SQLAlchemyError):
-        wrapped = StoreError(f"The database failed: {type(outcome).__name__}.")
+        wrapped = _as_store_error(outcome)
         wrapped.__cause__ = outcome
         future.set_exception(wrapped)
     else:
         future.set_exception(outcome)
+
+
+def _as_store_error(error: SQLAlchemyError) -> StoreError:
+    return StoreError(f"The database failed: {type(error).__name__}.")
 
 
 def _make_engine(url: str, *, begin: str, pool_size: int) -> Engine:

@@ -1,0 +1,84 @@
+"""A crash after every single commit: whatever was on disk then, the run ends with the same numbers.
+
+The data folder is copied right after each commit, as a `kill -9` at that instant would leave it,
+and each copy is started and finished.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.scheduler.work import Bench
+
+from tinkex.engine.null import NullEngine
+from tinkex.scheduler import SchedulerConfig
+from tinkex.store import Database
+from tinkex.wire import protobuf
+
+CONFIG = SchedulerConfig(snapshot_after_operations=3)
+Script = list[tuple[str, Callable[[Bench, str], str]]]
+
+SCRIPT: Script = [
+    ("train 1", lambda bench, model: bench.train(model, 1)),
+    ("step 2", lambda bench, model: bench.step(model, 2)),
+    ("train 3", lambda bench, model: bench.train(model, 3)),
+    ("snapshot 4", lambda bench, model: bench.save_ephemeral(model, 4)),
+    ("train 5", lambda bench, model: bench.train(model, 5)),
+    ("step 6", lambda bench, model: bench.step(model, 6)),
+    ("save 7", lambda bench, model: bench.save(model, 7)),
+    ("train 8", lambda bench, model: bench.train(model, 8)),
+    ("step 9", lambda bench, model: bench.step(model, 9)),
+]
+
+
+def play(bench: Bench, model: str) -> dict[str, Any]:
+    """All results of the script; what was submitted before is submitted again, as clients do."""
+    seen: dict[str, Any] = {}
+    for name, submit in SCRIPT:
+        result = bench.result(submit(bench, model))
+        seen[name] = (
+            protobuf.decode_forward_backward_output(result.body).metrics
+            if result.encoding == "proto"
+            else bench.answer(submit(bench, model))
+        )
+    session = seen["snapshot 4"]["sampling_session_id"]
+    sample = bench.result(bench.sample(session, 0))
+    seen["scores"] = protobuf.decode_sample_response(sample.body).prompt_logprobs_raw
+    return seen
+
+
+def test_a_crash_after_any_commit_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    copies: list[Path] = []
+    commit = Database._commit
+
+    def commit_and_copy(self: Database, jobs: list[Any]) -> None:
+        futures = [job.future for job in jobs]
+        for job in jobs:  # nobody learns of the commit before the copy is made
+            job.future = type(job.future)()
+        commit(self, jobs)
+        copies.append(tmp_path / f"crash-{len(copies)}")
+        shutil.copytree(origin, copies[-1])
+        for job, future in zip(jobs, futures, strict=True):
+            error = job.future.exception()
+            future.set_exception(error) if error else future.set_result(job.future.result())
+
+    bench = Bench(origin, NullEngine, CONFIG)
+    model = bench.model()
+    monkeypatch.setattr(Database, "_commit", commit_and_copy)
+    bench.start()
+    expected = play(bench, model)
+    monkeypatch.undo()
+    bench.close()
+    assert len(copies) > 15
+    for copy in copies:
+        again = Bench(copy, NullEngine, CONFIG).start()
+        assert play(again, model) == expected, copy.name
+        again.close()
