@@ -113,7 +113,12 @@ def _call(
         raise ValidationError(
             "The custom loss does not depend on the logprobs, so it has no gradient."
         )
-    return loss, {name: float(value) for name, value in metrics.items()}
+    return loss, {name: _number(value) for name, value in metrics.items()}
+
+
+def _number(metric: Any) -> float:
+    """A metric, number or tensor; torch warns where a tensor with a gradient becomes a number."""
+    return float(metric.detach() if hasattr(metric, "detach") else metric)
 
 
 def _negated_gradient(leaf: torch.Tensor) -> TensorData:

@@ -11,6 +11,8 @@ from typing import Any, Self
 from tinkex.client.futures import Future
 from tinkex.client.holder import Holder
 from tinkex.client.logs import show_log
+from tinkex.client.loss_handle import LossHandle, make_handle
+from tinkex.client.loss_trace import PerDatumLossFn, TracedLoss, trace
 from tinkex.client.poller import Promise
 from tinkex.client.rest import RestClient
 from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
@@ -21,6 +23,7 @@ from tinkex.client.training import TrainingClient
 from tinkex.client.transport import Call
 from tinkex.config import Config
 from tinkex.errors import TinkexError, ValidationError
+from tinkex.types.custom_loss import CustomLossInputRank
 from tinkex.types.requests import CreateModelRequest, LoadWeightsRequest, WeightsInfoRequest
 from tinkex.types.session import GetServerCapabilitiesResponse
 from tinkex.types.training import (
@@ -273,6 +276,23 @@ class ServiceClient:
         body = await self._finished(session, "/load_weights", request, "LoadWeights")
         wire_json.decode(body, LoadWeightsResponse)
         return TrainingClient(session, f"{session.session_id}:train:{request.model_seq_id}")
+
+    def create_custom_loss(
+        self, fn: PerDatumLossFn, input_ranks: Mapping[str, CustomLossInputRank]
+    ) -> Future[LossHandle]:
+        """A loss of your own for `TrainingClient.forward_backward_custom`.
+
+        `fn(logprobs, *inputs) -> (loss, metrics)` is run for each example, its losses are summed;
+        `input_ranks` says how many dimensions each parameter has. Where the server runs such
+        losses it is uploaded, once for each session; elsewhere it runs here. Needs torch.
+
+        Raises:
+            ValidationError: the function cannot be traced, or breaks a rule of custom losses.
+        """
+        return self._holder.submit(self._make_loss(trace(fn, input_ranks)))
+
+    async def _make_loss(self, traced: TracedLoss) -> LossHandle:
+        return await make_handle(await self._holder.session(), traced)
 
     # Sampling ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tinkex import telemetry
 from tinkex.client.connection import Connection
@@ -33,6 +33,9 @@ from tinkex.types.session import (
 from tinkex.version import PROTOCOL_VERSION
 from tinkex.wire import json as wire_json
 
+if TYPE_CHECKING:
+    from tinkex.client.loss_handle import LossHandle
+
 log = logging.getLogger("tinkex")
 
 FinishStatus = Literal["success", "errored", "interrupted"]
@@ -55,6 +58,9 @@ class Session:
         # next() on itertools.count is atomic, so any thread may take a number.
         self.model_seq_ids = itertools.count()
         self.sampler_seq_ids = itertools.count()
+        self.loss_seq_ids = itertools.count()
+        self.losses: dict[str, asyncio.Task[LossHandle]] = {}
+        """Custom losses made, or being made, in this session, by what they do."""
         self._heartbeat: asyncio.Task[Any] | None = None
         self._reporter: Reporter | None = None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tinkex.client import custom_loss
 from tinkex.client.futures import Future
+from tinkex.client.loss_handle import LossHandle
 from tinkex.client.model_work import LossConfig, ModelWork
 from tinkex.client.poller import QueueObserver
 from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
@@ -114,15 +115,24 @@ class TrainingClient:
     def forward_backward_custom(
         self,
         data: Sequence[Datum],
-        loss_fn: CustomLossFn,
+        loss_fn: CustomLossFn | LossHandle,
         *,
         loss_type_input: Literal["logprobs"] | None = None,
     ) -> Future[ForwardBackwardOutput]:
         """Gradients of a loss of your own: `loss_fn(data, logprobs) -> (loss, metrics)`.
 
         Scores the batch, calls `loss_fn` in this thread (so this call takes a forward pass's
-        time), then sends the gradient and returns. Needs torch.
+        time), then sends the gradient and returns. A LossHandle that the server runs costs one
+        pass and returns at once. Needs torch.
+
+        Raises:
+            ValidationError: an example does not fit the loss, or the loss is not one.
         """
+        if isinstance(loss_fn, LossHandle):
+            loss_fn.check(data, self._session.session_id)
+            if loss_fn.loss_id is not None:
+                return self.forward_backward(data, "custom", {"loss_id": loss_fn.loss_id})
+            loss_fn = loss_fn.over_batch
         scored = custom_loss.scoring_batch(data)
         output = self.forward(scored, "cross_entropy").result()
         return self._send_surrogate(custom_loss.surrogate(data, scored, output, loss_fn))
@@ -130,11 +140,16 @@ class TrainingClient:
     async def forward_backward_custom_async(
         self,
         data: Sequence[Datum],
-        loss_fn: CustomLossFn,
+        loss_fn: CustomLossFn | LossHandle,
         *,
         loss_type_input: Literal["logprobs"] | None = None,
     ) -> Future[ForwardBackwardOutput]:
         """`forward_backward_custom`; `loss_fn` is called in the awaiting task."""
+        if isinstance(loss_fn, LossHandle):
+            loss_fn.check(data, self._session.session_id)
+            if loss_fn.loss_id is not None:
+                return self.forward_backward(data, "custom", {"loss_id": loss_fn.loss_id})
+            loss_fn = loss_fn.over_batch
         scored = custom_loss.scoring_batch(data)
         output = await self.forward(scored, "cross_entropy")
         return self._send_surrogate(custom_loss.surrogate(data, scored, output, loss_fn))

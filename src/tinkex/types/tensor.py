@@ -125,24 +125,24 @@ class TensorData:
         return tensor
 
     @classmethod
-    def from_numpy(cls, values: NDArray[Any]) -> TensorData:
+    def from_numpy(cls, array: NDArray[Any]) -> TensorData:
         """The tensor with a numpy array's values: floats as float32, signed integers as int64."""
-        return cls(values)
+        return cls(array)
 
     @classmethod
-    def from_torch(cls, values: torch.Tensor) -> TensorData:
+    def from_torch(cls, tensor: torch.Tensor) -> TensorData:
         """The tensor with a torch tensor's values, from any device; bfloat16 is widened."""
-        return cls(values)
+        return cls(tensor)
 
     @classmethod
-    def from_torch_sparse(cls, values: torch.Tensor, pad_value: int = 0) -> TensorData:
+    def from_torch_sparse(cls, tensor: torch.Tensor, pad_value: int = 0) -> TensorData:
         """The CSR form of a 2-D torch tensor, or the dense form where that is smaller.
 
         Cells equal to `pad_value` are left out; whoever reads the tensor must know it.
         """
-        if values.dim() != 2:
-            return cls(values)
-        values = values.detach().to_dense()
+        if tensor.dim() != 2:
+            return cls(tensor)
+        values = tensor.detach().to_dense()
         rows, cols = values.shape
         is_listed = values != pad_value
         per_row = is_listed.sum(dim=1).cumsum(0).tolist()
@@ -217,28 +217,28 @@ class TensorData:
                 flat[row * cols + self.sparse_col_indices[at]] = listed[at]
         return TensorData.from_bytes(_pack(flat, self.dtype), self.dtype, [rows, cols])
 
-    def tolist(self) -> list[Any]:
-        """The values as lists nested like the shape (dense, even for CSR)."""
+    def tolist(self, pad_value: int = 0) -> list[Any]:
+        """The values as lists nested like the shape; cells that CSR leaves out are `pad_value`."""
         if self.is_sparse:
-            return self.to_dense().tolist()
+            return self.to_dense(pad_value).tolist()
         if self.shape is None or len(self.shape) < 2:
             return self.data
         return _nest(self.data, self.shape)
 
-    def to_numpy(self) -> NDArray[Any]:
-        """The values as a numpy array of this dtype and shape (dense, even for CSR)."""
+    def to_numpy(self, pad_value: int = 0) -> NDArray[Any]:
+        """A numpy array of this dtype and shape; cells that CSR leaves out are `pad_value`."""
         import numpy as np
 
         if self.is_sparse:
-            return self.to_dense().to_numpy()
+            return self.to_dense(pad_value).to_numpy()
         flat: np.ndarray[Any, Any] = np.frombuffer(self._raw, dtype=f"<{_NUMPY_CODES[self.dtype]}")
         return flat.copy() if self.shape is None else flat.reshape(self.shape).copy()
 
-    def to_torch(self) -> torch.Tensor:
-        """The values as a torch tensor of this dtype and shape (dense, even for CSR)."""
+    def to_torch(self, pad_value: int = 0) -> torch.Tensor:
+        """A torch tensor of this dtype and shape; cells that CSR leaves out are `pad_value`."""
         import torch
 
-        return torch.from_numpy(self.to_numpy())
+        return torch.from_numpy(self.to_numpy(pad_value))
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else self.num_values
