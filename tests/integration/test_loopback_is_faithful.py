@@ -29,7 +29,8 @@ Run = tuple[LoopbackServer, dict[str, Any]]
 @contextmanager
 def _run_of(package: str) -> Iterator[Run]:
     """The server after the whole loop of a package, and what the package saw."""
-    with LoopbackServer(flags={"fwdbwd_max_chunk_len": CHUNK}) as server:
+    flags = {"fwdbwd_max_chunk_len": CHUNK, "custom_loss_server_side": True}
+    with LoopbackServer(flags=flags) as server:
         arguments = [package, server.url, str(NUM_DATUMS)]
         command = [sys.executable, "-m", "tests.support.whole_loop", *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
@@ -81,6 +82,15 @@ def test_official_client_runs_a_custom_loss(run: Run) -> None:
     assert seen["custom_loss"]["custom/pairs:sum"] == 2.0
 
 
+def test_official_client_uploads_a_loss_and_trains_with_it(run: Run) -> None:
+    server, _ = run
+    (created,) = server.calls("create_custom_loss")
+    assert [given["name"] for given in created.decoded["inputs"]] == ["logprobs", "weights"]
+    batch = server.calls("forward_backward")[-1].decoded
+    assert batch.loss_fn == "custom"
+    assert batch.loss_fn_config["loss_id"].startswith("loss-")
+
+
 def test_chunk_one_arrives_last_and_everything_is_applied_once_and_in_order(run: Run) -> None:
     server, _ = run
     arrived = [request.decoded.seq_id for request in server.calls("forward_backward")][:3]
@@ -96,7 +106,8 @@ def test_chunk_one_arrives_last_and_everything_is_applied_once_and_in_order(run:
         (7, "save_weights_for_sampler"),
         (8, "forward_backward"),
         (9, "forward_backward"),
-        (10, "save_weights_for_sampler"),
+        (10, "forward_backward"),
+        (11, "save_weights_for_sampler"),
     ]
 
 
@@ -144,6 +155,7 @@ WORK = (
     "dynamic_config",
     "create_session",
     "create_model",
+    "create_custom_loss",
     "optim_step",
     "save_weights",
     "save_weights_for_sampler",
@@ -168,7 +180,7 @@ def test_our_training_batches_are_the_official_ones(run: Run, our_run: Run) -> N
         {request.decoded.seq_id: request.decoded for request in made[0].calls("forward_backward")}
         for made in (run, our_run)
     )
-    assert len(official) == 6
+    assert len(official) == 7
     assert ours == official
 
 

@@ -38,6 +38,8 @@ def main(base_url: str, num_datums: int) -> dict[str, Any]:
     seen["sampler_path"] = training.save_weights_for_sampler("sampler-1").result().path
     seen["info_rank"] = training.get_info().lora_rank
     seen["custom_loss"] = training.forward_backward_custom(data[:2], _custom).result().metrics
+    uploaded = service.create_custom_loss(_per_datum, {"logprobs": 1, "weights": 1}).result()
+    seen["uploaded_loss"] = training.forward_backward_custom(data[:2], uploaded).result().metrics
     _sampling(service, training, seen)
     service.close("success").result()
     return seen
@@ -70,6 +72,10 @@ def _datum(length: int) -> Any:
 
 def _custom(data: Any, logprobs: Any) -> Any:
     return sum((lp**2).sum() for lp in logprobs), {"custom/pairs:sum": float(len(data))}
+
+
+def _per_datum(logprobs: Any, weights: Any) -> Any:
+    return -(logprobs * weights).sum(), {"custom/weight:sum": weights.sum()}
 
 
 if __name__ == "__main__":
