@@ -71,21 +71,24 @@ def get(conn: Connection, checkpoint_id: str) -> Checkpoint | None:
     return None if row is None else _to_checkpoint(row)
 
 
-def list_of_run(conn: Connection, owner: str, model_id: str) -> list[Checkpoint]:
-    """The run's checkpoints, oldest first."""
+def list_of_run(
+    conn: Connection, owner: str, model_id: str, *, without: frozenset[str] = frozenset()
+) -> list[Checkpoint]:
+    """The run's checkpoints, oldest first, but for the kinds in `without`."""
     query = (
         select(checkpoints)
         .where(checkpoints.c.model_id == model_id, checkpoints.c.owner == owner, _alive())
+        .where(checkpoints.c.kind.not_in(without))
         .order_by(checkpoints.c.created_at)
     )
     return [_to_checkpoint(row) for row in conn.execute(query)]
 
 
 def list_of_owner(
-    conn: Connection, owner: str, *, limit: int, offset: int
+    conn: Connection, owner: str, *, limit: int, offset: int, without: frozenset[str] = frozenset()
 ) -> tuple[list[Checkpoint], int]:
-    """The owner's checkpoints, newest first, and how many there are in all."""
-    where = (checkpoints.c.owner == owner, _alive())
+    """The owner's checkpoints, newest first, and how many there are; not the kinds in `without`."""
+    where = (checkpoints.c.owner == owner, _alive(), checkpoints.c.kind.not_in(without))
     query = (
         select(checkpoints)
         .where(*where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +32,8 @@ from tinkex.types.checkpoint import (
 )
 from tinkex.types.requests import SetTTLRequest
 
+_OFFICIAL_CLIENT = re.compile(r"Tinker/Python 0\.(\d{1,4})\.")
+
 
 async def list_runs(request: Request) -> Response:
     """The caller's runs, last used first."""
@@ -55,7 +58,7 @@ async def list_of_run(request: Request) -> Response:
     db, me, run_id = services(request).db, owner(request), request.path_params["run_id"]
     if await db.aread(models.get, me, run_id) is None:
         raise _no_run(request)
-    found = await db.aread(checkpoints.list_of_run, me, run_id)
+    found = await db.aread(checkpoints.list_of_run, me, run_id, without=_unreadable_kinds(request))
     return json_response(CheckpointsListResponse(checkpoints=[_shown(each) for each in found]))
 
 
@@ -63,7 +66,11 @@ async def list_of_owner(request: Request) -> Response:
     """The caller's checkpoints, newest first."""
     limit, offset = page_of(request, default=100)
     found, total = await services(request).db.aread(
-        checkpoints.list_of_owner, owner(request), limit=limit, offset=offset
+        checkpoints.list_of_owner,
+        owner(request),
+        limit=limit,
+        offset=offset,
+        without=_unreadable_kinds(request),
     )
     cursor = Cursor(offset=offset, limit=limit, total_count=total)
     return json_response(
@@ -144,6 +151,13 @@ async def _find(request: Request) -> checkpoints.Checkpoint:
     values = request.path_params
     path = f"tinker://{values['run_id']}/{values['kind']}/{values['name']}"
     return await find_checkpoint(services(request), owner(request), path)
+
+
+def _unreadable_kinds(request: Request) -> frozenset[str]:
+    """Kinds of checkpoints left out of lists: clients before 0.28 fail at a kind they lack."""
+    version = _OFFICIAL_CLIENT.search(request.headers.get("user-agent", ""))
+    is_old = version is not None and int(version[1]) < 28
+    return frozenset({"external_weights"}) if is_old else frozenset()
 
 
 def _shown(found: checkpoints.Checkpoint) -> Checkpoint:
