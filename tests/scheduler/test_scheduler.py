@@ -10,6 +10,7 @@ import pytest
 from tests.scheduler.faulty import Faults
 from tests.scheduler.work import Bench
 
+from tinkex.engine.interface import AdapterInfo, EngineUserError, LoraSpec, StateScope
 from tinkex.engine.null import NullEngine
 from tinkex.scheduler import SchedulerConfig
 from tinkex.store import operations
@@ -281,3 +282,42 @@ def _sub(tmp_path: Path, name: str) -> Path:
     folder = tmp_path / name
     folder.mkdir()
     return folder
+
+
+class _SmallEngine(NullEngine):
+    """A null engine that holds three things at most."""
+
+    def _check_room(self) -> None:
+        if len(self._adapters) + len(self._samplers) >= 3:
+            raise EngineUserError("full", code="engine-full", field="rank")
+
+    def create_adapter(self, adapter_id: str, model: str, spec: LoraSpec) -> AdapterInfo:
+        self._check_room()
+        return super().create_adapter(adapter_id, model, spec)
+
+    def load_adapter(
+        self, adapter_id: str, model: str, folder: Path, scope: StateScope = "weights"
+    ) -> AdapterInfo:
+        self._check_room()
+        return super().load_adapter(adapter_id, model, folder, scope)
+
+    def snapshot(self, adapter_id: str, sampler_id: str) -> None:
+        self._check_room()
+        super().snapshot(adapter_id, sampler_id)
+
+    def load_sampler(self, sampler_id: str, model: str, folder: Path) -> None:
+        self._check_room()
+        super().load_sampler(sampler_id, model, folder)
+
+
+def test_a_full_engine_lets_go_of_what_is_idle(bench: Make) -> None:
+    work = bench(_SmallEngine).start()
+    fleet = [work.model() for _ in range(6)]
+    first = [run(work, model, 1) for model in fleet]
+    sessions = [
+        work.answer(work.save_ephemeral(model, 4))["sampling_session_id"] for model in fleet
+    ]
+    second = [run(work, model, 1, start=5) for model in fleet]
+    assert first == [first[0]] * 6
+    assert second == [second[0]] * 6
+    assert len({scores(work, session) for session in sessions}) == 1

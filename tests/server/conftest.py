@@ -8,9 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.server.driving import Http, null_config
+from tests.store.postgres import postgres_url
 
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database, keys
+
+__all__ = ["data_dir", "http", "make_key", "postgres_url", "server"]
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import traceback
 import urllib.request
@@ -312,4 +313,5 @@ def main(base_url: str, api_key: str) -> dict[str, str | None]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+    print(json.dumps(main(*sys.argv[1:])), flush=True)
+    os._exit(0)  # the client's own threads sometimes abort an orderly end

@@ -162,3 +162,40 @@ def test_expired_checkpoints_go_away(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.2)
         assert http.get(f"training_runs/{model}/checkpoints")["checkpoints"] == []
+
+
+def test_sigterm_during_a_long_batch_gives_it_up_and_loses_nothing(tmp_path: Path) -> None:
+    with (
+        EmbeddedServer(null_config(tmp_path, drain_s=1.0)) as server,
+        httpx.Client(base_url=server.base_url, timeout=30) as client,
+    ):
+        http = Http(client, server.api_key)
+        model = http.model()
+        engine = engine_pid(server)
+        os.kill(engine, signal.SIGSTOP)
+        promise = http.train(model, 1).json()["request_id"]
+        step = http.step(model, 2)["request_id"]
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 15
+        server.start()
+        client.base_url = httpx.URL(server.base_url)
+        assert http.result(promise)["metrics"]["loss:sum"] > 0
+        assert http.result(step)["metrics"]["grad_norm"] > 0
+
+
+def test_the_same_promises_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    config = null_config(tmp_path, database_url=postgres_url)
+    with (
+        EmbeddedServer(config) as server,
+        httpx.Client(base_url=server.base_url, timeout=30) as client,
+    ):
+        http = Http(client, server.api_key)
+        model = http.model()
+        promises = [http.train(model, 1).json()["request_id"], http.step(model, 2)["request_id"]]
+        assert http.step(model, 2)["request_id"] == promises[1]
+        before = [http.result(each) for each in promises]
+        server.kill()
+        server.start()
+        assert [http.result(each) for each in promises] == before
+        assert http.result(http.step(model, 3)["request_id"])["metrics"]["skipped"] == 1.0

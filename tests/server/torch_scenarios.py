@@ -6,6 +6,7 @@ python -m tests.server.torch_scenarios <base_url> <api_key>
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -98,4 +99,5 @@ def _sampling(sampler: tinker.SamplingClient) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+    print(json.dumps(main(*sys.argv[1:])), flush=True)
+    os._exit(0)  # the client's own threads sometimes abort an orderly end

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.store.postgres import postgres_url
 
 from tinkex.store import Database
+
+__all__ = ["db", "postgres_url"]
 
 
 @pytest.fixture
@@ -20,37 +19,3 @@ def db(tmp_path: Path) -> Iterator[Database]:
     database = Database(f"sqlite:///{tmp_path / 'store.db'}")
     yield database
     database.close()
-
-
-@pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A PostgreSQL server of our own, on a socket in a temporary folder."""
-    pytest.importorskip("psycopg")
-    if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
-        pytest.skip("PostgreSQL is not installed")
-    folder = tmp_path_factory.mktemp("pg")
-    as_user = _unprivileged(folder)
-    data = folder / "data"
-    command = ["initdb", "-D", str(data), "-U", "tinkex", "-A", "trust", "--no-sync"]
-    if subprocess.run(as_user + command, capture_output=True).returncode:
-        pytest.skip("PostgreSQL cannot be set up here")
-    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
-    control = [*as_user, "pg_ctl", "-D", str(data), "-w", "-l", str(folder / "log")]
-    subprocess.run([*control, "-o", options, "start"], check=True, capture_output=True)
-    yield f"postgresql://tinkex@/postgres?host={folder}"
-    subprocess.run([*control, "-m", "immediate", "stop"], check=False, capture_output=True)
-
-
-def _unprivileged(folder: Path) -> list[str]:
-    """PostgreSQL refuses to run as root: how to run it as somebody else, who owns the folder."""
-    if os.getuid() != 0:
-        return []
-    names = {entry.pw_name for entry in pwd.getpwall()}
-    name = next((each for each in ("postgres", "nobody") if each in names), None)
-    if name is None or shutil.which("runuser") is None:
-        pytest.skip("no unprivileged user to run PostgreSQL as")
-    shutil.chown(folder, name)
-    for parent in [folder, *folder.parents][:4]:
-        if parent.owner() == "root" and parent != Path("/tmp"):
-            parent.chmod(0o755)
-    return ["runuser", "-u", name, "--"]

@@ -101,7 +101,10 @@ def test_sessions_are_found_page_by_page(db: Database) -> None:
 
 def test_the_log_works_here_too(db: Database) -> None:
     model = db.write(add_model)
-    operation = db.write(append, model, 1).operation
+    appended = db.write(append, model, 1)
+    assert appended.is_new
+    assert not db.write(append, model, 1).is_new
+    operation = appended.operation
     db.write(operations.finish, [Outcome(operation=operation, result=DONE, num_tokens=3)])
     found = db.read(results.find, OWNER, operation.request_id)
     assert found is not None
@@ -155,7 +158,9 @@ def _sample(session: str, seq_id: int, body: bytes = b"x") -> NewSample:
 def test_completions_are_numbered_and_split_by_client(db: Database) -> None:
     session = f"{db.write(add_session)}:sample:0"
     clone = 28_774_933 * samples.CLONE_STRIDE
-    made = [db.write(samples.append, _sample(session, n))[0] for n in (0, 1, clone)]
+    appended = [db.write(samples.append, _sample(session, n)) for n in (0, 1, clone)]
+    assert all(is_new for _, is_new in appended)
+    made = [sample for sample, _ in appended]
     again, is_new = db.write(samples.append, _sample(session, 0))
     assert (again, is_new) == (made[0], False)
     with pytest.raises(SequenceError):

@@ -19,6 +19,7 @@ from tinkex.scheduler.bodies import LoadCommand, SaveCommand
 from tinkex.scheduler.encryption import encrypt_folder
 from tinkex.scheduler.folders import Folders
 from tinkex.scheduler.residency import Residency
+from tinkex.scheduler.room import Room
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, checkpoints, models, samplers
 from tinkex.store.checkpoints import Checkpoint
@@ -51,6 +52,7 @@ class Checkpointer:
         supervisor: Supervisor,
         residency: Residency,
         folders: Folders,
+        room: Room,
         *,
         on_snapshot: Callable[[str], None],
     ) -> None:
@@ -58,6 +60,7 @@ class Checkpointer:
         self._supervisor = supervisor
         self._residency = residency
         self._folders = folders
+        self._room = room
         self._on_snapshot = on_snapshot
 
     def create(self, operation: Operation) -> Done:
@@ -66,7 +69,7 @@ class Checkpointer:
         engine = self._supervisor.engine
         engine.unload_adapter(model.model_id)
         spec = msgspec.json.decode(model.spec, type=LoraSpec)
-        engine.create_adapter(model.model_id, model.engine_model, spec)
+        self._room.fit(lambda: engine.create_adapter(model.model_id, model.engine_model, spec))
         self._residency.adopt(model.model_id, operation.seq_id)
         return Done(
             answer={"model_id": model.model_id, "type": "create_model"},
@@ -101,8 +104,9 @@ class Checkpointer:
         assert command.sampling_session_id is not None
         model = self._model(operation)
         self._residency.ensure(model.model_id)
-        self._supervisor.engine.snapshot(model.model_id, command.sampling_session_id)
-        self._on_snapshot(command.sampling_session_id)
+        session_id, engine = command.sampling_session_id, self._supervisor.engine
+        self._room.fit(lambda: engine.snapshot(model.model_id, session_id))
+        self._on_snapshot(session_id)
         sampler = Sampler(
             sampling_session_id=command.sampling_session_id,
             owner=model.owner,
@@ -131,7 +135,10 @@ class Checkpointer:
         folder = self._folders.checkpoint(checkpoint.checkpoint_id)
         if model.state != "creating":
             self._residency.ensure(model.model_id)
-        self._supervisor.engine.load_adapter(model.model_id, model.engine_model, folder, scope)
+        engine = self._supervisor.engine
+        self._room.fit(
+            lambda: engine.load_adapter(model.model_id, model.engine_model, folder, scope)
+        )
         self._residency.adopt(model.model_id, operation.seq_id)
         self._residency.snapshot(model.model_id)
         return Done(

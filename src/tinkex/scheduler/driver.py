@@ -63,12 +63,19 @@ class Driver:
         """Begins to work."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Lets the running batch end, takes snapshots, and closes the engine."""
+    def stop(self, timeout_s: float | None = None) -> None:
+        """Lets the running batch end, takes snapshots, and closes the engine.
+
+        A batch that takes longer than the timeout is given up; it runs again at the next start.
+        """
         with self.wakeup:
             self._stopping.set()
             self.wakeup.notify_all()
-        self._thread.join()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _logger.warning("The running batch takes too long; it runs again at the next start.")
+            self._supervisor.close()
+            self._thread.join()
 
     def free(self, *, sampler_ids: list[str], model_ids: list[str]) -> None:
         """Has samplers forgotten and adapters set aside at the next turn."""
@@ -90,10 +97,12 @@ class Driver:
                 _logger.exception("The engine cannot be started again; trying on.")
                 time.sleep(1.0)
             except Exception:
+                if self._supervisor.is_closed:
+                    return
                 _logger.exception("The driver met an error; it goes on in a second.")
                 time.sleep(1.0)
         try:
-            if self._supervisor.current is not None:
+            if self._supervisor.current is not None and not self._supervisor.is_closed:
                 self._residency.snapshot_all()
         except Exception:
             _logger.exception("Snapshots at the end failed; the next start replays instead.")
@@ -135,8 +144,10 @@ class Driver:
         with self.wakeup:
             batch = self._planner.next_batch(time.monotonic())
         if batch:
+            self._residency.busy = {operation.model_id for operation in batch}
             self._executor.run(batch)
-            self._residency.settle({operation.model_id for operation in batch})
+            self._residency.busy = set()
+            self._residency.settle()
 
     def _set_aside(self, model_id: str) -> None:
         """Frees the adapter's memory unless work for it waits; it comes back if it is needed."""

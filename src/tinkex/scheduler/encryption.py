@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 from tinkex.engine.folders import folder_size_bytes, write_folder
 from tinkex.engine.interface import EngineFailure, EngineUserError
@@ -15,7 +17,7 @@ def encrypt_folder(folder: Path, recipients: list[str]) -> int:
         EngineUserError: a recipient is no age or SSH public key.
     """
     try:
-        import pyrage
+        pyrage: Any = importlib.import_module("pyrage")
     except ImportError as error:
         raise EngineFailure(
             "This server cannot encrypt: the package pyrage is not installed.", code="no-age"
@@ -29,7 +31,7 @@ def encrypt_folder(folder: Path, recipients: list[str]) -> int:
     return folder_size_bytes(folder)
 
 
-def _recipient(pyrage: object, text: str) -> object:
+def _recipient(pyrage: Any, text: str) -> object:
     for module in ("x25519", "ssh"):
         try:
             return getattr(pyrage, module).Recipient.from_str(text)

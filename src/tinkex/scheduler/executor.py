@@ -73,14 +73,16 @@ class Executor:
         except Exception as error:
             self._supervisor.discard(error)
             for operation in batch:
-                self._run_again(operation)
+                if not self._supervisor.is_closed:  # else it runs at the next start
+                    self._run_again(operation)
 
     def _run_again(self, operation: Operation) -> None:
         try:
             self._run([operation])
         except Exception as error:
             self._supervisor.discard(error)
-            self._finish([_failed(operation, as_server_error(error))])
+            if not self._supervisor.is_closed:
+                self._finish([_failed(operation, as_server_error(error))])
 
     def _run(self, batch: list[Operation]) -> None:
         kind = batch[0].kind

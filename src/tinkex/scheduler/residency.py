@@ -18,6 +18,7 @@ from tinkex.engine.interface import EngineFailure, EngineUserError, LoraSpec, Re
 from tinkex.scheduler.bodies import BodyCache, SaveCommand
 from tinkex.scheduler.decoding import optim_request, train_request
 from tinkex.scheduler.folders import Folders
+from tinkex.scheduler.room import Room
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, models, operations, samplers
 from tinkex.store.operations import Operation
@@ -57,12 +58,16 @@ class Residency:
         bodies: BodyCache,
         folders: Folders,
         policy: SnapshotPolicy,
+        room: Room,
     ) -> None:
         self._supervisor = supervisor
         self._db = db
         self._bodies = bodies
         self._folders = folders
         self._policy = policy
+        self._room = room
+        self.busy: set[str] = set()  # adapters of the running batch, which stay
+        room.ask_also(self._give)
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._generation = 0
 
@@ -92,8 +97,8 @@ class Residency:
             held.dirty_s += seconds
             held.dirty_operations += 1
 
-    def settle(self, busy: set[str]) -> None:
-        """Takes the snapshots that are due and makes room; `busy` adapters stay."""
+    def settle(self) -> None:
+        """Takes the snapshots that are due and makes room; busy adapters stay."""
         for model_id, held in list(self._held.items()):
             if (
                 held.dirty_s >= self._policy.after_s
@@ -103,7 +108,7 @@ class Residency:
         for model_id in list(self._held):
             if len(self._held) <= self._policy.max_adapters:
                 break
-            if model_id not in busy:
+            if model_id not in self.busy:
                 self.set_aside(model_id)
 
     def snapshot(self, model_id: str) -> None:
@@ -138,6 +143,13 @@ class Residency:
         self._notice_new_engine()
         return model_id in self._held
 
+    def _give(self) -> bool:
+        """Sets aside the adapter that was idle for longest, if there is one."""
+        idle = next((each for each in self._held if each not in self.busy), None)
+        if idle is not None:
+            self.set_aside(idle)
+        return idle is not None
+
     def _notice_new_engine(self) -> None:
         engine = self._supervisor.engine
         assert engine is not None
@@ -160,11 +172,11 @@ class Residency:
         engine.unload_adapter(model_id)
         if model.snapshot_folder is not None and model.snapshot_seq is not None:
             folder = self._folders.snapshot(model.snapshot_folder)
-            engine.load_adapter(model_id, model.engine_model, folder, "all")
+            self._room.fit(lambda: engine.load_adapter(model_id, model.engine_model, folder, "all"))
             start = model.snapshot_seq
         else:
             spec = msgspec.json.decode(model.spec, type=LoraSpec)
-            engine.create_adapter(model_id, model.engine_model, spec)
+            self._room.fit(lambda: engine.create_adapter(model_id, model.engine_model, spec))
             start = 0
         todo = self._db.read(operations.to_replay, model_id, start)
         if todo:

@@ -21,6 +21,7 @@ from tinkex.scheduler.outcomes import (
     keep_trying,
 )
 from tinkex.scheduler.residency import Residency
+from tinkex.scheduler.room import Room
 from tinkex.scheduler.sampling import SampleBoard, Waiting
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, checkpoints, samplers, samples
@@ -31,6 +32,7 @@ from tinkex.wire import json, protobuf
 
 _logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 2
+_ROWS_KEPT = 4096
 
 
 class SamplerHost:
@@ -44,6 +46,7 @@ class SamplerHost:
         folders: Folders,
         board: SampleBoard,
         publish: Publish,
+        room: Room,
         *,
         max_samplers: int = 64,
     ) -> None:
@@ -54,6 +57,8 @@ class SamplerHost:
         self._board = board
         self._publish = publish
         self._max_samplers = max_samplers
+        self._room = room
+        room.ask_also(self._give)
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._in_use: Counter[str] = Counter()
         self._sampler_of: dict[str, str] = {}
@@ -107,6 +112,8 @@ class SamplerHost:
                 code="sampler-gone",
                 field="sampling_session_id",
             )
+        if len(self._rows) >= _ROWS_KEPT:
+            self._rows.clear()
         self._rows[sample.sampling_session_id] = sampler
         sampler_id = self._ensure(sampler)
         request = sample_request(
@@ -146,7 +153,8 @@ class SamplerHost:
                 value=sampler.model_path,
             )
         folder = self._folders.checkpoint(checkpoint_id)
-        self._supervisor.engine.load_sampler(checkpoint_id, sampler.engine_model, folder)
+        engine = self._supervisor.engine
+        self._room.fit(lambda: engine.load_sampler(checkpoint_id, sampler.engine_model, folder))
 
     def _load_ephemeral(self, sampler: Sampler) -> None:
         assert sampler.folder is not None
@@ -159,16 +167,19 @@ class SamplerHost:
             raise EngineFailure(
                 f"The weights of {sampler.sampling_session_id} are lost.", code="lost-sampler"
             )
-        self._supervisor.engine.load_sampler(
-            sampler.sampling_session_id, sampler.engine_model, folder
-        )
+        session_id, engine = sampler.sampling_session_id, self._supervisor.engine
+        self._room.fit(lambda: engine.load_sampler(session_id, sampler.engine_model, folder))
 
     def _make_room(self) -> None:
-        for sampler_id in list(self._loaded):
-            if len(self._loaded) <= self._max_samplers:
-                return
-            if not self._in_use[sampler_id]:
-                self.free(sampler_id)
+        while len(self._loaded) > self._max_samplers and self._give():
+            pass
+
+    def _give(self) -> bool:
+        """Lets the engine forget the sampler that was idle for longest, if there is one."""
+        idle = next((each for each in self._loaded if not self._in_use[each]), None)
+        if idle is not None:
+            self.free(idle)
+        return idle is not None
 
     def _result(self, result: SampleResult) -> tuple[Waiting, Result] | None:
         self._release(result.request_id)
@@ -199,6 +210,8 @@ class SamplerHost:
     def _recover(self, error: Exception) -> None:
         """Everything that ran goes back to the front, unless it was tried often enough."""
         self._supervisor.discard(error)
+        if self._supervisor.is_closed:
+            return  # what ran is in the log and runs at the next start
         failed: list[tuple[Waiting, Result] | None] = []
         for waiting in reversed(self._board.interrupt()):
             if waiting.attempts >= _MAX_ATTEMPTS:

@@ -19,6 +19,7 @@ from tinkex.scheduler.order import ModelQueue
 from tinkex.scheduler.outcomes import Publish
 from tinkex.scheduler.plan import BatchLimits, Planner
 from tinkex.scheduler.residency import Residency, SnapshotPolicy
+from tinkex.scheduler.room import Room
 from tinkex.scheduler.sampler_host import SamplerHost
 from tinkex.scheduler.sampling import SampleBoard, Waiting
 from tinkex.scheduler.supervisor import Supervisor
@@ -71,7 +72,8 @@ class Scheduler:
             after_operations=config.snapshot_after_operations,
             max_adapters=config.max_adapters,
         )
-        residency = Residency(self._supervisor, db, self._bodies, self.folders, policy)
+        room = Room()
+        residency = Residency(self._supervisor, db, self._bodies, self.folders, policy, room)
         host = SamplerHost(
             db,
             self._supervisor,
@@ -79,10 +81,11 @@ class Scheduler:
             self.folders,
             self._board,
             publish,
+            room,
             max_samplers=config.max_samplers,
         )
         checkpointer = Checkpointer(
-            db, self._supervisor, residency, self.folders, on_snapshot=host.snapshot_taken
+            db, self._supervisor, residency, self.folders, room, on_snapshot=host.snapshot_taken
         )
         executor = Executor(db, self._supervisor, residency, checkpointer, self._bodies, publish)
         self._driver = Driver(
@@ -110,9 +113,9 @@ class Scheduler:
             self._board.add(Waiting(sample=sample))
         self._driver.start()
 
-    def stop(self) -> None:
-        """Ends after the running batch; what is unfinished stays in the log."""
-        self._driver.stop()
+    def stop(self, timeout_s: float | None = None) -> None:
+        """Ends after the running batch, or without it; what is unfinished stays in the log."""
+        self._driver.stop(timeout_s)
 
     def is_ready(self) -> bool:
         """Whether the engine has started."""

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from tinkex.engine.interface import Engine, ModelInfo
+from tinkex.engine.interface import Engine, EngineFailure, ModelInfo
 
 _logger = logging.getLogger(__name__)
 
@@ -20,12 +20,19 @@ class Supervisor:
         self._engine: Engine | None = None
         self._models: list[ModelInfo] = []
         self._lock = threading.Lock()
+        self.is_closed = False
         self.generation = 0  # how many engines were started; what an older one held is gone
 
     @property
     def engine(self) -> Engine:
-        """The engine, started if there is none."""
+        """The engine, started if there is none.
+
+        Raises:
+            EngineFailure: the server is ending.
+        """
         with self._lock:
+            if self.is_closed:
+                raise EngineFailure("The server is ending.", code="server-ending")
             if self._engine is None:
                 self._engine = self._factory()
                 self._models = self._engine.models()
@@ -43,16 +50,18 @@ class Supervisor:
 
     def discard(self, reason: BaseException) -> None:
         """Gives up the engine; the next use starts another."""
-        _logger.error("The engine failed and will be restarted: %s", reason)
+        if not self.is_closed:
+            _logger.error("The engine failed and will be restarted: %s", reason)
+        self._let_go()
+
+    def close(self) -> None:
+        """Closes the engine, also one in the midst of its work, and starts no other."""
+        self.is_closed = True
+        self._let_go()
+
+    def _let_go(self) -> None:
         with self._lock:
             engine, self._engine = self._engine, None
         if engine is not None:
             with contextlib.suppress(Exception):
                 engine.close()
-
-    def close(self) -> None:
-        """Closes the engine."""
-        with self._lock:
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()

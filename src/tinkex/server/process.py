@@ -125,7 +125,7 @@ class ServerProcess:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.to_thread(scheduler.stop)
+            await asyncio.to_thread(scheduler.stop, self._config.drain_s)
             await tidy(parts, prune=False)
 
     async def _watch(self, parts: Services) -> None:
