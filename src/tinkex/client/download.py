@@ -24,6 +24,7 @@ from tinkex.errors import (
     APIConnectionError,
     APIResponseValidationError,
     APITimeoutError,
+    ValidationError,
     status_error_class,
 )
 from tinkex.types.checkpoint import ExternalWeightsUrlsResponse
@@ -47,6 +48,7 @@ async def download_files(
 
     Raises:
         APIConnectionError: the transfer broke off or a file came short; nothing is left behind.
+        ValidationError: there is a file where the folder is to be.
         APIResponseValidationError: a file name would leave the folder, or a hash does not fit.
     """
     listed = await urls()
@@ -58,6 +60,8 @@ async def download_files(
         for name in names:
             if listed.expires.astimezone(UTC) - datetime.now(UTC) < RENEW_BEFORE:
                 listed = await urls()
+            if name not in listed.urls:
+                raise APIResponseValidationError(f"The server has lost {name} of the checkpoint.")
             await _download_one(transport, listed.urls[name], staging / name, name, on_progress)
         await asyncio.to_thread(_put_in_place, staging, folder)
     finally:
@@ -66,6 +70,8 @@ async def download_files(
 
 
 def _make_staging(folder: Path) -> Path:
+    if folder.exists() and not folder.is_dir():
+        raise ValidationError(f"{folder} is a file; give the name of a folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
     staging.mkdir()
@@ -122,7 +128,7 @@ async def _write(
             digest.update(piece)
             written += len(piece)
             if on_progress is not None:
-                on_progress(name, written, expected)
+                await asyncio.to_thread(on_progress, name, written, expected)
         file.flush()
         os.fsync(file.fileno())
     if expected is not None and written != expected:

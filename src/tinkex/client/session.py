@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
 from tinkex import telemetry
 from tinkex.client.connection import Connection
 from tinkex.client.reporter import Reporter
-from tinkex.client.retry import NO_RETRIES
+from tinkex.client.retry import NO_RETRIES, RetryPolicy
 from tinkex.client.transport import Call
-from tinkex.errors import GoneError, TinkexError
+from tinkex.errors import ClientClosedError, GoneError, TinkexError
 from tinkex.telemetry import events
 from tinkex.types.requests import (
     CreateSessionRequest,
@@ -41,6 +42,8 @@ log = logging.getLogger("tinkex")
 FinishStatus = Literal["success", "errored", "interrupted"]
 HEARTBEAT_TIMEOUT_S = 10.0
 WARN_AFTER_S = 120.0
+FINISH_POLICY = RetryPolicy(budget_s=10.0)
+"""A server that is gone must not hold up the end of a program for minutes."""
 
 _REASONS: dict[FinishStatus, ClientSessionFinishReason] = {
     "success": ClientSessionFinishSuccess(),
@@ -61,6 +64,8 @@ class Session:
         self.loss_seq_ids = itertools.count()
         self.losses: dict[str, asyncio.Task[LossHandle]] = {}
         """Custom losses made, or being made, in this session, by what they do."""
+        self._is_finished = False
+        self._generation = connection.runtime.generation
         self._heartbeat: asyncio.Task[Any] | None = None
         self._reporter: Reporter | None = None
 
@@ -84,27 +89,41 @@ class Session:
             session._reporter = Reporter(connection, session.session_id).start()
         return session
 
+    def check_open(self) -> None:
+        """Refuses work for a session that is over.
+
+        Raises:
+            ClientClosedError: it was finished, or its runtime was stopped.
+        """
+        if self._is_finished:
+            raise ClientClosedError("This client's session has been finished.")
+        if self._generation != self.connection.runtime.generation:
+            raise ClientClosedError(
+                "This client's runtime has been stopped, and its session with it."
+            )
+
     def keep_alive(self) -> Session:
         """Starts the heartbeat; only to be called on the loop."""
-        self._heartbeat = self.connection.runtime.spawn(self._beat_for_ever())
+        self._last_success = self.connection.runtime.clock.monotonic()
+        beats = _beat_for_ever(weakref.ref(self), self.connection)
+        self._heartbeat = self.connection.runtime.spawn(beats)
         return self
 
-    async def _beat_for_ever(self) -> None:
+    async def beat(self) -> bool:
+        """Tells the server that the session is alive; whether to go on doing so."""
         clock = self.connection.runtime.clock
-        last_success = clock.monotonic()
-        while True:
-            await clock.sleep(self.connection.config.heartbeat_interval_s)
-            try:
-                await self._beat()
-            except GoneError:
-                log.info("session %s is finished; its heartbeat ends", self.session_id)
-                return
-            except TinkexError as error:
-                self._tell_failure(error, clock.monotonic() - last_success)
-            else:
-                last_success = clock.monotonic()
+        try:
+            await self._send_beat()
+        except GoneError:
+            log.info("session %s is finished; its heartbeat ends", self.session_id)
+            return False
+        except TinkexError as error:
+            self._tell_failure(error, clock.monotonic() - self._last_success)
+        else:
+            self._last_success = clock.monotonic()
+        return True
 
-    async def _beat(self) -> None:
+    async def _send_beat(self) -> None:
         request = SessionHeartbeatRequest(session_id=self.session_id)
         call = Call(
             method="POST",
@@ -132,9 +151,15 @@ class Session:
 
     async def finish(self, status: FinishStatus, detail: str | None) -> None:
         """Ends the heartbeat and tells the server how the session ended."""
+        self._is_finished = True
         self.stop_heartbeat()
-        if self._reporter is not None:
-            await self._reporter.finish()
+        try:
+            await self._tell_end(status, detail)
+        finally:
+            if self._reporter is not None:
+                await self._reporter.finish()
+
+    async def _tell_end(self, status: FinishStatus, detail: str | None) -> None:
         request = FinishSessionRequest(reason=_REASONS[status], detail=detail)
         call = Call(
             method="POST",
@@ -143,12 +168,22 @@ class Session:
             body=(wire_json.encode(request),),
             about={"session_id": self.session_id},
         )
-        await self.connection.transport.request(call)
+        await self.connection.transport.request(call, FINISH_POLICY)
 
     def stop_heartbeat(self) -> None:
         """Ends the heartbeat; only to be called on the loop."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
+
+
+async def _beat_for_ever(session: weakref.ref[Session], connection: Connection) -> None:
+    """Beats as long as anybody uses the session: one that all have dropped is left to end."""
+    goes_on = True
+    while goes_on:
+        await connection.runtime.clock.sleep(connection.config.heartbeat_interval_s)
+        alive = session()
+        goes_on = alive is not None and await alive.beat()
+        del alive
 
 
 def _show_messages(answer: CreateSessionResponse) -> None:

@@ -22,6 +22,7 @@ from tinkex.client.runtime import Runtime
 from tinkex.config import Config
 from tinkex.errors import (
     APIConnectionError,
+    APIResponseValidationError,
     APIStatusError,
     APITimeoutError,
     TinkexError,
@@ -36,6 +37,7 @@ API_PREFIX = "/api/v1"
 MAX_REDIRECTS = 5
 SLOWEST_ANSWER_FACTOR = 30
 ERROR_TEXT_LIMIT = 500
+ERROR_BYTES_LIMIT = 1 << 16
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +147,7 @@ class Transport:
             if location is None:
                 return answer
             url, headers = self._redirect(url, location, headers)
-        raise APIConnectionError(f"{call.path} redirects more than {MAX_REDIRECTS} times.")
+        raise APIResponseValidationError(f"{call.path} redirects more than {MAX_REDIRECTS} times.")
 
     async def _exchange(
         self, call: Call, url: URL, headers: Mapping[str, str], body: bytes | None
@@ -217,7 +219,9 @@ class Transport:
 
     def status_error(self, answer: Answer) -> APIStatusError:
         """The typed error for an answer with an error status."""
-        text = self._scrub(answer.body[: 4 * ERROR_TEXT_LIMIT].decode("utf-8", "replace"))
+        # Cut only after scrubbing: of a key on the edge, a part would be left.
+        text = self._scrub(answer.body[:ERROR_BYTES_LIMIT].decode("utf-8", "replace"))
+        text = text[: 4 * ERROR_TEXT_LIMIT]
         detail, code, hint, request_id = _error_fields(text)
         return status_error_class(answer.status)(
             f"The server answered {answer.status}: {detail}",
