@@ -193,7 +193,7 @@ class Checkpointer:
                 field="path",
                 value=command.path,
             )
-        if found.engine_model != model.engine_model:
+        if not self._is_same_base(found.engine_model, model.engine_model):
             raise EngineUserError(
                 f"{command.path} was trained on {found.base_model}, not on {model.base_model}.",
                 code="wrong-base-model",
@@ -201,6 +201,13 @@ class Checkpointer:
                 value=found.base_model,
             )
         return found
+
+    def _is_same_base(self, name: str, other: str) -> bool:
+        """Whether adapters of the one fit the other: several names may stand for one base."""
+        if name == other:
+            return True
+        paths = {info.name: info.path for info in self._supervisor.engine.models()}
+        return bool(paths.get(name)) and paths.get(name) == paths.get(other)
 
     def _remove_replaced(self, replaced: list[str | None]) -> None:
         for checkpoint_id in replaced:

@@ -35,6 +35,15 @@ class Catalog:
             )
         return info
 
+    def is_same_base(self, name: str, other: str) -> bool:
+        """Whether two names stand for one base model: adapters of the one fit the other.
+
+        Raises:
+            NotFound: this server does not have one of them.
+        """
+        ours, theirs = self.find(name), self.find(other)
+        return ours.name == theirs.name or (bool(ours.path) and ours.path == theirs.path)
+
     def tokenizer_id(self, info: ModelInfo) -> str:
         """What a client can load the tokenizer from: a local folder, or a hub id."""
         source = self._sources.get(info.name, "")

@@ -202,7 +202,7 @@ async def _create_by_loading(
     checkpoint = await find_checkpoint(parts, command.as_owner, command.path, published=True)
     catalog = await parts.models()
     base_model = asked.base_model or checkpoint.base_model
-    if catalog.find(base_model).name != catalog.find(checkpoint.engine_model).name:
+    if not catalog.is_same_base(base_model, checkpoint.engine_model):
         raise Unprocessable(
             f"{command.path} was trained on {checkpoint.base_model}, not on {base_model}.",
             code="wrong-base-model",
