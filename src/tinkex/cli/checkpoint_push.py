@@ -13,7 +13,13 @@ import click
 from tinkex.cli.checkpoint_download import fetch
 from tinkex.cli.options import config_from, connection_options, json_option, read_text
 from tinkex.cli.output import print_json, say
-from tinkex.errors import APIConnectionError, TinkexError, ValidationError, status_error_class
+from tinkex.errors import (
+    APIConnectionError,
+    PermissionDeniedError,
+    TinkexError,
+    ValidationError,
+    status_error_class,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -129,6 +135,10 @@ def _upload(
             f"The hub could not be reached: {type(error).__name__}.",
             hint="Check the network (or --hub-url) and run the command again.",
         ) from error
+    except ValueError as error:
+        raise ValidationError(
+            f"The hub's client refuses: {error}", hint="Check --repo, --revision and --hub-url."
+        ) from error
     return str(commit.pr_url or commit.commit_url)
 
 
@@ -140,7 +150,7 @@ def _refusal(error: Any) -> TinkexError:
         if status in (401, 403)
         else "Check --repo, then run the command again."
     )
-    kind = status_error_class(status)
+    kind = PermissionDeniedError if status == 401 else status_error_class(status)
     return kind(f"The hub refused with {status}: {said}", status=status, hint=hint)
 
 

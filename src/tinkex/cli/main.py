@@ -47,11 +47,15 @@ def run(argv: Sequence[str] | None = None) -> Outcome:
     Results are on stdout, everything else on stderr. `argv` is without the program's name.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    streams = sys.stdout, sys.stderr
     try:
         result = root.main(arguments, prog_name="tinkex", standalone_mode=False)
-    except BrokenPipeError:
-        return Outcome(0)  # the reader has seen enough, as in `tinkex checkpoint list | head -1`
     except BaseException as error:
+        if isinstance(error, SystemExit) and sys.stdout is not streams[0]:
+            # click puts another stream there when a pipe breaks: the reader has seen enough, as
+            # in `tinkex run list | head -1`.
+            sys.stdout, sys.stderr = streams
+            return Outcome(0)
         return _failed(error, arguments)
     return Outcome(result if isinstance(result, int) else 0)
 
@@ -68,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def _flush() -> int:
     """0 if everything printed has arrived, or if nobody wants to read it; 1 if it was lost."""
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None where the shell has closed it (`>&-`)
+            sys.stdout.flush()
     except BrokenPipeError:
         _silence_stdout()
     except OSError as error:

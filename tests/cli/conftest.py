@@ -1,0 +1,135 @@
+"""The installed `tinkex` as a process of its own: its exit codes, pipes, signals and terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.loopback import LoopbackServer
+
+TINKEX = str(Path(sys.executable).parent / "tinkex")
+KEY = "tml-Q7x9dKpW3mNbV5cZ8sL2a1b2"
+PATIENCE_S = 60
+
+
+@dataclass
+class Shell:
+    """Runs command lines in a folder, with an environment of their own."""
+
+    folder: Path
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        foreign = ("TINKER_", "TINKEX_", "XDG_", "HF_", "NO_COLOR", "FORCE_COLOR", "PYTEST")
+        own = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
+        own["PATH"] = f"{Path(TINKEX).parent}{os.pathsep}{own.get('PATH', '')}"
+        self.environ = {**own, "HOME": str(self.folder / "home"), **self.environ}
+
+    def __call__(
+        self, *arguments: str, stdin: str | None = None, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [TINKEX, *arguments],
+            cwd=self.folder,
+            env={**self.environ, **environ},
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
+        """The command as a process that is still running."""
+        return subprocess.Popen(
+            [TINKEX, *arguments],
+            cwd=self.folder,
+            env=self.environ,
+            **{"stdin": subprocess.DEVNULL, **options},
+        )
+
+    def script(self, text: str) -> subprocess.CompletedProcess[str]:
+        """A line of bash."""
+        return subprocess.run(
+            ["/bin/bash", "-c", text],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackServer]:
+    """A loopback server of this test's own."""
+    with LoopbackServer() as running:
+        yield running
+
+
+@pytest.fixture
+def shell(server: LoopbackServer, tmp_path: Path) -> Shell:
+    """Commands against the loopback server."""
+    return Shell(
+        tmp_path,
+        {
+            "TINKER_BASE_URL": server.url,
+            "TINKER_API_KEY": KEY,
+            "TINKEX_RETRY_BUDGET_S": "0.01",
+            "TINKEX_RETRY_BASE_S": "0.001",
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tiny model."""
+    from tinkex.engine.tiny import make_tiny_model
+
+    return str(make_tiny_model(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Twelve short conversations."""
+    path = tmp_path / "data.jsonl"
+    roles = ("user", "assistant")
+    lines = [
+        {"messages": [{"role": role, "content": f"{role} {number}"} for role in roles]}
+        for number in range(12)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory, model: str) -> Iterator[dict[str, str]]:
+    """A real `tinkex serve` with the tiny model; the variables that lead to it."""
+    folder = tmp_path_factory.mktemp("live")
+    shell = Shell(folder)
+    arguments = ("--port", "0", "--data-dir", "data", "--model", f"tiny={model}")
+    with (folder / "log").open("w") as log:
+        process = shell.start(
+            "serve", *arguments, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1
+        )
+        assert process.stdout is not None
+        told = ""
+        while not (match := re.search(r"export TINKER_API_KEY=(\S+)", told)):
+            line = process.stdout.readline()
+            assert line, f"the server ended: {(folder / 'log').read_text()}"
+            told += line
+        url = re.search(r"Listening on (\S+)", told)
+        assert url is not None
+        try:
+            yield {"TINKER_BASE_URL": url[1], "TINKER_API_KEY": match[1]}
+        finally:
+            process.terminate()
+            process.stdout.close()
+            assert process.wait(PATIENCE_S) == 0

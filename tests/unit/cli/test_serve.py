@@ -1,0 +1,101 @@
+"""Flags and manners of `serve`, `keys` and `models`; what they start is tested with the server."""
+
+import pytest
+
+from tinkex.cli import serve
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The configs of servers that would have been started."""
+    from tinkex.server.process import Started
+
+    configs = []
+
+    class Process:
+        def __init__(self, config):
+            configs.append(config)
+
+        def run(self, announce):
+            announce(Started(url="http://127.0.0.1:9", new_key="tml-new"))
+
+    monkeypatch.setattr("tinkex.server.process.ServerProcess", Process)
+    return configs
+
+
+def test_serve_says_where_it_is_and_how_to_use_it(run, started):
+    ran = run("serve", "--model", "tiny=/m", "--data-dir", "d")
+    assert ran.code == 0
+    assert "Listening on http://127.0.0.1:9\n" in ran.out
+    assert "export TINKER_API_KEY=tml-new" in ran.out
+
+
+def test_flags_reach_the_config(run, started, tmp_path):
+    flags = "--host 0.0.0.0 --port 0 --device null --num-threads 3 --deterministic --data-dir d"
+    assert run("serve", *flags.split(), "--model", "a=/x", "--model", "b").code == 0
+    (config,) = started
+    assert (config.host, config.port, config.device) == ("0.0.0.0", 0, "null")
+    assert (config.num_threads, config.is_deterministic) == (3, True)
+    assert [(each.name, each.source) for each in config.models] == [("a", "/x"), ("b", "b")]
+
+
+def test_every_number_has_a_flag_and_a_variable(run, started, monkeypatch):
+    from tinkex.server.settings import settings
+
+    text = run("serve", "--help").out
+    for setting in settings():
+        assert setting.flag in text
+    chosen = settings()[0]
+    monkeypatch.setenv(chosen.variable, "7")
+    assert run("serve", "--model", "m=/m", "--data-dir", "d").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [(["--prot", "1"], "--port"), (["--modle", "x"], "--model")],
+)
+def test_wrong_flags_are_suggested(run, arguments, suggestion):
+    ran = run("serve", *arguments)
+    assert ran.code == 2
+    assert f"Did you mean '{suggestion}'?" in ran.err or f"'{suggestion}'" in ran.err
+
+
+def test_missing_server_packages_say_what_to_install(run, monkeypatch):
+    def missing(*_):
+        raise ModuleNotFoundError("No module named 'starlette'", name="starlette")
+
+    monkeypatch.setattr("tinkex.cli.lazy.import_module", missing)
+    ran = run("serve")
+    assert ran.code == 1
+    assert "starlette is not installed" in ran.err
+    assert "pip install 'tinkex[server]'" in ran.err
+
+
+def test_keys_are_made_listed_and_revoked(run):
+    made = run("keys", "create", "--name", "laptop", "--data-dir", "d", "--json").json
+    assert made["key"].startswith("tml-")
+    listed = run("keys", "list", "--data-dir", "d", "--json").json["keys"]
+    assert [(each["name"], each["revoked"]) for each in listed] == [("laptop", None)]
+    assert made["key"] not in str(listed)
+    assert run("keys", "revoke", str(made["key_id"]), "--data-dir", "d").code == 0
+    assert run("keys", "list", "--data-dir", "d", "--json").json["keys"][0]["revoked"]
+    plain = run("keys", "create", "--data-dir", "d")
+    assert plain.out.startswith("tml-")
+    assert len(plain.out.splitlines()) == 1
+
+
+def test_unknown_key_is_not_found(run):
+    run("keys", "create", "--data-dir", "d")
+    assert run("keys", "revoke", "99", "--data-dir", "d").code in (1, 4)
+
+
+def test_models_of_an_empty_folder(run):
+    ran = run("models", "list", "--data-dir", "d")
+    assert (ran.code, ran.out) == (0, "")
+    assert "tinkex models pull" in ran.err
+    assert run("models", "list", "--data-dir", "d", "--json").json == {"models": []}
+    assert run("models", "rm", "nope", "--data-dir", "d").code in (1, 4)
+
+
+def test_data_folder_has_a_place_of_its_own():
+    assert serve.default_data_dir().name == "tinkex"
