@@ -103,9 +103,12 @@ def test_a_slow_tenant_does_not_delay_another(runtime: Runtime, clock: FakeClock
     """The first server never answers its heartbeat; the second's beats come on time."""
     with LoopbackServer() as slow, LoopbackServer() as quick:
         held = slow.on("session_heartbeat").hold().always()
+        samplers = []  # kept: a session that nobody uses any more stops beating
         for server in (slow, quick):
-            config = make_config(server, heartbeat_interval_s=10)
-            ServiceClient(config=config, runtime=runtime).create_sampling_client(base_model=MODEL)
+            service = ServiceClient(
+                config=make_config(server, heartbeat_interval_s=10), runtime=runtime
+            )
+            samplers.append(service.create_sampling_client(base_model=MODEL))
         clock.wait_for_sleepers(4)
         for beats in range(1, 6):
             clock.advance(10)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from tinkex.client.budget import ByteBudget
+from tinkex.client.clock import Clock
 from tinkex.client.limiter import RateLimiter
 from tinkex.client.poller import Poller, Promise, QueueObserver
 from tinkex.client.pools import PoolName
@@ -74,10 +76,18 @@ class Connection:
         self._set_budgets()
         if self.flags.pjwt_auth_enabled:
             await self._exchange_token()
-            self._timers.append(self.runtime.spawn(self._keep_token_fresh()))
+            self._repeat(Connection._token_pause_s, Connection._renew_token)
         await self._read_dynamic_config()
-        self._timers.append(self.runtime.spawn(self._refresh_dynamic_config()))
+        self._repeat(Connection._refresh_pause_s, Connection._refresh_dynamic_config)
         return self
+
+    def _repeat(
+        self,
+        pause_s: Callable[[Connection], float],
+        act: Callable[[Connection], Awaitable[None]],
+    ) -> None:
+        timer = _repeat_while_used(weakref.ref(self), self.runtime.clock, pause_s, act)
+        self._timers.append(self.runtime.spawn(timer))
 
     def close(self) -> None:
         """Stops the timers; only to be called on the loop."""
@@ -97,14 +107,14 @@ class Connection:
         except NotFoundError:
             self.dynamic = ClientDynamicConfig()
 
+    def _refresh_pause_s(self) -> float:
+        return max(MIN_REFRESH_S, float(self.dynamic.refresh_interval_sec))
+
     async def _refresh_dynamic_config(self) -> None:
-        while True:
-            wait = max(MIN_REFRESH_S, float(self.dynamic.refresh_interval_sec))
-            await self.runtime.clock.sleep(wait)
-            try:
-                await self._read_dynamic_config()
-            except APIError as error:
-                log.debug("dynamic config was not refreshed: %s", error.message)
+        try:
+            await self._read_dynamic_config()
+        except APIError as error:
+            log.debug("dynamic config was not refreshed: %s", error.message)
 
     async def _exchange_token(self) -> None:
         # The exchange is authorised by the key; meanwhile other requests go on with the old token.
@@ -119,16 +129,17 @@ class Connection:
         answer = wire_json.decode(answered.body, AuthTokenResponse)
         self.transport.credential = answer.jwt
 
-    async def _keep_token_fresh(self) -> None:
-        clock = self.runtime.clock
-        while True:
-            expires = token_claims(self.transport.credential or "").get("exp")
-            left = (float(expires) - clock.time()) if isinstance(expires, int | float) else 3600.0
-            await clock.sleep(max(left - TOKEN_MARGIN_S, TOKEN_RETRY_S))
-            try:
-                await self._exchange_token()
-            except APIError as error:
-                log.warning("the access token was not refreshed: %s", error.message)
+    def _token_pause_s(self) -> float:
+        expires = token_claims(self.transport.credential or "").get("exp")
+        now = self.runtime.clock.time()
+        left = (float(expires) - now) if isinstance(expires, int | float) else 3600.0
+        return max(left - TOKEN_MARGIN_S, TOKEN_RETRY_S)
+
+    async def _renew_token(self) -> None:
+        try:
+            await self._exchange_token()
+        except APIError as error:
+            log.warning("the access token was not refreshed: %s", error.message)
 
     async def post(
         self,
@@ -227,6 +238,22 @@ class Connection:
             await self.transport.request(call, NO_RETRIES)
         except TinkexError as error:
             log.debug("cancelling %s failed: %s", request_id, error.message)
+
+
+async def _repeat_while_used(
+    connection: weakref.ref[Connection],
+    clock: Clock,
+    pause_s: Callable[[Connection], float],
+    act: Callable[[Connection], Awaitable[None]],
+) -> None:
+    """Acts again and again; ends by itself once every client of the connection is gone."""
+    while (alive := connection()) is not None:
+        pause = pause_s(alive)
+        del alive
+        await clock.sleep(pause)
+        if (alive := connection()) is not None:
+            await act(alive)
+        del alive
 
 
 def token_claims(token: str) -> dict[str, Any]:

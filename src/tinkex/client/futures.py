@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
@@ -16,6 +18,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from tinkex.errors import (
+    ClientClosedError,
     FutureCancelledError,
     FutureTimeoutError,
     TinkexError,
@@ -55,7 +58,7 @@ class Future(Generic[T]):
     timeout, a cancelled `await`) leaves the work alone; `.cancel()` stops it.
     """
 
-    __slots__ = ("_inner", "_on_cancel", "_thread_id")
+    __slots__ = ("_inner", "_on_cancel", "_pid", "_thread_id")
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Future(Generic[T]):
     ) -> None:
         self._inner = inner
         self._thread_id = loop_thread_id
+        self._pid = os.getpid()
         self._on_cancel = on_cancel
 
     @classmethod
@@ -83,23 +87,23 @@ class Future(Generic[T]):
             WouldDeadlockError: called on the runtime's loop thread; use `await` there.
             TinkexError: what went wrong with the operation.
         """
-        self._refuse_deadlock()
+        self._refuse_endless_wait()
         try:
             return self._inner.result(timeout)
         except concurrent.futures.CancelledError:
-            raise FutureCancelledError("The operation was cancelled.") from None
+            raise _cancelled() from None
         except concurrent.futures.TimeoutError as error:
-            if self._inner.done():
-                raise
+            if self._inner.done():  # with a timeout of its own, or just now
+                return self._now()
             raise _timed_out(timeout) from error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error the operation ended with, waited for; None if it went well."""
-        self._refuse_deadlock()
+        self._refuse_endless_wait()
         try:
             return self._inner.exception(timeout)
         except concurrent.futures.CancelledError:
-            return FutureCancelledError("The operation was cancelled.")
+            return _cancelled()
         except concurrent.futures.TimeoutError as error:
             raise _timed_out(timeout) from error
 
@@ -118,16 +122,14 @@ class Future(Generic[T]):
         Raises:
             FutureTimeoutError: it was not there in time; the work goes on.
         """
-        try:
-            return await asyncio.wait_for(self._wrapped(), timeout)
-        except TimeoutError as error:
-            if self._inner.done():
-                raise
-            raise _timed_out(timeout) from error
-        except asyncio.CancelledError:
-            if self._inner.cancelled():
-                raise FutureCancelledError("The operation was cancelled.") from None
-            raise
+        self._refuse_other_process()
+        if not self._inner.done():
+            try:
+                await asyncio.wait_for(self._done_here(), timeout)
+            except TimeoutError as error:
+                if not self._inner.done():
+                    raise _timed_out(timeout) from error
+        return self._now()
 
     async def outcome_async(self, timeout: float | None = None) -> Outcome[T]:
         """Like `outcome`, awaited; raises only if the awaiting task itself is cancelled."""
@@ -141,9 +143,28 @@ class Future(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         return self.result_async().__await__()
 
-    async def _wrapped(self) -> T:
-        # A shield, because several may await one handle: cancelling a wait is not cancelling work.
-        return await asyncio.shield(asyncio.wrap_future(self._inner))
+    async def _done_here(self) -> None:
+        """Returns once the result is there, woken on the caller's own loop.
+
+        Not `asyncio.wrap_future`: cancelling a wait must not cancel the work, and a loop that is
+        closed by the time the result comes is no error.
+        """
+        loop = asyncio.get_running_loop()
+        is_done = asyncio.Event()
+
+        def wake(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(is_done.set)
+
+        self._inner.add_done_callback(wake)
+        await is_done.wait()
+
+    def _now(self) -> T:
+        """The result of a handle that is done."""
+        try:
+            return self._inner.result()
+        except concurrent.futures.CancelledError:
+            raise _cancelled() from None
 
     def done(self) -> bool:
         """Whether the result, or the error, is there."""
@@ -165,18 +186,30 @@ class Future(Generic[T]):
         return self._inner.cancelled()
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Calls `fn(handle)` once the result is there, on the thread that brings it."""
+        """Calls `fn(handle)` once the result is there, on the thread that brings it.
+
+        What `fn` raises is logged, and felt by nobody.
+        """
         self._inner.add_done_callback(lambda _: fn(self))
 
     def future(self) -> concurrent.futures.Future[T]:
         """The plain `concurrent.futures.Future` underneath."""
         return self._inner
 
-    def _refuse_deadlock(self) -> None:
-        if not self._inner.done() and self._thread_id == threading.get_ident():
+    def _refuse_endless_wait(self) -> None:
+        if self._inner.done():
+            return
+        self._refuse_other_process()
+        if self._thread_id == threading.get_ident():
             raise WouldDeadlockError(
                 "A blocking wait on the runtime's own thread would never end: "
                 "that thread has to do the work you wait for."
+            )
+
+    def _refuse_other_process(self) -> None:
+        if self._pid != os.getpid() and not self._inner.done():
+            raise ClientClosedError(
+                "This Future was made before a fork; its work is done in the other process."
             )
 
     def __repr__(self) -> str:
@@ -192,6 +225,10 @@ def _state(inner: concurrent.futures.Future[Any]) -> str:
     if not inner.done():
         return "running"
     return "failed" if inner.exception() else "finished"
+
+
+def _cancelled() -> FutureCancelledError:
+    return FutureCancelledError("The operation was cancelled.")
 
 
 def _timed_out(timeout: float | None) -> FutureTimeoutError:
@@ -225,7 +262,7 @@ def as_completed(handles: Iterable[Future[T]], timeout: float | None = None) -> 
     """
     by_inner = {handle.future(): handle for handle in handles}
     for handle in by_inner.values():
-        handle._refuse_deadlock()
+        handle._refuse_endless_wait()
     try:
         for inner in concurrent.futures.as_completed(by_inner, timeout):
             yield by_inner[inner]

@@ -1,7 +1,7 @@
 """What the clients made from one ServiceClient share: one connection, one session.
 
 Both are opened when first needed and only once, whoever asks; a failed opening is tried anew by the
-next call. After a fork the child opens its own.
+next call. After a fork the child opens its own, and after a stop the restarted runtime does.
 """
 
 from __future__ import annotations
@@ -32,17 +32,24 @@ class Holder:
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
+        self._life = self._current_life()
         self._opened: dict[str, Future[Any]] = {}
         self._closing: Future[None] | None = None
 
+    def _current_life(self) -> tuple[int, int]:
+        """What an open connection does not outlive: this process, and a stop of its runtime."""
+        return os.getpid(), self.runtime.generation
+
     async def connection(self) -> Connection:
         """The handshaken connection."""
-        return await self._once("connection", Connection(self.runtime, self.config).open)
+        return await self._once("connection", self._open_connection)
 
     async def session(self) -> Session:
         """The open session."""
         return await self._once("session", self._open_session)
+
+    async def _open_connection(self) -> Connection:
+        return await Connection(self.runtime, self.config).open()
 
     async def _open_session(self) -> Session:
         connection = await self.connection()
@@ -50,7 +57,7 @@ class Holder:
 
     def _once(self, name: str, open_: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         with self._lock:
-            if self._pid != os.getpid():
+            if self._life != self._current_life():
                 self._reset()
             self.check_open()
             opened = self._opened.get(name)
@@ -80,7 +87,8 @@ class Holder:
             return self._closing
 
     def _begin_closing(self, status: FinishStatus, detail: str | None) -> Future[None]:
-        if not self._opened or self._pid != os.getpid() or not self.runtime.is_running:
+        is_alive = self._life == self._current_life() and self.runtime.is_running
+        if not self._opened or not is_alive:
             return Future.resolved(None)
         return self.runtime.submit_last(_close(dict(self._opened), status, detail))
 

@@ -36,7 +36,7 @@ class ModelWork:
 
     def __init__(self, session: Session, model_id: ModelID) -> None:
         self._model_id = model_id
-        self._session_id = session.session_id
+        self._session = session
         self._connection = session.connection
         self._runtime = session.connection.runtime
         self._order = Order()
@@ -51,6 +51,7 @@ class ModelWork:
         forward_only: bool,
     ) -> Future[ForwardBackwardOutput]:
         """Sends a batch in as many requests as the server's limits ask for."""
+        self._session.check_open()
         _check_config(loss_fn_config or {})
         flags = self._connection.flags
         chunks = chunking.split(
@@ -81,8 +82,8 @@ class ModelWork:
         Every chunk is sent even if another was refused: a number that never arrives would stop
         the model's order.
         """
-        await turn.wait()
         try:
+            await turn.wait()
             later = [
                 self._send_chunk(first + i, body, request_type)
                 for i, body in enumerate(bodies)
@@ -151,6 +152,7 @@ class ModelWork:
         request_type: str,
     ) -> Future[T]:
         """Numbers, sends and collects one JSON request."""
+        self._session.check_open()
         wire_json.encode(request)  # what cannot be written must not take a place in the order
         seq_id, turn = self._order.take()
         body = wire_json.encode(msgspec.structs.replace(request, seq_id=seq_id))
@@ -160,8 +162,8 @@ class ModelWork:
     async def _send(
         self, turn: Turn, seq_id: int, path: str, body: bytes, request_type: str
     ) -> Promise:
-        await turn.wait()
         try:
+            await turn.wait()
             promise, _ = await self._connection.promise(
                 path, (body,), request_type=request_type, about=self._about(seq_id)
             )
@@ -179,7 +181,7 @@ class ModelWork:
 
     def _about(self, seq_id: int) -> dict[str, Any]:
         return {
-            "session_id": self._session_id,
+            "session_id": self._session.session_id,
             "model_id": self._model_id,
             "seq_id": seq_id,
         }

@@ -34,7 +34,6 @@ class Pools:
 
     def __init__(self) -> None:
         self._open: dict[PoolName, aiohttp.ClientSession] = {}
-        self._is_closed = False
 
     def get(self, name: PoolName) -> aiohttp.ClientSession:
         """The pool for a purpose; only to be called on the loop."""
@@ -47,6 +46,15 @@ class Pools:
         pools, self._open = list(self._open.values()), {}
         for pool in pools:
             await pool.close()
+
+    def abandon(self) -> None:
+        """Forgets every connection without touching it: in a fork they are the parent's.
+
+        Collected unclosed they would take the parent's sockets out of its loop, which it shares.
+        """
+        for pool in self._open.values():
+            if pool.connector is not None:
+                pool.connector._closed = True
 
 
 def _open_pool(name: PoolName) -> aiohttp.ClientSession:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import copy
 import logging
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -36,7 +37,10 @@ T = TypeVar("T")
 log = logging.getLogger("tinkex")
 
 EXIT_PATIENCE_S = 2.0
+CANCEL_ROUNDS = 10
 _PACKAGE_FOLDER = str(Path(__file__).parent.parent) + os.sep
+_ASYNCIO_FOLDER = str(Path(asyncio.__file__).parent) + os.sep
+_SITE_NOTE = "submitted at "
 
 
 class Runtime:
@@ -49,6 +53,8 @@ class Runtime:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
+        self.generation = 0
+        """How often it was stopped: what was opened before a stop is closed after it."""
         self._lock = threading.RLock()
         self._reset()
         _watch_forks(self)
@@ -64,10 +70,17 @@ class Runtime:
         self._last_words: list[Future[Any]] = []
         self._was_stopped = False
 
-    def _forget_parent(self) -> None:
-        """Called in the child of a fork: locks and threads of the parent mean nothing here."""
+    def _forget_parent(self) -> list[Any]:
+        """Called in the child of a fork: locks and threads of the parent mean nothing here.
+
+        Returns what must not be collected: closing it would reach into the parent's loop.
+        """
+        if self._pools is not None:
+            self._pools.abandon()
+        inherited = [self._loop, self._thread, self._pools, self._tasks, self._last_words]
         self._lock = threading.RLock()
         self._reset()
+        return inherited
 
     @property
     def is_running(self) -> bool:
@@ -104,12 +117,13 @@ class Runtime:
         """Cancels what is under way, closes every socket and ends the thread; safe to repeat."""
         with self._lock:
             loop, thread, pools = self._loop, self._thread, self._pools
+            if thread is threading.current_thread():
+                raise ClientClosedError("A runtime cannot be stopped from its own thread.")
             self._loop = self._thread = None
             self._was_stopped = True
+            self.generation += thread is not None
         if loop is None or thread is None:
             return
-        if thread is threading.current_thread():
-            raise ClientClosedError("A runtime cannot be stopped from its own thread.")
         if thread.is_alive():
             deadline = time.monotonic() + timeout
             unsaid = [last.future() for last in self._last_words if not last.done()]
@@ -129,10 +143,7 @@ class Runtime:
                 self._pools = None
 
     async def _wind_down(self, pools: Pools | None) -> None:
-        tasks = [task for task in self._tasks if not task.done()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _cancel_all(lambda: self._tasks)
         if pools is not None:
             await pools.close()
 
@@ -182,13 +193,14 @@ class Runtime:
         return self._submit(_SentJob(self, send, collect))
 
     def _submit(self, job: _Job) -> Future[Any]:
-        if not self._was_stopped:
-            self.start()
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
-            job.discard()
-            raise ClientClosedError("The runtime has been stopped.")
-        loop.call_soon_threadsafe(job.begin)
+        with self._lock:  # against a stop that begins between the question and the answer
+            if not self._was_stopped and not self.is_running:
+                self.start()
+            loop, thread = self._loop, self._thread
+            if loop is None or thread is None:
+                job.discard()
+                raise ClientClosedError("The runtime has been stopped.")
+            loop.call_soon_threadsafe(job.begin)
         return Future(
             job.inner,
             loop_thread_id=thread.ident,
@@ -245,10 +257,8 @@ class _Job:
             return
         if error is None:
             self.inner.set_result(task.result())
-            return
-        if self.site is not None:
-            error.add_note(f"submitted at {self.site}")
-        self.inner.set_exception(error)
+        else:
+            self.inner.set_exception(_with_site(error, self.site))
 
 
 class _SentJob(_Job):
@@ -268,25 +278,49 @@ class _SentJob(_Job):
     def begin(self) -> None:
         sent = self.runtime.spawn(self.send)
         sent.add_done_callback(_note_seen)
-        self.work = self.collect(asyncio.shield(sent))
+        shielded = asyncio.shield(sent)
+        shielded.add_done_callback(_note_seen)
+        self.work = self.collect(shielded)
         super().begin()
 
     def discard(self) -> None:
         self.send.close()
 
 
-def _note_seen(task: asyncio.Task[Any]) -> None:
+def _note_seen(task: asyncio.Future[Any]) -> None:
     """A send whose Future was cancelled may fail unseen; that is no news for the log."""
     if not task.cancelled():
         task.exception()
 
 
 def submit_site() -> str | None:
-    """`file:line` of the first caller outside this package, for error notes."""
+    """`file:line` of the first caller outside this package, for error notes.
+
+    None for work that the package's own work has begun on the loop.
+    """
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
         frame = frame.f_back  # type: ignore[assignment]
-    return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    if frame is None or frame.f_code.co_filename.startswith(_ASYNCIO_FOLDER):
+        return None
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _with_site(error: BaseException, site: str | None) -> BaseException:
+    """The error with a note of who asked for it: one, even where several wait for one failure."""
+    if site is None:
+        return error
+    if isinstance(error, TinkexError) and any(map(_is_site, getattr(error, "__notes__", ()))):
+        cause, trace = error.__cause__, error.__traceback__
+        error = copy.copy(error).with_traceback(trace)
+        error.__cause__ = cause
+        error.__notes__ = [note for note in error.__notes__ if not _is_site(note)]
+    error.add_note(f"{_SITE_NOTE}{site}")
+    return error
+
+
+def _is_site(note: str) -> bool:
+    return note.startswith(_SITE_NOTE)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, fn: Any) -> None:
@@ -298,10 +332,37 @@ def _run_loop(loop: asyncio.AbstractEventLoop, ready: threading.Event) -> None:
     asyncio.set_event_loop(loop)
     loop.call_soon(ready.set)
     try:
-        loop.run_forever()
-    finally:
+        while not _ran_until_stopped(loop):
+            pass
+        loop.run_until_complete(_cancel_all(lambda: asyncio.all_tasks(loop)))
         loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
         loop.close()
+
+
+def _ran_until_stopped(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop was stopped; False if a user's callback tried to end the process.
+
+    `sys.exit()` in a callback would otherwise end this thread, and all waits with it.
+    """
+    try:
+        loop.run_forever()
+    except (SystemExit, KeyboardInterrupt) as error:
+        log.error("a callback raised %s on the runtime's thread; it goes on", repr(error))
+        return False
+    return True
+
+
+async def _cancel_all(tasks: Callable[[], Iterable[asyncio.Task[Any]]]) -> None:
+    """Cancels tasks until none is left; one that is cancelled may begin another to clean up."""
+    for _ in range(CANCEL_ROUNDS):
+        own = asyncio.current_task()
+        alive = [task for task in tasks() if not task.done() and task is not own]
+        if not alive:
+            return
+        for task in alive:
+            task.cancel()
+        await asyncio.gather(*alive, return_exceptions=True)
 
 
 class _Process:
@@ -312,11 +373,12 @@ class _Process:
         self.default: Runtime | None = None
         self.runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
         self.hooks_are_set = False
+        self.inherited: list[Any] = []
 
     def after_fork(self) -> None:
         self.lock = threading.Lock()
         for runtime in list(self.runtimes):
-            runtime._forget_parent()
+            self.inherited += runtime._forget_parent()
 
     def at_exit(self) -> None:
         for runtime in list(self.runtimes):

@@ -163,6 +163,7 @@ class SamplingClient:
         if num_samples < 1:
             raise ValidationError(f"num_samples={num_samples} must be at least 1.")
         self._rejoin_after_fork()
+        self._session.check_open()
         request = SampleRequest(
             num_samples=num_samples,
             prompt=prompt,
