@@ -1,4 +1,4 @@
-"""Choosing tokens, ends, logprobs, snapshots, names and mistakes, judged by transformers and peft."""
+"""Tokens, ends, logprobs, snapshots, names and mistakes, judged by transformers and peft."""
 
 from __future__ import annotations
 

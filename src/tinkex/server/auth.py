@@ -26,6 +26,11 @@ _REMEMBER_S = 2.0
 _REMEMBER_MOST = 4096
 
 
+def user_urn(owner: str) -> str:
+    """The name under which clients know the owner of a key."""
+    return f"tml:user:{owner}"
+
+
 class Keyring:
     """Finds the owner of a credential."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, or_, select, update
 
-from tinkex.store.schema import checkpoints
+from tinkex.store.schema import checkpoints, models
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +98,19 @@ def list_of_owner(
     )
     total = conn.execute(select(func.count()).select_from(checkpoints).where(*where)).scalar_one()
     return [_to_checkpoint(row) for row in conn.execute(query)], total
+
+
+def totals_of_sessions(
+    conn: Connection, owner: str, session_ids: list[str]
+) -> dict[str, tuple[int, int]]:
+    """How many checkpoints the runs of each session have and their bytes; none is left out."""
+    query = (
+        select(models.c.session_id, func.count(), func.sum(checkpoints.c.size_bytes))
+        .join(models, models.c.model_id == checkpoints.c.model_id)
+        .where(checkpoints.c.owner == owner, models.c.session_id.in_(session_ids), _alive())
+        .group_by(models.c.session_id)
+    )
+    return {session_id: (count, int(size)) for session_id, count, size in conn.execute(query)}
 
 
 def delete_one(conn: Connection, owner: str, checkpoint_id: str) -> bool:

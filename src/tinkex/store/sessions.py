@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, and_, func, or_, select, true, update
 
 from tinkex.store.schema import models, sampling_sessions, sessions
 
@@ -40,7 +40,8 @@ def create(
     display_name: str | None = None,
 ) -> str:
     """The id of a new session."""
-    session_id, now = str(uuid.uuid4()), time.time()
+    # Whole microseconds, as in the dates clients send back to go on after a session in a list.
+    session_id, now = str(uuid.uuid4()), round(time.time(), 6)
     conn.execute(
         sessions.insert().values(
             session_id=session_id,
@@ -144,15 +145,23 @@ def search(
     display_name: str | None = None,
     before: tuple[float, str] | None = None,
 ) -> list[Session]:
-    """The owner's sessions that fit, newest first, beginning after `before`."""
+    """The owner's sessions that fit, newest first, beginning after `before`.
+
+    A display name fits if it has all the given words in it, wherever. Of an id and a name, one
+    is enough.
+    """
     query = select(sessions).where(sessions.c.owner == owner)
+    named = []
     if session_id is not None:
-        query = query.where(sessions.c.session_id == session_id)
+        named.append(sessions.c.session_id == session_id)
+    if display_name is not None:
+        lower = func.lower(sessions.c.display_name)
+        words = display_name.lower().split()
+        named.append(and_(true(), *(lower.contains(word, autoescape=True) for word in words)))
+    if named:
+        query = query.where(or_(*named))
     if project_ids is not None:
         query = query.where(sessions.c.project_id.in_(project_ids))
-    if display_name is not None:
-        pattern = func.lower(sessions.c.display_name)
-        query = query.where(pattern.contains(display_name.lower(), autoescape=True))
     if before is not None:
         at, last_id = before
         query = query.where(

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex.server.auth import user_urn
 from tinkex.server.bodies import read_body
 from tinkex.server.errors import NotSupported, json_response
 from tinkex.server.services import caller, services
@@ -20,7 +21,7 @@ async def token(request: Request) -> Response:
     parts, key = services(request), caller(request)
     now = int(time.time())
     claims = {
-        "sub": f"tml:user:{key.owner}",
+        "sub": user_urn(key.owner),
         "org_id": "tinkex",
         "email": f"{key.owner}@localhost",
         "iat": now,

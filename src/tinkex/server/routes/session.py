@@ -12,11 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex.server.auth import user_urn
 from tinkex.server.bodies import read_json
 from tinkex.server.errors import LimitExceeded, NotFound, NotSupported, json_response
 from tinkex.server.pages import page_of
 from tinkex.server.services import owner, services
-from tinkex.store import sessions
+from tinkex.store import checkpoints, sessions
 from tinkex.store.sessions import Session
 from tinkex.types.requests import (
     AssignProjectRequest,
@@ -130,17 +131,22 @@ async def search(request: Request) -> Response:
     """The caller's sessions that fit a description, newest first."""
     parts = services(request)
     asked = await read_json(request, SessionSearchRequest, parts.config.limits)
-    if isinstance(asked.owner, UserSearchOwner) and owner(request) not in asked.owner.owner_urns:
+    me = owner(request)
+    if isinstance(asked.owner, UserSearchOwner) and user_urn(me) not in asked.owner.owner_urns:
         return json_response({"sessions": [], "next_cursor": None})
-    found = await parts.db.aread(_search, owner(request), asked)
+    found = await parts.db.aread(_search, me, asked)
     page = found[: asked.limit]
+    totals = await parts.db.aread(
+        checkpoints.totals_of_sessions, me, [each.session_id for each in page]
+    )
     more = None
     if len(found) > asked.limit:
         more = {
             "last_created_at": _iso(page[-1].created_at),
             "last_session_id": page[-1].session_id,
         }
-    return json_response({"sessions": [_summary(each) for each in page], "next_cursor": more})
+    shown = [_summary(each, *totals.get(each.session_id, (0, 0))) for each in page]
+    return json_response({"sessions": shown, "next_cursor": more})
 
 
 def _search(conn: Connection, me: str, asked: SessionSearchRequest) -> list[Session]:
@@ -196,7 +202,7 @@ def check_metadata(metadata: object, limits: Limits) -> None:
         )
 
 
-def _summary(session: Session) -> dict[str, object]:
+def _summary(session: Session, num_checkpoints: int, size_bytes: int) -> dict[str, object]:
     status: dict[str, object] = {"type": "active"}
     if session.finished_at is not None:
         status = {
@@ -207,10 +213,11 @@ def _summary(session: Session) -> dict[str, object]:
     return {
         "session_id": session.session_id,
         "created_at": _iso(session.created_at),
-        "owner": session.owner,
+        "owner": user_urn(session.owner),
         "project_id": session.project_id or "",
         "status": status,
-        "checkpoints_count": 0,
+        "checkpoints_count": num_checkpoints,
+        "checkpoint_storage_bytes": size_bytes,
         "display_name": session.display_name,
         "user_metadata": {key: str(value) for key, value in session.user_metadata.items()},
     }

@@ -29,7 +29,7 @@ from tinkex.server.submission import (
     submit,
     target_of_json,
 )
-from tinkex.store import checkpoints, models
+from tinkex.store import checkpoints, models, sessions
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.models import Model
 from tinkex.types.requests import (
@@ -124,7 +124,6 @@ async def copy_weights(request: Request) -> Response:
         source,
         checkpoint_id=folders.new_id(),
         owner=me,
-        model_id=f"{uuid.uuid4()}:train:0",
         is_public=False,
         created_at=now,
         expires_at=None if asked.ttl_seconds is None else now + asked.ttl_seconds,
@@ -134,8 +133,8 @@ async def copy_weights(request: Request) -> Response:
         folders.checkpoint(source.checkpoint_id),
         folders.checkpoint(copy.checkpoint_id),
     )
-    await parts.db.awrite(_insert_copy, copy)
-    return json_response({"tinker_path": copy.tinker_path})
+    kept = await parts.db.awrite(_insert_copy, copy, asked.destination_project_id)
+    return json_response({"tinker_path": kept.tinker_path})
 
 
 async def _save(request: Request, type_: type[S]) -> Response:
@@ -239,13 +238,19 @@ def _check_ttl(ttl_seconds: int | None, limits: Limits) -> None:
         )
 
 
-def _insert_copy(conn: Connection, copy: Checkpoint) -> None:
+def _insert_copy(conn: Connection, copy: Checkpoint, project_id: str | None) -> Checkpoint:
+    """The copy, now of a run of its own in a finished session of the project."""
+    session_id = sessions.create(
+        conn, copy.owner, tags=[], user_metadata={}, sdk_version="", project_id=project_id
+    )
+    sessions.finish(conn, copy.owner, session_id, "success", "Holds copied weights.")
+    copy = msgspec.structs.replace(copy, model_id=f"{session_id}:train:0")
     models.insert(
         conn,
         Model(
             model_id=copy.model_id,
             owner=copy.owner,
-            session_id="",
+            session_id=session_id,
             base_model=copy.base_model,
             engine_model=copy.engine_model,
             spec=copy.spec,
@@ -257,6 +262,7 @@ def _insert_copy(conn: Connection, copy: Checkpoint) -> None:
         ),
     )
     checkpoints.put(conn, copy)
+    return copy
 
 
 ROUTES = [
