@@ -99,6 +99,8 @@ def talk(chat: Chat) -> None:
 def _answer(chat: Chat, text: str) -> None:
     try:
         click.echo(printable_lines(chat.answer(text)))
+        if chat.was_cut:
+            say("(cut at --max-tokens)")
     except KeyboardInterrupt:
         say("(broken off)")
     except TinkexError as error:
@@ -125,6 +127,7 @@ class Chat:
         self._params = params
         self._system = system
         self.messages: list[dict[str, str]] = []
+        self.was_cut = False
         self.reset()
 
     @property
@@ -153,8 +156,7 @@ class Chat:
             (sequence,) = sampled.result().sequences
         reply = self._tokenizer.decode(sequence.tokens, skip_special_tokens=True)
         self.messages = [*messages, {"role": "assistant", "content": reply}]
-        if sequence.stop_reason == "length":
-            say("(cut at --max-tokens)")
+        self.was_cut = sequence.stop_reason == "length"
         return reply
 
     def _encode(self, messages: list[dict[str, str]]) -> list[int]:

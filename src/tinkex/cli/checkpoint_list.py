@@ -12,7 +12,6 @@ import click
 from tinkex.cli.options import connection_options, json_option, quick_config
 from tinkex.cli.output import plain, print_json, print_table, say, size_text, time_text
 from tinkex.errors import NotFoundError
-from tinkex.types.checkpoint import CHECKPOINT_TYPES
 
 if TYPE_CHECKING:
     from tinkex.client.rest import RestClient
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PAGE = 1000
+KINDS = ("weights", "sampler_weights", "external_weights")
 
 
 def moment(text: str) -> datetime:
@@ -36,7 +36,7 @@ def moment(text: str) -> datetime:
 
 _FILTERS = (
     click.option("--run-id", metavar="RUN", help="Those of one training run."),
-    click.option("--type", "kind", type=click.Choice(list(CHECKPOINT_TYPES)), help="One kind."),
+    click.option("--type", "kind", type=click.Choice(KINDS), help="One kind."),
     click.option("--before", type=moment, metavar="TIME", help="Those made before (ISO, UTC)."),
     click.option("--after", type=moment, metavar="TIME", help="Those made then or later."),
 )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tinkex.cli.output import say
-from tinkex.config import Config
+
+if TYPE_CHECKING:
+    from tinkex.config import Config
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -98,6 +99,8 @@ def config_from(
     Raises:
         click.UsageError: the key is given twice.
     """
+    from tinkex.config import Config
+
     if api_key is not None and api_key_file is not None:
         raise click.UsageError("Give --api-key or --api-key-file, not both.")
     if api_key is not None:
@@ -167,6 +170,8 @@ def given_options(context: click.Context, names: tuple[str, ...]) -> list[str]:
 
 def read_text(name: str) -> str:
     """The text of a file, or of stdin for '-'."""
+    from pathlib import Path
+
     if name == "-":
         return sys.stdin.read()
     try:

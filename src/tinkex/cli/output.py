@@ -1,21 +1,26 @@
-"""What commands print: data on stdout, talk on stderr."""
+"""What commands print: data on stdout, talk on stderr.
+
+Every command loads this, so it loads little itself.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
 
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
+    import json
+
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
@@ -82,6 +87,8 @@ def counted(number: int, noun: str) -> str:
 
 def time_text(when: datetime | None) -> str | None:
     """A moment for people, to the minute, in UTC."""
+    from datetime import UTC
+
     return None if when is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
@@ -110,6 +117,9 @@ def confirm(question: str, *, is_agreed: bool) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a file so that a reader sees the old content or the new, never a part."""
+    import tempfile
+    from pathlib import Path
+
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

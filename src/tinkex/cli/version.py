@@ -1,20 +1,25 @@
 """`tinkex version`: what is installed, from the installed package's metadata alone.
 
 No git is run and no repository is needed: the commit is known only if the installer wrote it down.
+The package's own metadata are read as the plain files they are: `importlib.metadata` would take
+most of the time this command needs, and serves for the dependencies only.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+import os
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from tinkex.cli.options import json_option
 from tinkex.cli.output import print_json
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+UNKNOWN = "unknown"
 
 
 @click.command(short_help="Print the version.")
@@ -44,28 +49,54 @@ def print_version() -> None:
 
 def version() -> str:
     """The version of the installed package."""
+    for line in _own_metadata("METADATA").splitlines():
+        if line.startswith("Version:"):
+            return line.removeprefix("Version:").strip()
     installed = _installed("tinkex")
-    return installed.version if installed else "unknown"
+    return installed.version if installed else UNKNOWN
 
 
 def commit() -> str | None:
     """The commit the package was built from, if it was installed straight from a repository."""
-    installed = _installed("tinkex")
-    text = installed.read_text("direct_url.json") if installed else None
+    text = _own_metadata("direct_url.json")
+    if "vcs_info" not in text:
+        return None
+    import json
+
     try:
-        found = json.loads(text or "{}")["vcs_info"]["commit_id"]
+        found = json.loads(text)["vcs_info"]["commit_id"]
     except (ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) and found else None
 
 
+def _own_metadata(name: str) -> str:
+    """A file of `tinkex-<version>.dist-info`, the first on the path; empty if there is none."""
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208  pathlib costs more than the listing
+            found = [each for each in names if _is_own(each)]
+            if found:
+                with open(os.path.join(folder, found[0], name), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+                    return file.read()
+        except OSError:
+            continue
+    return ""
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith("tinkex-") and name.endswith(".dist-info")
+
+
 def dependencies() -> list[tuple[str, str | None]]:
     """What Tinkex needs, with installed versions, then those optional ones that are installed."""
+    import re
+
     installed = _installed("tinkex")
     needed: dict[str, str | None] = {}
     optional: dict[str, str | None] = {}
     for requirement in (installed.requires if installed else None) or []:
-        match = _NAME.match(requirement)
+        match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
         name = match.group().lower() if match else ""
         if not name or name == "tinkex":
             continue
@@ -87,6 +118,8 @@ def _print_dependencies(is_json: bool) -> None:
 
 
 def _installed(name: str) -> Distribution | None:
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         return distribution(name)
     except PackageNotFoundError:

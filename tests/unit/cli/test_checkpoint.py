@@ -167,6 +167,13 @@ def test_list_of_one_run_and_of_nothing(cli, checkpoints):
     assert (empty.code, empty.out, "tinkex train" in empty.err) == (0, "", True)
 
 
+def test_kinds_are_those_of_the_protocol():
+    from tinkex.cli.checkpoint_list import KINDS
+    from tinkex.types.checkpoint import CHECKPOINT_TYPES
+
+    assert tuple(CHECKPOINT_TYPES) == KINDS
+
+
 def test_list_pages_to_the_end(cli, checkpoints, server, monkeypatch):
     monkeypatch.setattr("tinkex.cli.checkpoint_list.PAGE", 2)
     assert len(cli("checkpoint", "list", "-q", "--limit", "0").out.split()) == 3

@@ -8,7 +8,6 @@ import sys
 import click
 import pytest
 
-from tinkex.cli import version as version_module
 from tinkex.cli.lazy import Lazy, LazyGroup
 from tinkex.cli.output import print_table, printable, say
 from tinkex.config import Config
@@ -20,12 +19,6 @@ VERSION = importlib.metadata.version("tinkex")
 class FakeDistribution:
     version = "9.8.7"
     requires = ["click>=8", "absent-thing", 'numpy ; extra == "numpy"', "tinkex[torch]"]
-
-    def __init__(self, direct_url=None):
-        self.direct_url = direct_url
-
-    def read_text(self, name):
-        return self.direct_url if name == "direct_url.json" else None
 
 
 def test_version_is_the_installed_one(run):
@@ -42,13 +35,21 @@ def test_version_is_the_installed_one(run):
             True,
         ),
         (json.dumps({"url": "file:///x", "dir_info": {"editable": True}}), False),
+        (json.dumps({"vcs_info": {"commit_id": 7}}), False),
+        (json.dumps({"vcs_info": "x"}), False),
+        ("not json but vcs_info", False),
         ("not json", False),
         ("[]", False),
         (None, False),
     ],
 )
-def test_commit_comes_from_build_metadata_only(run, monkeypatch, direct_url, commit):
-    monkeypatch.setattr(version_module, "distribution", lambda name: FakeDistribution(direct_url))
+def test_commit_comes_from_build_metadata_only(run, monkeypatch, tmp_path, direct_url, commit):
+    folder = tmp_path / "site" / "tinkex-9.8.7.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.4\nName: tinkex\nVersion: 9.8.7\n\n")
+    if direct_url is not None:
+        (folder / "direct_url.json").write_text(direct_url)
+    monkeypatch.setattr("sys.path", ["", str(tmp_path / "nowhere"), str(folder.parent)])
     document = run("version", "--json").json
     assert document == {"version": "9.8.7", "commit": "abcdef0123456789" if commit else None}
     assert run("version").out == f"tinkex 9.8.7{' (abcdef012345)' if commit else ''}\n"
@@ -58,7 +59,8 @@ def test_version_works_without_metadata(run, monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(version_module, "distribution", missing)
+    monkeypatch.setattr("importlib.metadata.distribution", missing)
+    monkeypatch.setattr("sys.path", [])
     assert run("version").out == "tinkex unknown\n"
     assert run("version", "--deps").code == 0
 
@@ -78,7 +80,8 @@ def test_missing_dependencies_are_said_to_be_missing(run, monkeypatch):
             raise importlib.metadata.PackageNotFoundError(name)
         return FakeDistribution()
 
-    monkeypatch.setattr(version_module, "distribution", distribution)
+    monkeypatch.setattr("importlib.metadata.distribution", distribution)
+    monkeypatch.setattr("sys.path", [])
     assert run("version", "--deps").out.splitlines() == [
         "tinkex - 9.8.7",
         "absent-thing - not installed",
