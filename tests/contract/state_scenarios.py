@@ -5,6 +5,8 @@ python -m tests.contract.state_scenarios [part of a scenario's name ...]
 
 from __future__ import annotations
 
+import io
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -12,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pyrage
 import pytest
@@ -293,6 +296,23 @@ def recipients_that_are_none_are_refused(world: World) -> None:
     assert training.save_weights_external("bad").result().path, "the name is still free"
 
 
+@scenario
+def an_archive_of_a_state_is_a_peft_folder_too(world: World) -> None:
+    training = world.trained()
+    path = training.save_state("state").result().path
+    url = f"{world.base_url}/api/v1/training_runs/{training.model_id}/checkpoints/weights/state"
+    headers = {"X-API-Key": world.api_key}
+    link = httpx.get(f"{url}/archive", headers=headers).headers["location"]
+    folder = world.data_dir.parent / "archive"
+    with tarfile.open(fileobj=io.BytesIO(httpx.get(link).content)) as archive:
+        archive.extractall(folder, filter="data")
+    sampler = world.service.create_sampling_client(model_path=path)
+    with torch.no_grad():
+        table = world.oracle(adapter=folder).all_logprobs(np.array(IDS))[:-1]
+    expected = table.gather(1, torch.tensor(IDS[1:])[:, None]).squeeze(1)
+    world.agree("archived state in peft and sampler", _scores(sampler), expected, 1e-4)
+
+
 # --- copies and other tenants
 
 
@@ -498,6 +518,36 @@ def a_session_tells_what_belongs_to_it(world: World) -> None:
     assert run.last_checkpoint.checkpoint_id == "weights/one"
     assert run.last_sampler_checkpoint.checkpoint_id == "sampler_weights/two"
     assert not run.corrupted
+
+
+# --- what the client is told to use
+
+
+@scenario
+def what_the_server_can_the_client_uses(world: World) -> None:
+    service = world.connect()
+    training = service.create_lora_training_client(MODEL, rank=4, seed=1)
+    training.forward_backward([datum(9)], "cross_entropy").result()
+    assert "forward_backward zstd" in world.sent
+    assert "forward_backward plain" not in world.sent
+    assert {"token", "config", "dynamic_config"} <= world.sent
+    sampler = training.save_weights_and_get_sampling_client()
+    _scores(sampler)
+    assert "retrieve_futures" in world.sent
+    clone = tinker.SamplingClient.from_sampler_handle(
+        sampler.get_sampler_handle(), api_key=world.api_key
+    )
+    assert _scores(clone) == _scores(sampler)
+    assert "join_sampling_session" in world.sent
+    long = types.SamplingParams(max_tokens=480, stop=[])
+    future = sampler.sample(prompt(IDS), 64, long)
+    deadline = time.monotonic() + 30
+    while "cancel_future" not in world.sent and time.monotonic() < deadline:
+        time.sleep(0.2)
+        if not future.cancel():
+            future = sampler.sample(prompt(IDS), 64, long)
+    assert "cancel_future" in world.sent
+    assert _scores(sampler), "sampling goes on"
 
 
 # --- what there is not

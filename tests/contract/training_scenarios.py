@@ -216,17 +216,17 @@ def a_custom_loss_moves_the_weights_as_autograd_would(world: World) -> None:
 # --- shapes and switches
 
 
-@scenario_of("smollm", "qwen2", "qwen3", "llama", "mistral")
+@scenario_of("smollm", "qwen2", "qwen3", "llama", "mistral", "granite")
 def shape(world: World, name: str) -> None:
     """A fresh adapter is the base; trained, trainer, sampler, peft and its export agree."""
     examples = [sft_datum(21, 5), sft_datum(6, 6)]
     data = [as_datum(example) for example in examples]
     fresh = world.service.create_lora_training_client(name, rank=4, seed=1)
     base = world.service.create_sampling_client(base_model=name)
-    sequence = tokens(18, 3)
+    sequence = tokens(120, 3)  # beyond the sliding window, and where scaled positions differ
     shifted = TrainDatum(
         tokens=sequence[:-1],
-        inputs={"target_tokens": sequence[1:], "weights": np.ones(17, np.float32)},
+        inputs={"target_tokens": sequence[1:], "weights": np.ones(119, np.float32)},
     )
     _check_agreement(world, name, fresh, base, shifted, world.oracle(name))
     training = world.trained(name)
@@ -670,4 +670,4 @@ def _check_agreement(
 
 
 if __name__ == "__main__":
-    run_scenarios()
+    run_scenarios(has_other_shape=True)

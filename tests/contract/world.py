@@ -37,6 +37,7 @@ from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database, keys
 
 SHAPES: tuple[TinyShape, ...] = ("smollm", "qwen2", "qwen3", "llama", "mistral")
+OTHER = "granite"
 MODEL = "smollm"  # tied embeddings: the shape in which most can go wrong
 TWIN = "org/twin"  # another name of the same base
 CONTEXT = 512
@@ -52,6 +53,7 @@ class World:
         self.api_key = server.api_key
         self.data_dir = data_dir
         self.gaps: dict[str, float] = {}
+        self.sent = _record_requests()
         self._models = models
         self._loading = threading.Lock()
         self._warming = threading.Lock()
@@ -188,25 +190,27 @@ def scenario_of(*cases: str) -> Callable[[Callable[[World, str], None]], None]:
     return register
 
 
-def run_scenarios() -> None:
+def run_scenarios(*, has_other_shape: bool = False) -> None:
     """Prints, as the last line, JSON of each scenario's failure (or null) and of all gaps."""
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     warnings.simplefilter("ignore")  # of the libraries that judge
     only = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="contract-") as root:
-        outcome = _run_in(Path(root), only)
+        outcome = _run_in(Path(root), only, [OTHER] if has_other_shape else [])
     if only or sys.stdout.isatty():
         for name, failure in outcome["failures"].items():
             print(f"{name}: {failure or 'ok'}")
     print(json.dumps(outcome), flush=True)
 
 
-def _run_in(root: Path, only: list[str]) -> dict[str, Any]:
+def _run_in(root: Path, only: list[str], others: list[str]) -> dict[str, Any]:
     models = root / "models"
     for shape in SHAPES:
         make_tiny_model(models / shape, shape, max_position_embeddings=CONTEXT)
-    served = [ServedModel(name=shape, source=str(models / shape)) for shape in SHAPES]
+    for name in others:
+        _make_other(models / name)
+    served = [ServedModel(name=name, source=str(models / name)) for name in (*SHAPES, *others)]
     config = ServerConfig(
         data_dir=root / "data",
         port=0,
@@ -226,12 +230,47 @@ def _run_in(root: Path, only: list[str]) -> dict[str, Any]:
         return {"failures": dict(zip(chosen, failures, strict=True)), "gaps": world.gaps}
 
 
+def _make_other(folder: Path) -> None:
+    """A model of a shape that runs through transformers."""
+    torch.manual_seed(0)
+    config = transformers.GraniteConfig(
+        vocab_size=272,
+        bos_token_id=0,
+        eos_token_id=EOS,
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=40,
+        logits_scaling=3.0,
+        max_position_embeddings=128,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(folder)
+
+
 def _attempt(run: Callable[[World], None], world: World) -> str | None:
     try:
         run(world)
     except (Exception, pytest.fail.Exception):
         return traceback.format_exc()
     return None
+
+
+def _record_requests() -> set[str]:
+    """Fills up with the last part of the path of all that the client sends, and its encoding."""
+    seen: set[str] = set()
+    send = httpx.AsyncClient.send
+
+    async def recorded(self: httpx.AsyncClient, request: httpx.Request, **options: Any) -> Any:
+        name = request.url.path.rpartition("/")[2]
+        seen.update({name, f"{name} {request.headers.get('content-encoding', 'plain')}"})
+        return await send(self, request, **options)
+
+    httpx.AsyncClient.send = recorded  # type: ignore[method-assign]
+    return seen
 
 
 def _array(values: Any) -> np.ndarray:
