@@ -103,7 +103,7 @@ def test_ctrl_c_in_the_terminal_saves(open_terminal, server, model, data):
     assert "Go on with: tinkex train --resume out" in terminal.text
 
 
-@pytest.mark.parametrize(("answer", "code", "count"), [("y\n", 0, 0), ("n\n", 130, 1)])
+@pytest.mark.parametrize(("answer", "code", "count"), [("y\n", 0, 0), ("n\n", 1, 1)])
 def test_deleting_asks(open_terminal, shell, server, model, answer, code, count):
     path = shell("checkpoint", "--base-model", model).stdout.strip()
     terminal = open_terminal("checkpoint", "delete", path)

@@ -12,11 +12,11 @@ import click
 from tinkex.cli.lazy import ActingGroup, Lazy
 from tinkex.cli.options import (
     LORA_NAMES,
-    config_from,
     connection_options,
     given_options,
     json_option,
     lora_options,
+    reached_config,
 )
 from tinkex.cli.output import print_json, say, write_atomically
 
@@ -84,7 +84,7 @@ def command(
     if model_path is not None and (given := given_options(context, LORA_NAMES)):
         raise click.UsageError(f"{given[0]} is fixed by the weights of --model-path: leave it out.")
     metadata = _create(
-        config_from(**options), base_model, model_path, lora, name or f"{_now():%Y%m%d-%H%M%S}"
+        reached_config(**options), base_model, model_path, lora, name or f"{_now():%Y%m%d-%H%M%S}"
     )
     if output is not None:
         write_atomically(Path(output).expanduser(), json.dumps(metadata, indent=2) + "\n")

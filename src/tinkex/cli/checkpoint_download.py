@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinkex.cli.options import config_from, connection_options, json_option
+from tinkex.cli.options import connection_options, json_option, reached_config
 from tinkex.cli.output import counted, print_json, say, size_text
 from tinkex.cli.progress import StatusLine
 from tinkex.errors import TinkexError, ValidationError
@@ -50,7 +50,7 @@ def download(
     parsed = TinkerPath.parse(path)
     folder = Path(output).expanduser() if output else Path(default_folder(parsed))
     _check_free(folder, is_forced)
-    with ServiceClient(config=config_from(**connection)) as service:
+    with ServiceClient(config=reached_config(**connection)) as service:
         fetch(service, parsed, folder)
     files = sorted(each for each in folder.rglob("*") if each.is_file())
     size = sum(each.stat().st_size for each in files)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinkex.cli.checkpoint_download import fetch
-from tinkex.cli.options import config_from, connection_options, json_option, read_text
+from tinkex.cli.options import connection_options, json_option, reached_config, read_text
 from tinkex.cli.output import print_json, say
 from tinkex.errors import (
     APIConnectionError,
@@ -33,7 +33,7 @@ _REPO = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 @click.option("-r", "--repo", required=True, metavar="OWNER/NAME", help="The repository.")
 @click.option("--public", "is_public", is_flag=True, help="Everybody may see it.  [private]")
 @click.option("--revision", metavar="BRANCH", help="The branch to commit to.  [main]")
-@click.option("--commit-message", metavar="TEXT")
+@click.option("--commit-message", metavar="TEXT", help="Words of your own for the commit.")
 @click.option("--create-pr", "is_pull_request", is_flag=True, help="Propose it, do not commit.")
 @click.option("--allow-pattern", multiple=True, metavar="GLOB", help="Only such files.")
 @click.option("--ignore-pattern", multiple=True, metavar="GLOB", help="No such files.")
@@ -77,7 +77,7 @@ def push_hf(
     hub = _hub(hub_url, read_text(hf_token_file).strip() if hf_token_file else None)
     with tempfile.TemporaryDirectory(prefix="tinkex-") as folder:
         files = Path(folder) / "adapter"
-        with ServiceClient(config=config_from(**connection)) as service:
+        with ServiceClient(config=reached_config(**connection)) as service:
             weights = service.create_rest_client().get_weights_info_by_tinker_path(path).result()
             fetch(service, parsed, files)
         _check_adapter(files)

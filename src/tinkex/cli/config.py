@@ -31,6 +31,9 @@ def show(has_origin: bool, is_json: bool, **connection: Any) -> None:
     Examples:
       tinkex config show --origin
       TINKEX_TIMEOUT_S=5 tinkex config show --json
+
+    \b
+    JSON: {SETTING: VALUE}; with --origin {SETTING: {"value", "origin"}}
     """
     config = config_from(**connection)
     values = config.as_dict()

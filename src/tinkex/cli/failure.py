@@ -80,6 +80,8 @@ def exit_code_of(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, errors.TinkexError) and error.code == "missing-api-key":
         return 3
+    if isinstance(error, errors.ClientError):
+        return {401: 3, 403: 3, 404: 4, 410: 4, 429: 5}.get(error.status, 1)
     if isinstance(error, errors.RequestFailedError):
         return 6 if error.category == "server" else 1
     return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), 1)

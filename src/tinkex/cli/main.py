@@ -22,11 +22,22 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "doctor": Lazy("tinkex.cli.doctor:command", "Check that everything needed is in place."),
     "keys": Lazy("tinkex.cli.keys:command", "Make, list and revoke a server's keys."),
     "models": Lazy("tinkex.cli.models:command", "Fetch base models to serve."),
-    "run": Lazy("tinkex.cli.run:command", "Sample from a model; list training runs."),
+    "run": Lazy("tinkex.cli.sample:command", "Sample from a model; list training runs."),
     "serve": Lazy("tinkex.cli.serve:command", "Run a server."),
     "train": Lazy("tinkex.cli.train:command", "Fine-tune a model on a JSONL file."),
     "version": Lazy("tinkex.cli.version:command", "Print the version."),
 }
+
+
+EPILOG: Final = """\b
+'tinkex COMMAND --help' tells more about a command.
+
+\b
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 key refused, 4 not found, 5 busy, 6 server
+failed, 7 no answer, 130 Ctrl-C. Results are on stdout, all else on stderr. With --json the
+last line of stderr is {"error": {"code", "message", "hint", "request_id"}} after a failure.
+TINKEX_DEBUG=1 shows tracebacks.
+"""
 
 
 class Outcome(NamedTuple):
@@ -112,7 +123,7 @@ def _print_version(context: click.Context, _: click.Parameter, is_wanted: bool) 
     cls=LazyGroup,
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="'tinkex COMMAND --help' tells more about a command.",
+    epilog=EPILOG,
 )
 @click.option(
     "--version",

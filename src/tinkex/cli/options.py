@@ -30,16 +30,24 @@ _CONNECTION = (
     ),
     click.option(
         "--api-key",
+        metavar="KEY",
         help="The API key; others on this machine can see it.  [default: TINKER_API_KEY]",
     ),
-    click.option("--base-url", help="The server.  [default: TINKER_BASE_URL]"),
+    click.option("--base-url", metavar="URL", help="The server.  [default: TINKER_BASE_URL]"),
     click.option(
         "--timeout", "timeout_s", type=float, metavar="SECONDS", help="Time one request may take."
     ),
 )
 _LORA = (
-    click.option("--rank", type=click.IntRange(min=1), default=32, show_default=True),
-    click.option("--seed", type=int, help="Seed of the first weights, for the same ones again."),
+    click.option(
+        "--rank",
+        type=click.IntRange(min=1),
+        default=32,
+        show_default=True,
+        metavar="N",
+        help="Size of the adapter.",
+    ),
+    click.option("--seed", type=int, metavar="N", help="For the same first weights again."),
     click.option("--train-mlp/--no-train-mlp", default=True, help="Adapt the MLP layers.  [yes]"),
     click.option("--train-attn/--no-train-attn", default=True, help="Adapt attention.  [yes]"),
     click.option(
@@ -49,10 +57,20 @@ _LORA = (
 LORA_NAMES = ("rank", "seed", "train_mlp", "train_attn", "train_unembed")
 _SAMPLING = (
     click.option(
-        "--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, metavar="N"
+        "--max-tokens",
+        type=click.IntRange(min=1),
+        default=256,
+        show_default=True,
+        metavar="N",
+        help="End after N tokens.",
     ),
     click.option(
-        "--temperature", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="T"
+        "--temperature",
+        type=click.FloatRange(min=0),
+        default=1.0,
+        show_default=True,
+        metavar="T",
+        help="0 is always the likeliest.",
     ),
     click.option("--top-k", type=int, default=-1, metavar="K", help="Of the K likeliest only."),
     click.option(
@@ -62,7 +80,7 @@ _SAMPLING = (
         metavar="P",
         help="Of the likeliest that make up P only.",
     ),
-    click.option("--seed", type=int, help="For the same samples again."),
+    click.option("--seed", type=int, metavar="N", help="For the same samples again."),
     click.option("--stop", multiple=True, metavar="TEXT", help="End at this text.  [repeatable]"),
 )
 
@@ -115,10 +133,28 @@ def config_from(
 
 def quick_config(**connection: Any) -> Config:
     """Like `config_from`, for commands at which somebody waits: they give up after seconds."""
+    return quick(config_from(**connection))
+
+
+def reached_config(**connection: Any) -> Config:
+    """Like `config_from`, for longer work: patient, but only once the server has answered.
+
+    Raises:
+        TinkexError: there is no server, or it refuses the key.
+    """
+    from tinkex.client.service import ServiceClient
+
     config = config_from(**connection)
-    if config.origin("retry_budget_s") == "default":
-        config = config.replace(retry_budget_s=QUICK_BUDGET_S)
+    with ServiceClient(config=quick(config)) as service:
+        service.get_server_capabilities()
     return config
+
+
+def quick(config: Config) -> Config:
+    """The config with little patience, unless somebody has set how much there is."""
+    if config.origin("retry_budget_s") != "default":
+        return config
+    return config.replace(retry_budget_s=QUICK_BUDGET_S)
 
 
 def sampling_params(

@@ -102,7 +102,7 @@ def confirm(question: str, *, is_agreed: bool) -> None:
 
     Raises:
         click.UsageError: nobody can be asked, and nobody said yes.
-        click.Abort: the answer was no.
+        click.exceptions.Exit: the answer was no.
     """
     if is_agreed:
         return
@@ -112,7 +112,7 @@ def confirm(question: str, *, is_agreed: bool) -> None:
         )
     if not click.confirm(question, err=True):
         say("Nothing was done.")
-        raise click.Abort
+        raise click.exceptions.Exit(1)
 
 
 def write_atomically(path: Path, text: str) -> None:

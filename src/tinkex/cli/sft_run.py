@@ -44,6 +44,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How far a run has come. `checkpoint` holds the training state after `step` steps."""
 
     options: Options
+    num_examples: int = 0
+    num_tokens: int = 0
     step: int = 0
     checkpoint: str | None = None
     run_id: str | None = None

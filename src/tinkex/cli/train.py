@@ -27,22 +27,37 @@ _CONNECTION = _KEPT_ON_RESUME[2:]
 
 
 @click.command(short_help="Fine-tune a model on a JSONL file.")
-@click.argument("data", required=False, metavar="DATA.jsonl")
+@click.argument("data", required=False, metavar="[DATA.jsonl]")
 @click.option("--base-model", metavar="NAME", help="The model to adapt.")
 @click.option("--model-path", metavar="PATH", help="Saved weights to begin with: tinker://...")
 @click.option(
     "--output", metavar="DIR", help="Folder of the run.  [default: tinkex-runs/DATA-TIME]"
 )
 @click.option("--resume", metavar="DIR", help="Go on with the run in this folder.")
-@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How often each example is seen.",
+)
 @click.option("--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=8, show_default=True, metavar="N")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="Examples in a step.",
+)
 @click.option(
     "--learning-rate",
     type=click.FloatRange(min=0, min_open=True),
     default=2e-4,
     show_default=True,
     metavar="RATE",
+    help="Size of a step.",
 )
 @click.option(
     "--schedule",
@@ -51,7 +66,13 @@ _CONNECTION = _KEPT_ON_RESUME[2:]
     show_default=True,
     help="How the learning rate falls.",
 )
-@click.option("--warmup-steps", type=click.IntRange(min=0), default=0, metavar="N")
+@click.option(
+    "--warmup-steps",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Steps in which the learning rate rises.",
+)
 @click.option(
     "--max-length",
     type=click.IntRange(min=2),

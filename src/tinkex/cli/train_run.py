@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinkex.cli.options import QUICK_BUDGET_S
+from tinkex.cli.options import quick
 from tinkex.cli.output import counted, print_json, printable_lines, say
 from tinkex.cli.progress import StatusLine
 from tinkex.cli.sft_data import DataSet, Example, encode, read_records, sha256_of
@@ -61,6 +61,7 @@ def run(config: Config, folder: RunFolder, *, is_json: bool) -> None:
         status.show("preparing…", is_urgent=True)
         training = _training_client(service, folder)
         data = _encode(folder.state.options, training.get_tokenizer(), context_length)
+        _note_data(folder, data)
         _tell_data(data, folder, status)
         trainer = Trainer(training, data.examples, _plan(folder, data), folder, status)
         try:
@@ -97,13 +98,27 @@ def _check_resumable(folder: RunFolder) -> None:
         )
 
 
+def _note_data(folder: RunFolder, data: DataSet) -> None:
+    """Writes down what the data came to, or checks that it comes to the same again."""
+    found, state = (len(data.examples), data.num_tokens), folder.state
+    known = state.num_examples, state.num_tokens
+    if state.checkpoint is None:
+        folder.note(num_examples=found[0], num_tokens=found[1])
+    elif found != known:
+        raise ValidationError(
+            f"The data now comes to {found[0]} examples and {found[1]} tokens; "
+            f"the run began with {known[0]} and {known[1]}.",
+            hint="The tokenizer or the model's context has changed; start a new run from "
+            f"--model-path {state.checkpoint}.",
+            code="data-changed",
+        )
+
+
 def _reach(config: Config, options: Options) -> int | None:
     """The model's context length, if the server tells; fails soon if the server is not there."""
     from tinkex.client.service import ServiceClient
 
-    if config.origin("retry_budget_s") == "default":
-        config = config.replace(retry_budget_s=QUICK_BUDGET_S)
-    with ServiceClient(config=config) as service:
+    with ServiceClient(config=quick(config)) as service:
         models = service.get_server_capabilities().supported_models
         name = options.base_model
         if name is None and options.model_path is not None:

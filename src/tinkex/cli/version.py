@@ -32,6 +32,9 @@ def command(has_deps: bool, is_json: bool) -> None:
     Examples:
       tinkex version
       tinkex version --deps --json
+
+    \b
+    JSON: {"version", "commit": SHA or null}; with --deps [{"name", "version" or null}]
     """
     if has_deps:
         _print_dependencies(is_json)

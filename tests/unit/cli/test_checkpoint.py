@@ -111,6 +111,9 @@ def test_options_make_the_config_and_stubs_do_the_rest(run, monkeypatch):
         def __exit__(self, *error):
             seen["closed"] = True
 
+        def get_server_capabilities(self):
+            seen["reached"] = True
+
         def create_lora_training_client(self, base_model, **lora):
             seen["lora"] = lora
             return Training()
@@ -298,7 +301,7 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_deleted(cli, checkpoints
     assert len(left(server)) == 3
 
 
-@pytest.mark.parametrize(("answer", "code", "count"), [("y", 0, 2), ("n", 130, 3), ("", 130, 3)])
+@pytest.mark.parametrize(("answer", "code", "count"), [("y", 0, 2), ("n", 1, 3), ("", 1, 3)])
 def test_with_a_terminal_one_is_asked(cli, checkpoints, server, monkeypatch, answer, code, count):
     monkeypatch.setattr("tinkex.cli.output.is_interactive", lambda: True)
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda prompt: answer)

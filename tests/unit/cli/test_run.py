@@ -263,6 +263,13 @@ def test_saved_weights_can_be_sampled_from(cli, checkpoints, server):
     assert cli("run", "--model-path", "nonsense", "--prompt", "a").code == 1
 
 
+def test_waiting_in_the_queue_is_told(sample, server):
+    server.on("retrieve_future").not_ready("paused_capacity", "3 requests are ahead")
+    ran = sample("--prompt", "a")
+    assert ran.code == 0
+    assert "Waiting: 3 requests are ahead.\n" in ran.err
+
+
 def test_ctrl_c_is_130(sample, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt

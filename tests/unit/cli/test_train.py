@@ -345,6 +345,19 @@ def test_changed_or_missing_data_is_noticed(cli, train, data, monkeypatch):
     assert cli("train", "--resume", "out").code == 0
 
 
+def test_data_that_comes_to_something_else_is_noticed(cli, train, server, monkeypatch, model):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 1)
+        train()
+    server.on("get_server_capabilities").reply(
+        json_body={"supported_models": [{"model_name": model, "max_context_length": 28}]}
+    )
+    ran = cli("train", "--resume", "out")
+    assert ran.code == 1
+    assert "the run began with 10 and 300" in ran.err
+    assert cli("train", "--resume", "out").code == 0
+
+
 def test_signals_are_left_alone_off_the_main_thread():
     import threading
 

@@ -22,6 +22,7 @@ from tinkex.cli.output import print_json, printable_lines, say, write_atomically
 from tinkex.errors import TokenizerError
 
 if TYPE_CHECKING:
+    from tinkex.client.polling import Queue
     from tinkex.client.sampling import SamplingClient
     from tinkex.client.tokenizer import Tokenizer
     from tinkex.types.model_input import ModelInput
@@ -51,7 +52,12 @@ if TYPE_CHECKING:
 )
 @sampling_options
 @click.option(
-    "--num-samples", type=click.IntRange(min=1), default=1, show_default=True, metavar="N"
+    "--num-samples",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="How many samples.",
 )
 @click.option("--output", metavar="FILE", help="Write the samples there; '-' is stdout.")
 @json_option
@@ -99,6 +105,7 @@ def command(
     with ServiceClient(config=config) as service:
         client = service.create_sampling_client(model_path=model_path, base_model=base_model)
         model_input, tokenizer = _encode(read, client, is_chat=is_chat)
+        client.queue_observer = _tell_queue
         say("Starting sampling…")
         answer = client.sample(model_input, num_samples, params).result()
         samples = [_described(each, tokenizer) for each in answer.sequences]
@@ -113,6 +120,11 @@ def command(
 
 
 _CONNECTION = ("api_key", "api_key_file", "base_url", "timeout_s")
+
+
+def _tell_queue(queue: Queue) -> None:
+    if queue.state != "active":
+        say(f"Waiting: {queue.reason or queue.state.replace('_', ' ')}.")
 
 
 class Prompt(NamedTuple):
