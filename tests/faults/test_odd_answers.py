@@ -11,7 +11,7 @@ from tests.support.loopback import LoopbackServer
 from tests.support.numbers import sampled_tokens
 
 from tinkex import Runtime, as_completed, await_many, types
-from tinkex.errors import APIConnectionError, APIResponseValidationError, AuthenticationError
+from tinkex.errors import APIResponseValidationError, AuthenticationError
 
 MODEL = "tiny/model"
 MANY = 12
