@@ -123,17 +123,20 @@ class _Pool:
         return slot
 
     def release(self, slot: CacheSlot) -> None:
+        # What a ruined adapter leaves behind must not reach the next sequence in its place.
         last = self.slots.pop()
-        if last is slot:
-            return
         for cache in (self.k_LSKMC, self.v_LSKMC):
-            cache[:, slot.index, :, : last.length] = cache[:, last.index, :, : last.length]
-        self.slots[slot.index] = last
-        last.index = slot.index
+            cache[:, slot.index, :, : slot.length] = 0
+            if last is not slot:
+                cache[:, slot.index, :, : last.length] = cache[:, last.index, :, : last.length]
+                cache[:, last.index, :, : last.length] = 0
+        if last is not slot:
+            self.slots[slot.index] = last
+            last.index = slot.index
 
     def _grown(self, old: Tensor) -> Tensor:
         layers, count, *rest = old.shape
-        # New memory must be finite: masked places are multiplied by zero, and 0 * inf is not 0.
+        # All free memory is finite: masked places are multiplied by zero, and 0 * inf is not 0.
         new = old.new_zeros((layers, max(1, 2 * count), *rest))
         new[:, :count] = old
         return new

@@ -21,7 +21,7 @@ from typing import Any, Self, cast
 import msgspec
 
 from tinkex.engine.codec import Call, Reply, decode, encode, read_frame, result_type, write_frame
-from tinkex.engine.errors import EngineFailure
+from tinkex.engine.errors import EngineFailure, EngineUserError
 from tinkex.engine.interface import (
     AdapterInfo,
     LoraSpec,
@@ -154,7 +154,13 @@ class EngineProcess:
 
     def _call(self, method: str, *arguments: object) -> Any:
         call_id = next(self._ids)
-        body = encode(Call(call_id, method, msgspec.Raw(encode(arguments))))
+        try:
+            body = encode(Call(call_id, method, msgspec.Raw(encode(arguments))))
+        except OverflowError as error:
+            raise EngineUserError(
+                "A whole number in the request does not fit 64 bits. Use a smaller one.",
+                code="number-too-large",
+            ) from error
         answer = self._expect(call_id)
         self._send(body)
         reply = answer.result()

@@ -11,6 +11,7 @@ Shapes: T rows of a batch · B sequences · D hidden · V vocabulary.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from tinkex.engine.attention import PackedAttention
 from tinkex.engine.head import Head, chunk_rows
 from tinkex.engine.interface import (
     ModelInfo,
+    RequestError,
     SampledSequence,
     SampleRequest,
     SampleResult,
@@ -317,12 +319,16 @@ class Sampler:
             self._extend_chunk(sequences[start:end], logits_BV)
         for sequence in sequences:
             job = sequence.job
-            if job.stop.is_met(sequence.tokens):
+            if not math.isfinite(sequence.logprobs[-1]):
+                sequence.ended = "stop"
+                job.result = SampleResult(request_id=job.request.request_id, error=_RUINED)
+            elif job.stop.is_met(sequence.tokens):
                 sequence.ended = "stop"
             elif len(sequence.tokens) >= job.max_new:
                 sequence.ended = "length"
             if sequence.ended is not None:
-                job.result.sequences[sequence.index] = self._finish(sequence)
+                if job.result.error is None:
+                    job.result.sequences[sequence.index] = self._finish(sequence)
                 job.unfinished -= 1
                 if job.unfinished == 0:
                     finished.append(job.result)
@@ -377,6 +383,12 @@ def _by_adapter(work: list[_Work]) -> list[_Work]:
         order.setdefault(id(one.job.pairs), len(order))
     return sorted(work, key=lambda one: order[id(one.job.pairs)])
 
+
+_RUINED = RequestError(
+    message="The model gives no finite logprobs, so nothing can be sampled from it. Its adapter "
+    "was probably ruined by a learning rate far too high; go back to an earlier checkpoint.",
+    code="not-finite",
+)
 
 _EMPTY = SampledSequence(
     tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), stop_reason="length"

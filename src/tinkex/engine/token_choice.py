@@ -19,6 +19,7 @@ from torch import Tensor
 __all__ = ["Choice", "ChoiceRule", "choose", "stream", "top_logprobs"]
 
 _BLOCK = 256
+_LEAST_TEMPERATURE = 1e-30  # dividing by less would overflow float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class ChoiceRule:
     @property
     def divisor(self) -> float:
         """What logits are divided by; greedy choice reports untempered logprobs."""
-        return self.temperature or 1.0
+        return max(self.temperature, _LEAST_TEMPERATURE) if self.temperature else 1.0
 
     def truncates(self, vocab_size: int) -> bool:
         """Whether some tokens can never be chosen."""

@@ -1,0 +1,95 @@
+"""An adapter that training has ruined is its owner's trouble and nobody else's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.engine.work import (
+    optim,
+    run_samples,
+    sample_request,
+    sft_datum,
+    tokens,
+    train,
+)
+
+from tinkex.engine.errors import EngineUserError
+from tinkex.engine.interface import LoraSpec
+from tinkex.engine.kv_cache import DecodeAttention, KvCache
+from tinkex.engine.model_config import parse_config, read_json
+from tinkex.engine.options import EngineOptions
+from tinkex.engine.process import EngineProcess
+
+
+@pytest.fixture
+def ruined(engine):
+    """The engine with a sampler whose logprobs are all NaN."""
+    engine.create_adapter("a", "tiny", LoraSpec(rank=4))
+    train(engine, "a", [sft_datum(9)])
+    optim(engine, "a", learning_rate=1e30)
+    engine.snapshot("a", "ruined")
+    return engine
+
+
+def test_sampling_from_a_ruined_adapter_is_a_user_error(ruined) -> None:
+    wrong = [
+        sample_request("many", sampler_id="ruined", num_samples=3),
+        sample_request("score", sampler_id="ruined", prompt_logprobs=True, max_tokens=1),
+        sample_request("greedy", sampler_id="ruined", temperature=0.0),
+    ]
+    done = run_samples(ruined, *wrong, sample_request("good", max_tokens=5, stop_at_eos=False))
+    for request in wrong:
+        error = done[request.request_id].error
+        assert error is not None
+        assert (error.kind, error.code) == ("user", "not-finite")
+        assert done[request.request_id].sequences == []
+    assert done["good"].error is None
+    assert np.isfinite(done["good"].sequences[0].logprobs).all()
+
+
+def test_memory_of_a_ruined_sequence_does_not_reach_the_next_one(tiny: Path) -> None:
+    config = parse_config(read_json(tiny / "config.json"))
+    assert config is not None
+    cache = KvCache(config, 4096, torch.zeros(1))
+    shape = (50, config.num_kv_heads, config.head_dim)
+
+    def kept(fill: float) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        layer = torch.full(shape, fill)
+        return [(layer, layer) for _ in range(config.num_layers)]
+
+    long = cache.add(kept(0.5), 0, 40)
+    ill = cache.add(kept(math.nan), 0, 40)
+    last = cache.add(kept(0.5), 0, 5)
+    cache.free(ill)
+    short = cache.add(kept(0.5), 0, 3)
+    attention = DecodeAttention(cache, [long, last, short], torch.device("cpu"))
+    q_THC = torch.ones(3, config.num_heads, config.head_dim)
+    new_TKC = torch.ones(3, *shape[1:])
+    assert attention.attend(0, q_THC, new_TKC, new_TKC, 0).isfinite().all()
+
+
+@pytest.mark.parametrize("temperature", [1e-8, 1e-30, 1e-38, 1e-45, 5e-324])
+def test_the_smallest_temperatures_are_greedy(temperature: float, engine) -> None:
+    fields = {"tokens": tokens(6), "max_tokens": 5, "stop_at_eos": False, "seed": 1}
+    done = run_samples(
+        engine,
+        sample_request("cold", temperature=temperature, **fields),
+        sample_request("greedy", temperature=0.0, **fields),
+    )
+    cold, greedy = (done[name].sequences[0] for name in ("cold", "greedy"))
+    assert cold.tokens.tolist() == greedy.tokens.tolist()
+    assert cold.logprobs.tolist() == [0.0] * 5
+
+
+def test_numbers_that_do_not_fit_the_border_are_user_errors(tiny: Path) -> None:
+    with EngineProcess(EngineOptions(models={"tiny": str(tiny)})) as engine:
+        for fields in ({"seed": 2**70}, {"stop_token_ids": (2**64,)}, {"top_k": 2**70}):
+            with pytest.raises(EngineUserError, match="64 bits"):
+                engine.submit_sample(sample_request(**fields))
+        with pytest.raises(EngineUserError, match="64 bits"):
+            engine.create_adapter("a", "tiny", LoraSpec(seed=-(2**70)))
+        assert run_samples(engine, sample_request("good"))["good"].error is None
