@@ -14,7 +14,7 @@ from tests.server.driving import null_config
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
 
-STEPS = 8
+STEPS = 6
 SEED = 5
 
 

@@ -170,3 +170,14 @@ def test_a_pulled_model_is_fetched_once_listed_and_removed(
     assert pull.list_pulled(tmp_path) == []
     with pytest.raises(ConfigError):
         pull.pull("gpt-9", tmp_path, print)
+
+
+def test_a_bootstrap_key_no_client_would_send_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINKEX_BOOTSTRAP_KEY", "secret-without-prefix")
+    options = ["--data-dir", str(tmp_path), "--device", "null"]
+    assert run(["serve", "--port", "0", *options]).exit_code == 1
+    shown = capsys.readouterr().err
+    assert "tml-" in shown
+    assert "secret-without-prefix" not in shown

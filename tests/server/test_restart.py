@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +15,14 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.server.children import start_module
+from tests.server.children import ROOT, start_module
 from tests.server.driving import MODEL, Http, null_config
 
 from tinkex.errors import ServerError
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
 
-STEPS = 16
+STEPS = 10
 
 
 def run_disturbed(
@@ -61,7 +62,7 @@ def test_kill_9_in_the_middle_changes_nothing_for_the_client(tmp_path: Path) -> 
             server.kill()
             server.start()
 
-        seen = run_disturbed(server, kill_and_restart, at=6)
+        seen = run_disturbed(server, kill_and_restart, at=4)
     assert seen == expected
     assert seen["is_early_unchanged"]
 
@@ -73,7 +74,7 @@ def test_the_death_of_the_engine_changes_nothing_for_the_client(tmp_path: Path) 
         def kill_engine() -> None:
             os.kill(engine_pid(server), signal.SIGKILL)
 
-        seen = run_disturbed(server, kill_engine, at=6)
+        seen = run_disturbed(server, kill_engine, at=4)
     assert seen == expected
 
 
@@ -199,3 +200,27 @@ def test_the_same_promises_on_postgresql(tmp_path: Path, postgres_url: str) -> N
         server.start()
         assert [http.result(each) for each in promises] == before
         assert http.result(http.step(model, 3)["request_id"])["metrics"]["skipped"] == 1.0
+
+
+def test_an_embedded_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from tests.server.driving import null_config\n"
+        "from tinkex.server.embedded import EmbeddedServer\n"
+        f"server = EmbeddedServer(null_config(Path({str(tmp_path)!r})))\n"
+        "server.start()\n"
+        "print(server.base_url, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    url = done.stdout.strip()
+    assert url.startswith("http"), done.stderr
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            httpx.get(f"{url}/api/v1/healthz", timeout=1)
+        except httpx.TransportError:
+            break
+        assert time.monotonic() < deadline, "the server outlived its parent"
+        time.sleep(0.1)

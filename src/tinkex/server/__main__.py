@@ -6,7 +6,10 @@ Used by `EmbeddedServer`; people run `tinkex serve`.
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
+import threading
 
 import msgspec
 
@@ -18,12 +21,20 @@ def main() -> None:
     """Serves until told to stop."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerConfig, dec_hook=_hook)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def announce(started: Started) -> None:
         sys.stdout.write(msgspec.json.encode(started).decode() + "\n")
         sys.stdout.flush()
 
     ServerProcess(config).run(announce)
+
+
+def _end_with_parent() -> None:
+    """Ends the server when the pipe from its parent closes."""
+    while os.read(0, 4096):  # not through sys.stdin, whose lock would be held at the end
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _hook(type_: type, value: object) -> object:

@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 import msgspec
 
@@ -38,7 +38,7 @@ class EmbeddedServer:
         self._config = msgspec.structs.replace(config, bootstrap_key=self.api_key)
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
+        self._log = tempfile.NamedTemporaryFile("ab", prefix="tinkex-", suffix=".log")  # noqa: SIM115  closed in close()
         self.base_url = ""
 
     def __enter__(self) -> Self:
@@ -64,8 +64,9 @@ class EmbeddedServer:
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        # The pipe stays open: the server ends when it closes, so it cannot outlive this process.
         self._process.stdin.write(msgspec.json.encode(self._config, enc_hook=str) + b"\n")
-        self._process.stdin.close()
+        self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise self._failure("The server ended while starting.")
@@ -79,7 +80,7 @@ class EmbeddedServer:
         assert self._process is not None
         self._process.terminate()
         code = self._process.wait(60)
-        self._close_pipe()
+        self._close_pipes()
         return code
 
     def kill(self) -> None:
@@ -87,7 +88,7 @@ class EmbeddedServer:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
-        self._close_pipe()
+        self._close_pipes()
 
     def close(self) -> None:
         """Stops the server if it runs."""
@@ -96,14 +97,12 @@ class EmbeddedServer:
                 self.stop()
             if self._process.poll() is None:
                 self.kill()
-        self._close_pipe()
+        self._close_pipes()
         self._log.close()
 
     def log(self) -> str:
         """What the server has logged so far."""
-        self._log.flush()
-        with Path(f"/proc/self/fd/{self._log.fileno()}").open("rb") as log:
-            return log.read().decode("utf-8", "replace")
+        return Path(self._log.name).read_text(errors="replace")
 
     def _wait_healthy(self) -> None:
         deadline = time.monotonic() + self._start_timeout_s
@@ -119,10 +118,10 @@ class EmbeddedServer:
         raise self._failure(f"The server was not ready within {self._start_timeout_s:g} s.")
 
     def _failure(self, message: str) -> ServerError:
-        self._log.seek(0)
-        tail = self._log.read()[-2000:].decode("utf-8", "replace")
-        return ServerError(f"{message}\n{tail}")
+        return ServerError(f"{message}\n{self.log()[-2000:]}")
 
-    def _close_pipe(self) -> None:
-        if self._process is not None and self._process.stdout is not None:
-            self._process.stdout.close()
+    def _close_pipes(self) -> None:
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()

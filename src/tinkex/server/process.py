@@ -144,10 +144,15 @@ class ServerProcess:
 
     def _first_key(self) -> str | None:
         """The bootstrap key kept, or a key made because there is none; the latter is returned."""
-        if self._config.bootstrap_key is not None:
-            self._db.write(
-                keys.add, self._config.bootstrap_key, name="bootstrap", owner="bootstrap"
-            )
+        bootstrap_key = self._config.bootstrap_key
+        if bootstrap_key is not None:
+            if not bootstrap_key.startswith(keys.PREFIX):
+                raise ConfigError(
+                    f"The bootstrap key must begin with {keys.PREFIX!r}.",
+                    hint="The official client sends no other keys.",
+                    code="bad-bootstrap-key",
+                )
+            self._db.write(keys.add, bootstrap_key, name="bootstrap", owner="bootstrap")
             return None
         if any(key.revoked_at is None for key in self._db.read(keys.list_all)):
             return None
