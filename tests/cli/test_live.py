@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import Shell
 
 ARGUMENTS = (
-    *("--base-model", "tiny", "--batch-size", "3", "--epochs", "3", "--seed", "5"),
+    *("--base-model", "tiny", "--batch-size", "3", "--epochs", "2", "--seed", "5"),
     *("--rank", "4", "--learning-rate", "0.01", "--save-every", "4"),
 )
 
@@ -29,17 +29,15 @@ def test_from_nothing_to_a_downloaded_adapter(tinkex, data, tmp_path):
     trained = tinkex("train", str(data), *ARGUMENTS, "--output", "run", "--json")
     assert trained.returncode == 0, trained.stderr
     summary = json.loads(trained.stdout)
-    assert summary["steps"] == 12
+    assert summary["steps"] == 8
     found = losses(tmp_path / "run")
-    assert sum(found[-4:]) < 0.9 * sum(found[:4])
+    assert sum(found[4:]) < 0.9 * sum(found[:4])
 
     listed = json.loads(
         tinkex("checkpoint", "list", "--run-id", summary["run_id"], "--json").stdout
     )
     names = {each["checkpoint_id"] for each in listed["checkpoints"]}
-    assert names == {
-        *("weights/step-000004", "weights/step-000008", "weights/final", "sampler_weights/final")
-    }
+    assert names == {*("weights/step-000004", "weights/final", "sampler_weights/final")}
     info = json.loads(tinkex("run", "info", summary["run_id"], "--json").stdout)
     assert info["lora_rank"] == 4
 
@@ -77,7 +75,7 @@ def test_stopped_and_resumed_training_ends_with_the_same_weights(tinkex, data, t
             assert tinkex(*arguments).returncode == 0
         else:
             process = tinkex.start(*arguments, stderr=subprocess.PIPE, text=True)
-            while "step 3/12" not in process.stderr.readline():
+            while "step 3/8" not in process.stderr.readline():
                 assert process.poll() is None
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)

@@ -147,6 +147,8 @@ def _words(error: BaseException) -> tuple[str, str]:
 
 def _advice(error: errors.TinkexError) -> str:
     """The error's own advice; the SDK's general advice in the words of the command line."""
+    if error.code == "no-chat-template":
+        return "Use a model that has one, or plain texts: 'run' without --chat, 'train --plain'."
     if error.code == "missing-api-key" or isinstance(error, errors.AuthenticationError):
         return _ASK_FOR_KEY
     if error.hint and error.hint != type(error).default_hint:

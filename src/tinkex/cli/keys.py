@@ -36,6 +36,9 @@ def create(
     Examples:
       tinkex keys create --name laptop
       tinkex keys create --owner alice --json
+
+    \b
+    JSON: {"key", "key_id", "name", "owner"}
     """
     from tinkex.server.admin import create_key
 
@@ -57,6 +60,9 @@ def list_(data_dir: Path, database_url: str | None, is_json: bool) -> None:
     \b
     Examples:
       tinkex keys list
+
+    \b
+    JSON: {"keys": [{"key_id", "name", "owner", "key": "tml-…TAIL", "created", "revoked"}]}
     """
     from tinkex.server.admin import list_keys
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tinkex.cli.options import json_option
-from tinkex.cli.output import print_json, print_table, say
+from tinkex.cli.options import connection_options, json_option, quick_config
+from tinkex.cli.output import plain, print_json, print_table, say
 from tinkex.cli.serve import data_dir_option
 
 
@@ -35,15 +36,25 @@ def pull(name: str, data_dir: Path) -> None:
 
 
 @command.command(name="list")
+@click.option("--remote", "is_remote", is_flag=True, help="Those a server offers, not those here.")
 @data_dir_option
 @json_option
-def list_(data_dir: Path, is_json: bool) -> None:
-    """List the models in the data folder.
+@connection_options
+def list_(data_dir: Path, is_remote: bool, is_json: bool, **connection: Any) -> None:
+    """List the models in the data folder, or those a server offers.
 
     \b
     Examples:
       tinkex models list --json
+      tinkex models list --remote
+
+    \b
+    JSON: {"models": [{"name", "folder", "size_bytes"}]}; with --remote {"models":
+      [{"model_name", "max_context_length", "trainable", "sampleable"}]}
     """
+    if is_remote:
+        _list_remote(is_json, connection)
+        return
     from tinkex.server.pull import list_pulled
 
     found = list_pulled(data_dir)
@@ -60,6 +71,23 @@ def list_(data_dir: Path, is_json: bool) -> None:
         )
     else:
         say("No models yet; 'tinkex models pull smollm2-135m' fetches one.")
+
+
+def _list_remote(is_json: bool, connection: dict[str, Any]) -> None:
+    from tinkex.client.service import ServiceClient
+
+    with ServiceClient(config=quick_config(**connection)) as service:
+        offered = service.get_server_capabilities().supported_models
+    if is_json:
+        print_json({"models": plain(offered)})
+    elif offered:
+        rows = [
+            (each.model_name, each.max_context_length, each.trainable, each.sampleable)
+            for each in offered
+        ]
+        print_table(rows, header=("name", "context", "trainable", "sampleable"))
+    else:
+        say("The server offers no models.")
 
 
 @command.command()

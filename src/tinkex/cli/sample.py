@@ -1,4 +1,7 @@
-"""`tinkex run`: sample from a model; `run list` and `run info` look at training runs."""
+"""`tinkex run`: sample from a model; `run list` and `run info` look at training runs.
+
+Not called run.py: importing that would put a module in the place of `tinkex.cli.run`.
+"""
 
 from __future__ import annotations
 

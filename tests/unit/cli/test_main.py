@@ -194,7 +194,9 @@ def test_main_takes_the_arguments_of_the_process(capsys, monkeypatch):
     assert capsys.readouterr().out.startswith("tinkex ")
 
 
-def test_package_offers_main_and_run_by_their_names():
+@pytest.mark.parametrize("name", COMMANDS)
+def test_package_offers_main_and_run_by_their_names(name):
+    importlib.import_module(COMMANDS[name].target.partition(":")[0])
     assert cli.main is main
     assert cli.run(["version"]).is_ok
 

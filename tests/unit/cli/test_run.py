@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 
 import pytest
@@ -99,6 +100,17 @@ def test_chat_renders_the_prompt_as_a_message(sample):
     expected = "user\nHi\n" + "assistant\n"
     text = bytes(token for token in ran.json["prompt_tokens"] if token < 256).decode()
     assert text == expected
+
+
+def test_chat_without_a_template_says_what_else_can_be_done(cli, model, tmp_path):
+    folder = tmp_path / "base"
+    shutil.copytree(model, folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    ran = cli("run", "--base-model", str(folder), "--prompt", "a", "--chat")
+    assert ran.code == 1
+    assert "without --chat" in ran.err
 
 
 @pytest.mark.parametrize(

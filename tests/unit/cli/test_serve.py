@@ -86,7 +86,8 @@ def test_keys_are_made_listed_and_revoked(run):
 
 def test_unknown_key_is_not_found(run):
     run("keys", "create", "--data-dir", "d")
-    assert run("keys", "revoke", "99", "--data-dir", "d").code in (1, 4)
+    ran = run("keys", "revoke", "99", "--data-dir", "d")
+    assert (ran.code, "tinkex keys list" in ran.err) == (4, True)
 
 
 def test_models_of_an_empty_folder(run):
@@ -95,6 +96,18 @@ def test_models_of_an_empty_folder(run):
     assert "tinkex models pull" in ran.err
     assert run("models", "list", "--data-dir", "d", "--json").json == {"models": []}
     assert run("models", "rm", "nope", "--data-dir", "d").code in (1, 4)
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_models_of_a_server(cli, server, is_json):
+    server.service.models = ["a/b", "c"]
+    ran = cli("models", "list", "--remote", *(["--json"] if is_json else []))
+    if is_json:
+        assert [each["model_name"] for each in ran.json["models"]] == ["a/b", "c"]
+    else:
+        assert ran.out.splitlines()[1].split() == ["a/b", "4096", "True", "True"]
+    server.service.models = []
+    assert cli("models", "list", "--remote").out == ""
 
 
 def test_data_folder_has_a_place_of_its_own():
