@@ -18,7 +18,7 @@ from tests.engine.work import (
 )
 
 from tinkex.engine.errors import EngineUserError
-from tinkex.engine.interface import LoraSpec
+from tinkex.engine.interface import LoraSpec, RequestError, TrainDatum, TrainRequest
 from tinkex.engine.kv_cache import DecodeAttention, KvCache
 from tinkex.engine.model_config import parse_config, read_json
 from tinkex.engine.options import EngineOptions
@@ -93,3 +93,23 @@ def test_numbers_that_do_not_fit_the_border_are_user_errors(tiny: Path) -> None:
         with pytest.raises(EngineUserError, match="64 bits"):
             engine.create_adapter("a", "tiny", LoraSpec(seed=-(2**70)))
         assert run_samples(engine, sample_request("good"))["good"].error is None
+
+
+def test_training_beside_a_ruined_adapter_gives_the_same_numbers(ruined) -> None:
+    for name in ("alone", "beside"):
+        ruined.create_adapter(name, "tiny", LoraSpec(rank=4, seed=3))
+    huge = sft_datum(8, 1)
+    huge.inputs["weights"] = huge.inputs["weights"] * np.float32(1e38)
+    good = [sft_datum(12, 2)]
+
+    def request(adapter_id: str, data: list[TrainDatum]) -> TrainRequest:
+        return TrainRequest(adapter_id=adapter_id, data=data)
+
+    (alone,) = ruined.forward_backward([request("alone", good)])
+    answers = ruined.forward_backward(
+        [request("a", [sft_datum(9)]), request("beside", good), request("beside", [huge])]
+    )
+    assert [isinstance(answer, RequestError) for answer in answers] == [True, False, True]
+    assert answers[1].metrics["loss:sum"] == pytest.approx(alone.metrics["loss:sum"], abs=1e-5)
+    norms = [optim(ruined, name)["grad_norm"] for name in ("alone", "beside")]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
