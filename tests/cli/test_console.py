@@ -127,6 +127,28 @@ def test_ctrl_c_while_sampling_is_130(shell, server, model):
     assert session.finished["reason"]["type"] == "interrupted"
 
 
+def test_ctrl_c_while_downloading_leaves_the_old_folder_and_nothing_else(shell, server, model):
+    path = shell("checkpoint", "--base-model", model).stdout.strip()
+    (shell.folder / "adapter").mkdir()
+    (shell.folder / "adapter/old").touch()
+    server.on("file").slow(1000).always()
+    process = shell.start(
+        *("checkpoint", "download", path, "-o", "adapter", "--force"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    server.wait_for("file", 2, timeout_s=30)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    found = {path.name for path in shell.folder.iterdir()} - {"home"}
+    assert found == {"adapter"}
+    assert [path.name for path in (shell.folder / "adapter").iterdir()] == ["old"]
+    assert not [path for path in server.service.world.checkpoints if "external" in path]
+
+
 def test_ctrl_c_while_training_saves_and_resume_goes_on(shell, server, model, data):
     arguments = ("--base-model", model, "--batch-size", "2", "--output", "out", "--save-every", "0")
     process = shell.start(
