@@ -96,6 +96,20 @@ def test_one_death_of_the_engine_is_not_seen(bench: Make, call: str) -> None:
     assert work.answer(work.save(model, 7))["path"].endswith("/weights/ckpt")
 
 
+def test_a_death_between_operations_is_not_seen(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory(), snapshot_after_operations=2).start()
+    model = work.model()
+    faults.left["save_adapter"] = 1  # while a recovery snapshot is taken
+    norms = run(work, model, 2)
+    assert len(faults.engines) == 2
+    faults.left["unload_adapter"] = 1  # while an ended session's adapter is set aside
+    work.scheduler.free_session(model.partition(":")[0])
+    reference = work.model()
+    assert run(work, reference, 2) == norms
+    assert run(work, model, 1, start=7) == run(work, reference, 1, start=7)
+
+
 def test_a_poisonous_operation_fails_alone_and_the_model_goes_on(bench: Make) -> None:
     faults = Faults()
     work = bench(faults.factory()).start()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tinkex.engine.interface import EngineUserError
+from tinkex.engine.interface import EngineFailure, EngineUserError
 from tinkex.scheduler.executor import Executor
 from tinkex.scheduler.plan import Planner
 from tinkex.scheduler.residency import Residency
@@ -96,9 +96,12 @@ class Driver:
                     return
                 _logger.exception("The engine cannot be started again; trying on.")
                 time.sleep(1.0)
-            except Exception:
+            except Exception as error:
                 if self._supervisor.is_closed:
                     return
+                if isinstance(error, EngineFailure) and error.code == "engine-died":
+                    self._supervisor.discard(error)
+                    continue
                 _logger.exception("The driver met an error; it goes on in a second.")
                 time.sleep(1.0)
         try:

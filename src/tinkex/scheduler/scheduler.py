@@ -133,6 +133,10 @@ class Scheduler:
         """The base models, once the engine has started."""
         return self._supervisor.models()
 
+    def knows(self, model_id: str) -> bool:
+        """Whether an operation of the model can be scheduled without a look into the store."""
+        return self._planner.queue(model_id) is not None
+
     def enqueue(
         self, operation: Operation, request: ForwardBackwardRequest | None = None, size: int = 0
     ) -> None:

@@ -6,6 +6,7 @@ sequence number counts as used, so that the operations after it do not wait for 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,7 +65,11 @@ async def submit(
     appended = await parts.db.awrite(_append, new)
     if appended.is_new:
         parts.waiters.expect(appended.operation.request_id, owner, kind)
-        parts.scheduler.enqueue(appended.operation, request, len(body))
+        if parts.scheduler.knows(model_id):
+            parts.scheduler.enqueue(appended.operation, request, len(body))
+        else:  # the first one since the start: the store is asked for the model's place
+            schedule = parts.scheduler.enqueue
+            await asyncio.to_thread(schedule, appended.operation, request, len(body))
     return promise(appended)
 
 
