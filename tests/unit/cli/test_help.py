@@ -21,7 +21,9 @@ def commands() -> list[tuple[str, click.Command, str]]:
     found = []
 
     def walk(command: click.Command, path: str, parent: click.Context | None = None) -> None:
-        context = click.Context(command, parent, path.rpartition(" ")[2], max_content_width=90)
+        context = click.Context(
+            command, parent, path.rpartition(" ")[2], help_option_names=["-h", "--help"]
+        )
         found.append((path, command, command.get_help(context)))
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
