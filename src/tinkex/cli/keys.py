@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from tinkex.cli.data_dir import data_dir_option, database_option
 from tinkex.cli.options import json_option
 from tinkex.cli.output import print_json, print_table, say
-from tinkex.cli.serve import data_dir_option, database_option
 
 
 @click.group(short_help="Make, list and revoke a server's keys.")

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from tinkex.cli.data_dir import data_dir_option
 from tinkex.cli.options import connection_options, json_option, quick_config
 from tinkex.cli.output import plain, print_json, print_table, say
-from tinkex.cli.serve import data_dir_option
 
 
 @click.group(short_help="Fetch base models to serve.")

@@ -8,35 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tinkex.cli.data_dir import data_dir_option, database_option
 from tinkex.cli.output import say
 
 if TYPE_CHECKING:
     from tinkex.server.process import Started
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def default_data_dir() -> Path:
-    """Where a server keeps everything unless told otherwise."""
-    from platformdirs import user_data_path
-
-    return user_data_path("tinkex")
-
-
-data_dir_option = click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="TINKEX_DATA_DIR",
-    default=default_data_dir,
-    show_default="the user's data folder",
-    help="Where models, checkpoints and the database lie.",
-)
-database_option = click.option(
-    "--database-url",
-    envvar="TINKEX_DATABASE_URL",
-    show_default="an SQLite file in the data folder",
-    help="SQLite or PostgreSQL, as an SQLAlchemy URL.",
-)
 
 
 def _number_options(command: Command) -> Command:
@@ -56,7 +34,13 @@ def _number_options(command: Command) -> Command:
 
 
 @click.command(short_help="Run a server.")
-@click.option("--host", envvar="TINKEX_HOST", default="127.0.0.1", show_default=True)
+@click.option(
+    "--host",
+    envvar="TINKEX_HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; 0.0.0.0 is all.",
+)
 @click.option(
     "--port", type=int, envvar="TINKEX_PORT", default=8000, show_default=True, help="0 = any."
 )
@@ -70,8 +54,20 @@ def _number_options(command: Command) -> Command:
     metavar="NAME=PATH_OR_ID",
     help="A base model; may be given several times. A bare PATH_OR_ID is its own name.",
 )
-@click.option("--device", envvar="TINKEX_DEVICE", default="cpu", show_default=True)
-@click.option("--dtype", envvar="TINKEX_DTYPE", default="float32", show_default=True)
+@click.option(
+    "--device",
+    envvar="TINKEX_DEVICE",
+    default="cpu",
+    show_default=True,
+    help="Where to compute, as PyTorch names it; null computes nothing.",
+)
+@click.option(
+    "--dtype",
+    envvar="TINKEX_DTYPE",
+    default="float32",
+    show_default=True,
+    help="The type of the base weights.",
+)
 @click.option("--num-threads", type=int, envvar="TINKEX_NUM_THREADS", help="Threads of the engine.")
 @click.option("--public-url", envvar="TINKEX_PUBLIC_URL", help="How clients reach this server.")
 @click.option(

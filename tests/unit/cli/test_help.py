@@ -52,8 +52,6 @@ def test_help_is_printed_by_the_command_itself(run, path):
 
 @pytest.mark.parametrize(("path", "command", "_"), commands(), ids=list(HELPS))
 def test_every_option_says_what_it_does(path, command, _):
-    if path.startswith("tinkex serve"):
-        pytest.skip("its options are described with the server's settings")
     options = [each for each in command.params if isinstance(each, click.Option)]
     assert [each.opts[0] for each in options if not each.help and not each.hidden] == []
 

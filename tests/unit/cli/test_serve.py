@@ -1,8 +1,11 @@
 """Flags and manners of `serve`, `keys` and `models`; what they start is tested with the server."""
 
+import subprocess
+import sys
+
 import pytest
 
-from tinkex.cli import serve
+from tinkex.cli.data_dir import default_data_dir
 
 
 @pytest.fixture
@@ -111,4 +114,20 @@ def test_models_of_a_server(cli, server, is_json):
 
 
 def test_data_folder_has_a_place_of_its_own():
-    assert serve.default_data_dir().name == "tinkex"
+    assert default_data_dir().name == "tinkex"
+
+
+def test_looking_at_keys_and_models_loads_no_server(monkeypatch):
+    code = (
+        "import sys; from tinkex.cli.main import run; "
+        "run(['keys', '--help']); run(['models', 'list', '--help']); "
+        "print({'sqlalchemy', 'numpy', 'platformdirs'} & set(sys.modules), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.stderr == "set()\n"
+
+
+def test_data_folder_is_found_without_the_servers_packages(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_data_dir() == tmp_path / ".local/share/tinkex"

@@ -1,0 +1,35 @@
+"""Where a server on this machine keeps its things: options of the commands that look there.
+
+Apart from `serve`, which loads the server: these must be quick, and work without its packages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+def default_data_dir() -> Path:
+    """Where a server keeps everything unless told otherwise."""
+    try:
+        from platformdirs import user_data_path
+    except ImportError:  # it comes with the server's packages
+        return Path.home() / ".local" / "share" / "tinkex"
+    return user_data_path("tinkex")
+
+
+data_dir_option = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="TINKEX_DATA_DIR",
+    default=default_data_dir,
+    show_default="the user's data folder",
+    help="Where models, checkpoints and the database lie.",
+)
+database_option = click.option(
+    "--database-url",
+    envvar="TINKEX_DATABASE_URL",
+    show_default="an SQLite file in the data folder",
+    help="SQLite or PostgreSQL, as an SQLAlchemy URL.",
+)
