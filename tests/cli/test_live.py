@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from tests.cli.conftest import Shell
+from tests.cli.shell import Shell
 
 ARGUMENTS = (
     *("--base-model", "tiny", "--batch-size", "3", "--epochs", "2", "--seed", "5"),

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from tests.cli.conftest import TINKEX
+from tests.cli.shell import TINKEX
 
 
 class Terminal:
