@@ -16,7 +16,7 @@ import msgspec
 from tinkex import telemetry
 from tinkex.client import polling
 from tinkex.client.budget import ByteBudget
-from tinkex.client.observe import Observation, observed
+from tinkex.client.observe import Observation, is_observed, observed
 from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, retry_after_s
 from tinkex.client.transport import JSON, PROTOBUF, Answer, Call, Transport
 from tinkex.errors import APIConnectionError, APIStatusError, RequestFailedError, TinkexError
@@ -81,13 +81,15 @@ class Poller:
             APIStatusError, APIConnectionError: the server cannot be asked.
         """
         started = self._clock.monotonic()
-        call = self._call(allow_metadata_only=not self._promise.is_ready)
-        async with observed(self._clock, self._transport.about(call)) as observation:
-            try:
+        try:
+            if not is_observed():
+                return await self._until_done(Observation())
+            call = self._call(allow_metadata_only=not self._promise.is_ready)
+            async with observed(self._clock, self._transport.about(call)) as observation:
                 return await self._until_done(observation)
-            except TinkexError as error:
-                self._tell_failure(error, self._clock.monotonic() - started)
-                raise
+        except TinkexError as error:
+            self._tell_failure(error, self._clock.monotonic() - started)
+            raise
 
     async def _until_done(self, observation: Observation) -> Answer:
         while True:

@@ -15,7 +15,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from tinkex.client.observe import Observation, observed, tell_attempt
+from tinkex.client.body import PartsPayload
+from tinkex.client.observe import Observation, is_observed, observed, tell_attempt
 from tinkex.client.pools import PoolName
 from tinkex.client.retry import MAX_EMPTY_400, NO_RETRIES, RetryPolicy, retry_after_s, should_retry
 from tinkex.client.runtime import Runtime
@@ -35,6 +36,7 @@ PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 API_PREFIX = "/api/v1"
 MAX_REDIRECTS = 5
+MAX_URLS = 256
 SLOWEST_ANSWER_FACTOR = 30
 ERROR_TEXT_LIMIT = 500
 ERROR_BYTES_LIMIT = 1 << 16
@@ -84,6 +86,10 @@ class Transport:
         """Sent in place of the API key once the server has exchanged it for a token."""
         self._base_url = config.normalized_base_url
         self._fixed_headers = {**config.default_headers, "User-Agent": f"tinkex/{__version__}"}
+        self._api_key = config.api_key
+        self._proxy = config.proxy
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
+        self._urls: dict[str, URL] = {}
         self.policy = RetryPolicy(
             budget_s=config.retry_budget_s, base_s=config.retry_base_s, max_s=config.retry_max_s
         )
@@ -94,6 +100,8 @@ class Transport:
         Raises:
             APIStatusError, APIConnectionError: the final failure.
         """
+        if not is_observed():
+            return await self._with_retries(call, policy or self.policy, Observation())
         async with observed(self.runtime.clock, self.about(call)) as observation:
             return await self._with_retries(call, policy or self.policy, observation)
 
@@ -141,7 +149,7 @@ class Transport:
         """
         headers = self._headers(call, idempotency_key, retry_count)
         url = self.url(call.path, call.params)
-        body = None if call.body is None else b"".join(call.body)
+        body = _body(call)
         for _ in range(MAX_REDIRECTS):
             answer, location = await self._exchange(call, url, headers, body)
             if location is None:
@@ -150,7 +158,7 @@ class Transport:
         raise APIResponseValidationError(f"{call.path} redirects more than {MAX_REDIRECTS} times.")
 
     async def _exchange(
-        self, call: Call, url: URL, headers: Mapping[str, str], body: bytes | None
+        self, call: Call, url: URL, headers: Mapping[str, str], body: bytes | PartsPayload | None
     ) -> tuple[Answer, str | None]:
         pool = self.runtime.pools.get(call.pool)
         timeout_s = call.timeout_s or self.config.timeout_s
@@ -161,7 +169,7 @@ class Transport:
                 data=body,
                 headers=headers,
                 allow_redirects=False,
-                proxy=self.config.proxy,
+                proxy=self._proxy,
                 timeout=self.timeout(timeout_s),
             ) as response:
                 content = await response.read()
@@ -182,15 +190,22 @@ class Transport:
 
     def timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
         """Silence is limited, not length: a slow answer that keeps coming is let through."""
-        return aiohttp.ClientTimeout(
-            total=timeout_s * SLOWEST_ANSWER_FACTOR,
-            sock_connect=self.config.connect_timeout_s,
-            sock_read=timeout_s,
-        )
+        made = self._timeouts.get(timeout_s)
+        if made is None:
+            made = self._timeouts[timeout_s] = aiohttp.ClientTimeout(
+                total=timeout_s * SLOWEST_ANSWER_FACTOR,
+                sock_connect=self.config.connect_timeout_s,
+                sock_read=timeout_s,
+            )
+        return made
 
     def url(self, path: str, params: Mapping[str, str] = {}) -> URL:
         """The full address of an API path; run and checkpoint ids stay unescaped."""
-        whole = URL(self._base_url + API_PREFIX + path, encoded=True)
+        whole = self._urls.get(path)
+        if whole is None:
+            whole = URL(self._base_url + API_PREFIX + path, encoded=True)
+            if len(self._urls) < MAX_URLS:
+                self._urls[path] = whole
         return whole.with_query(params) if params else whole
 
     def _redirect(
@@ -205,7 +220,7 @@ class Transport:
     def _headers(self, call: Call, idempotency_key: str, retry_count: int) -> dict[str, str]:
         headers = {
             **self._fixed_headers,
-            "X-API-Key": self.credential or self.config.require_api_key(),
+            "X-API-Key": self.credential or self._api_key or self.config.require_api_key(),
             "Accept": call.accept,
             **call.headers,
         }
@@ -250,6 +265,14 @@ class Transport:
             "user_metadata": dict(self.config.user_metadata),
             **call.about,
         }
+
+
+def _body(call: Call) -> bytes | PartsPayload | None:
+    if call.body is None:
+        return None
+    if len(call.body) == 1:
+        return call.body[0]
+    return PartsPayload(call.body, call.content_type)
 
 
 def _redirect_target(method: str, response: aiohttp.ClientResponse) -> str | None:

@@ -7,6 +7,7 @@ before the request's number is known.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from tinkex.errors import ValidationError
@@ -103,7 +104,7 @@ def encode_datums(data: Iterable[Datum]) -> list[bytes]:
     """
     parts: list[bytes] = []
     for datum in data:
-        parts += _wrap(0x1A, _encode_datum(datum))
+        _add_datum(parts, datum)
     return _join_small(parts)
 
 
@@ -120,55 +121,65 @@ def _encode_config(config: Mapping[str, float | str], forward_only: bool) -> byt
     return bytes(old) + number(0x30, forward_only) + bytes(new)
 
 
-def _wrap(key: int, parts: list[bytes]) -> list[bytes]:
-    """A message field in parts."""
-    return [bytes((key,)) + varint(sum(map(len, parts))), *parts]
-
-
 def _join_small(parts: list[bytes]) -> list[bytes]:
     joined: list[bytes] = []
-    small = bytearray()
-    for part in parts:
-        if len(part) < _COPY_BELOW_BYTES:
-            small += part
-            continue
-        joined += (bytes(small), part)
-        small.clear()
-    if small:
-        joined.append(bytes(small))
+    first = 0
+    for at, part in enumerate(parts):
+        if len(part) >= _COPY_BELOW_BYTES:
+            joined += (b"".join(parts[first:at]), part)
+            first = at + 1
+    if first < len(parts):
+        joined.append(b"".join(parts[first:]))
     return joined
 
 
-def _encode_datum(datum: Datum) -> list[bytes]:
-    parts: list[bytes] = []
+def _add_datum(parts: list[bytes], datum: Datum) -> None:
+    """Adds a datum's parts; the lengths before them are counted, and values are not copied."""
+    place = len(parts)
+    parts.append(b"")
     for chunk in datum.model_input.chunks:
-        parts += _wrap(0x0A, _encode_chunk(chunk))
+        _add_chunk(parts, chunk)
     for name, tensor in datum.loss_fn_inputs.items():
-        value = _wrap(0x12, encode_tensor(tensor))
-        parts += _wrap(0x12, [delimited(0x0A, name.encode()), *value])
+        _add_input(parts, name, tensor)
     parts += _encode_spans(0x1A, datum.model_input_spans)
     parts += _encode_spans(0x22, datum.loss_fn_input_spans)
-    return parts
+    parts[place] = b"\x1a" + varint(sum(map(len, parts[place:])))
 
 
-def _encode_chunk(chunk: ModelInputChunk) -> list[bytes]:
+def _add_input(parts: list[bytes], name: str, tensor: TensorData) -> None:
+    head, values, tail = encode_tensor(tensor)
+    size = len(head) + len(values) + len(tail)
+    entry = _encode_name(name) + b"\x12" + varint(size) + head
+    parts += (b"\x12" + varint(len(entry) + len(values) + len(tail)) + entry, values, tail)
+
+
+@functools.lru_cache(maxsize=64)
+def _encode_name(name: str) -> bytes:
+    return delimited(0x0A, name.encode())
+
+
+def _add_chunk(parts: list[bytes], chunk: ModelInputChunk) -> None:
     if isinstance(chunk, EncodedTextChunk):
-        return _wrap(0x0A, _buffer(0x0A, chunk.raw))
+        return _add_content(parts, b"\x0a", chunk.raw, b"")
+    if isinstance(chunk, DmelChunk):
+        return _add_content(parts, b"\x1a", chunk.dmel, b"")
     if isinstance(chunk, ImageChunk):
         tail = text(0x12, chunk.format)
         if chunk.expected_tokens is not None:
             tail += b"\x18" + signed(chunk.expected_tokens)
-        return _wrap(0x12, [*_buffer(0x0A, chunk.data), tail])
-    if isinstance(chunk, DmelChunk):
-        return _wrap(0x1A, _buffer(0x0A, chunk.dmel))
+        return _add_content(parts, b"\x12", chunk.data, tail)
     raise ValidationError(
         f"A {type(chunk).__name__} can be sampled from but not trained on.",
         hint="Put the image itself into an ImageChunk.",
     )
 
 
-def _buffer(key: int, raw: bytes) -> list[bytes]:
-    return [bytes((key,)) + varint(len(raw)), raw] if raw else []
+def _add_content(parts: list[bytes], kind: bytes, raw: bytes, tail: bytes) -> None:
+    """A chunk of one kind: its bytes as field 1, then what else there is to say."""
+    field = b"\x0a" + varint(len(raw)) if raw else b""
+    inner = kind + varint(len(field) + len(raw) + len(tail)) + field
+    outer = b"\x0a" + varint(len(inner) + len(raw) + len(tail))
+    parts += (outer + inner, raw, tail)
 
 
 def _encode_spans(key: int, spans: ProvenanceSpans | None) -> list[bytes]:

@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.clock import FakeClock
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
+from tests.unit.client.steady import steady
 
 from tinkex import Runtime, ServiceClient
 from tinkex.client import pools
+from tinkex.client.body import PartsPayload, pieces
 from tinkex.client.compression import HEADERS, compressed
 from tinkex.client.transport import Answer, Call, Transport
 from tinkex.errors import (
@@ -322,3 +326,31 @@ def test_compressed_batches_are_understood(server: LoopbackServer, connect: Conn
     output = training.forward_backward(make_data([2, 3]), CROSS_ENTROPY).result(10)
     assert output.metrics["loss:sum"] == loss_of([2, 3])
     assert server.calls("forward_backward")[0].headers["content-encoding"] == "zstd"
+
+
+# Bodies in parts.
+
+
+@steady
+@given(st.lists(st.binary(max_size=40), max_size=40), st.integers(1, 60))
+def test_pieces_are_the_same_bytes_within_their_size(parts: list[bytes], size: int) -> None:
+    found = list(pieces(parts, size))
+    assert b"".join(found) == b"".join(parts)
+    longest = max(map(len, parts), default=0)
+    assert all(len(piece) <= max(size, longest) for piece in found)
+
+
+def test_a_body_of_many_megabytes_arrives_whole_and_is_retried_whole(
+    server: LoopbackServer, transport: Transport
+) -> None:
+    parts = [b'"', *(letter.encode() * 300_000 for letter in "abcdefghijkl"), b'"']
+    server.on("unknown").reply(503)
+    call = Call(method="POST", path="/no_such_call", body=parts, content_type="text/x-json")
+    with pytest.raises(NotFoundError):
+        transport.runtime.submit(transport.request(call)).result(20)
+    bodies = [request.body for request in server.calls("unknown")]
+    assert [len(body) for body in bodies] == [3_600_002] * 2
+    assert bodies[0] == bodies[1] == b"".join(parts)
+    kinds = {request.headers["content-type"] for request in server.calls("unknown")}
+    assert kinds == {"text/x-json"}
+    assert PartsPayload([b"a", b"b"], "text/plain").decode() == "ab"
