@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+import zstandard
 from tests.server.driving import Http, null_config
 
 from tinkex.server.embedded import EmbeddedServer
+from tinkex.types.datum import Datum
+from tinkex.types.model_input import ModelInput
+from tinkex.wire import protobuf
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +46,30 @@ def test_old_clients_do_not_see_kinds_of_checkpoints_they_cannot_read(
     assert sorted(each["checkpoint_type"] for each in of_run["checkpoints"]) == kinds
     mine = http.call("GET", "checkpoints?limit=2", **{"User-Agent": agent}).json()
     assert {each["checkpoint_type"] for each in mine["checkpoints"]} == set(kinds)
+
+
+def test_a_batch_of_equal_examples_is_read_however_small_it_is_sent(http: Http) -> None:
+    ids = [7] * 300
+    example = Datum(ModelInput.from_ints(ids), {"target_tokens": ids, "weights": [1.0] * 300})
+    parts = protobuf.encode_forward_backward_request(
+        model_id=http.model(),
+        seq_id=1,
+        data=[example] * 1000,
+        loss_fn="cross_entropy",
+        loss_fn_config=None,
+        forward_only=False,
+    )
+    body = b"".join(parts)
+    sent = zstandard.compress(body)
+    assert len(body) > 3000 * len(sent)
+    answer = http.client.post(
+        "/api/v1/forward_backward",
+        content=sent,
+        headers={
+            "X-API-Key": http.api_key,
+            "Content-Type": "application/x-protobuf",
+            "Content-Encoding": "zstd",
+        },
+    )
+    assert answer.status_code == 200, answer.text
+    assert len(http.result(answer.json()["request_id"])["loss_fn_outputs"]) == 1000
