@@ -34,7 +34,7 @@ demo: $(STAMP)  ## start the embedded server, train a LoRA adapter, sample befor
 test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-qa: lint types coverage  ## lint, format, types and coverage
+qa: lint types docs coverage  ## lint, format, types, documentation and coverage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -48,8 +48,9 @@ coverage: $(STAMP)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --quiet --cov --cov-report= tests/unit tests/integration tests/faults
 	$(BIN)/coverage report --include='src/tinkex/client/*,src/tinkex/wire/*,src/tinkex/types/*' --fail-under=90 --skip-covered
 
-docs: $(STAMP)  ## check that every example in the documentation runs
-	$(BIN)/python -m pytest tests/docs
+docs: $(STAMP)  ## build the documentation into site/, with warnings as errors
+	$(BIN)/python docs/_generate.py --check
+	$(BIN)/zensical build --strict
 
 bench: $(STAMP)  ## measure, side by side with the official client where there is one
 	$(BIN)/python benchmarks/run_all.py

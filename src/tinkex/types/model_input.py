@@ -22,9 +22,13 @@ _IMAGE_FORMATS = ("png", "jpeg")
 class Tokenizer(Protocol):
     """Anything that turns text into token ids and back."""
 
-    def encode(self, text: str) -> Any: ...
+    def encode(self, text: str) -> Any:
+        """The token ids of a text, or an object that has them as `ids`."""
+        ...
 
-    def decode(self, token_ids: list[int]) -> str: ...
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of token ids."""
+        ...
 
 
 class EncodedTextChunk:

@@ -1,0 +1,527 @@
+"""The pages that are made from the code: settings, command line, errors, losses, routes, API lists.
+
+`python docs/_generate.py` writes them; `--check` writes nothing and fails if one is out of date.
+Pages of the guides carry whole examples between markers; those are filled in here, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+SOURCE = ROOT / "src" / "tinkex"
+NOTICE = "<!-- Made by docs/_generate.py: change the code, then run it again. -->\n"
+HELP_WIDTH = 88
+
+
+# Settings -----------------------------------------------------------------------------------------
+
+
+def settings_page() -> str:
+    """Every setting of a client and of a server."""
+    from tinkex.config import Config
+    from tinkex.server.settings import settings
+    from tinkex.wire.limits import Limits
+
+    client = [
+        (f"`{each.name}`", each.type, shown(each.default), codes(each.env), each.doc)
+        for each in Config.fields()
+    ]
+    server = [
+        (f"`{each.flag}`", shown(each.default), f"`{each.variable}`", each.about)
+        for each in settings()
+    ]
+    limits = [
+        (f"`{name}`", shown(value), docs_of_fields(Limits)[name])
+        for name, value in fields_of(Limits).items()
+    ]
+    return "\n".join(
+        [
+            "# Settings\n",
+            NOTICE,
+            "## Of a client\n",
+            "A setting is taken from the first of: the argument (`ServiceClient(...)` or",
+            "`Config(...)`), the environment, `tinkex.toml` in the working directory, the user's",
+            "`~/.config/tinkex/config.toml`, the default. The API key may last of all come from",
+            "the official SDK's `~/.tinker/credentials.json`. `tinkex config show --origin` prints",
+            "what is in force and where it came from.\n",
+            table(("setting", "type", "default", "environment", "meaning"), client),
+            "Both files keep their settings in a `[client]` table:\n",
+            '```toml\n[client]\nbase_url = "http://127.0.0.1:8000"\ntimeout_s = 30\n```\n',
+            "## Of the process\n",
+            table(("variable", "meaning"), PROCESS_VARIABLES),
+            "## Of a server\n",
+            "Every option of `tinkex serve` is also a variable. Here are the numbers; the rest is",
+            "on the page of the [command line](cli.md#tinkex-serve).\n",
+            table(("option", "default", "variable", "meaning"), server),
+            "`TINKEX_BOOTSTRAP_KEY` makes a key known at start, for servers set up by a script.\n",
+            "## Limits of a request\n",
+            "What is above a limit is refused with `limit-exceeded` before any work is done, and",
+            "the message names the limit. `get_server_capabilities` of a Tinkex server lists them.",
+            "Those with an option above can be changed.\n",
+            table(("limit", "default", "meaning"), limits),
+        ]
+    )
+
+
+PROCESS_VARIABLES = [
+    ("`TINKEX_DEBUG`", "`1` prints tracebacks of failed commands."),
+    ("`NO_COLOR`, `TERM=dumb`", "No colours in the terminal."),
+    ("`HF_HOME`, `HF_HUB_CACHE`, `XDG_CACHE_HOME`", "Where the Hugging Face cache lies."),
+    ("`HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE`", "`1` keeps tokenizers from being downloaded."),
+]
+
+
+def fields_of(struct: Any) -> dict[str, Any]:
+    """Names and defaults of a msgspec struct."""
+    import msgspec
+
+    return {each.name: each.default for each in msgspec.structs.fields(struct)}
+
+
+def docs_of_fields(struct: Any) -> dict[str, str]:
+    """The texts written below the fields of a class."""
+    import inspect
+    import textwrap
+
+    body = ast.parse(textwrap.dedent(inspect.getsource(struct))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for one, after in zip(body.body, body.body[1:], strict=False):
+        if isinstance(one, ast.AnnAssign) and isinstance(after, ast.Expr):
+            assert isinstance(one.target, ast.Name)
+            found[one.target.id] = literal(after.value)
+    return found
+
+
+# Command line -------------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """The help of every command."""
+    from tinkex.cli import failure
+    from tinkex.cli.main import root
+
+    parts = [
+        "# Command line\n",
+        NOTICE,
+        "Results go to stdout, everything else to stderr; `--json` prints JSON. Errors with",
+        '`--json` are `{"error": {"code", "message", "hint", "request_id"}}` on stderr.\n',
+    ]
+    exit_codes = (failure.__doc__ or "").split("\n\n", 1)[1].strip()
+    parts += ["## Exit codes\n", exit_codes + "\n"]
+    for path, text in helps(root):
+        parts.append(f"{'##' if path.count(' ') <= 1 else '###'} {path}\n")
+        parts.append(f"```text\n{text}\n```\n")
+    return "\n".join(parts)
+
+
+def helps(root: Any) -> Iterator[tuple[str, str]]:
+    """Every command's path and the text of its `--help`."""
+    import click
+
+    def walk(command: click.Command, name: str, parent: Any) -> Iterator[tuple[str, str]]:
+        context = click.Context(
+            command,
+            info_name=name,
+            parent=parent,
+            terminal_width=HELP_WIDTH,
+            **command.context_settings,
+        )
+        yield context.command_path, command.get_help(context)
+        if isinstance(command, click.Group):
+            for each in command.list_commands(context):
+                child = command.get_command(context, each)
+                assert child is not None
+                yield from walk(child, each, context)
+
+    return walk(root, "tinkex", None)
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Code:
+    """A stable code: the errors that carry it, and where they are raised."""
+
+    name: str
+    classes: set[str] = field(default_factory=set)
+    messages: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    about: list[str] = field(default_factory=list)
+
+
+SPECIAL_CODES = {
+    "no-such-route": "The server answered 404: there is no such path. Check `base_url`.",
+    "wrong-method": "The server answered 405: the path exists, the method does not.",
+    "request-failed-user": "The request was accepted and then refused; the message names the part "
+    "to change, and is one of those on this page.",
+    "request-failed-server": "The server failed while working on an accepted request. Send it "
+    "anew; if it stays, read the server's log.",
+    "request-failed-unknown": "An accepted request failed and the server did not say why.",
+    "unknown-adapter": "The engine holds no such adapter. The server loads it again by itself.",
+    "unknown-sampler": "The engine holds no such sampler. The server loads it again by itself.",
+    "engine-failure": "The engine could not compute a good request. The server restarts it and "
+    "replays the log; send the request anew if the error reaches you.",
+    "usage": "The command line was wrong (exit code 2); try the command with `--help`.",
+    "interrupted": "Ctrl-C (exit code 130).",
+    "internal": "A mistake in Tinkex. `TINKEX_DEBUG=1` shows the traceback to report.",
+    "error": "Something went wrong that has no code of its own.",
+}
+"""Codes that are put together at run time, and what to do about them."""
+
+
+def errors_page() -> str:
+    """One entry for each code."""
+    found = error_codes()
+    parts = [
+        "# Error codes\n",
+        NOTICE,
+        "Every error carries a stable `code`, a `hint` that says what to do, `retryable`, and the",
+        "`request_id` where there is one. `except tinkex.TinkexError` catches all of them; the",
+        "classes are on the page of the [SDK](sdk.md). What stands in braces are values at hand.\n",
+        "What the server refuses comes as the class of its HTTP status, with the code below: 401",
+        "`AuthenticationError`, 404 `NotFoundError`, 410 `GoneError`, 422",
+        "`UnprocessableEntityError`, 429 `RateLimitError`, 5xx `InternalServerError`. What fails",
+        "after it was accepted comes as `RequestFailedError`, whose code is",
+        "`request-failed-user` or `request-failed-server` and whose message is the one below.\n",
+    ]
+    for name in sorted(found):
+        parts += entry(found[name])
+    return "\n".join(parts)
+
+
+def entry(code: Code) -> list[str]:
+    """The section of one code."""
+    lines = [f"## {code.name}\n"]
+    if code.name in SPECIAL_CODES:
+        lines.append(SPECIAL_CODES[code.name] + "\n")
+    lines += [about + "\n" for about in dict.fromkeys(code.about)]
+    lines += [f"> {message}\n" for message in list(dict.fromkeys(code.messages))[:4]]
+    hints = [hint for hint in dict.fromkeys(code.hints) if hint]
+    if hints:
+        lines.append("What to do: " + " ".join(hints[:3]) + "\n")
+    if code.classes:
+        lines.append(f"Raised as {', '.join(f'`{each}`' for each in sorted(code.classes))}.\n")
+    return lines
+
+
+def error_codes() -> dict[str, Code]:
+    """Every code in the source, found by reading it."""
+    found: dict[str, Code] = {name: Code(name) for name in SPECIAL_CODES}
+
+    def of(name: str) -> Code:
+        return found.setdefault(name, Code(name))
+
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and (declared := class_code(node)):
+                name, hint = declared
+                of(name).classes.add(node.name)
+                of(name).about.append(escape((ast.get_docstring(node) or "").split("\n")[0]))
+                of(name).hints.append(escape(hint))
+            if isinstance(node, ast.Call) and (raised := call_code(node)):
+                name, kind, message, hint = raised
+                of(name).classes |= {kind} if kind[:1].isupper() else set()
+                of(name).messages += [escape(message)] if message else []
+                of(name).hints.append(escape(hint))
+    return found
+
+
+def class_code(node: ast.ClassDef) -> tuple[str, str] | None:
+    """The code and the advice that a class of errors declares."""
+    values = {}
+    for each in node.body:
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+            values[each.targets[0].id] = each.value
+    code = values.get("code")
+    if not (isinstance(code, ast.Constant) and isinstance(code.value, str)):
+        return None
+    hint = values.get("default_hint")
+    return code.value, literal(hint) if hint is not None else ""
+
+
+def call_code(node: ast.Call) -> tuple[str, str, str, str] | None:
+    """The code, class, message and advice of an error made in place."""
+    keywords = {each.arg: each.value for each in node.keywords}
+    code = keywords.get("code")
+    if not (isinstance(code, ast.Constant) and isinstance(code.value, str) and code.value):
+        return None
+    kind = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    said = node.args[0] if node.args else keywords.get("message")
+    hint = keywords.get("hint")
+    return code.value, kind, literal(said) if said else "", literal(hint) if hint else ""
+
+
+def literal(node: ast.AST | None) -> str:
+    """A text in the source as a reader sees it, with `{name}` for what is put in at run time."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return " ".join(node.value.split())
+    if isinstance(node, ast.JoinedStr):
+        return " ".join("".join(_part(each) for each in node.values).split())
+    return ""
+
+
+def _part(node: ast.expr) -> str:
+    """A piece of an f-string; what is put in at run time by its name, if that is simple."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    value = node.value if isinstance(node, ast.FormattedValue) else node
+    if isinstance(value, ast.Name | ast.Attribute):
+        return "{" + (value.id if isinstance(value, ast.Name) else value.attr) + "}"
+    return "{…}"
+
+
+# Losses, routes, public names ---------------------------------------------------------------------
+
+
+def losses_page() -> str:
+    """The losses a Tinkex server computes."""
+    from tinkex.engine.validation import LOSSES
+
+    rows = [
+        (
+            f"`{name}`",
+            FORMULAS[name],
+            codes(sorted(spec.required)),
+            codes(sorted(spec.optional)),
+            codes(f"{key}={value:g}" for key, value in spec.config.items()),
+        )
+        for name, spec in LOSSES.items()
+    ]
+    return "\n".join(
+        [
+            "# Losses\n",
+            NOTICE,
+            "Losses and gradients are sums over tokens, never means. `lp` is the logprob of the",
+            "target now, `q` the one recorded by the sampler, `A` the advantage, `w` the weight,",
+            "`r = exp(lp - q)`, and `sg` stops the gradient.\n",
+            table(("loss", "per token", "inputs", "optional inputs", "loss_fn_config"), rows),
+            "`s` of `gspo` is the sequence's ratio: `sg(exp(mean of lp - q where",
+            "sequence_ratio_mask is on))`, times `exp(lp - sg(lp))` for the gradient. The bounds",
+            "of the official service's `gspo` are not published; ours are those of `ppo`.\n",
+            "The clip bounds are of the ratio itself; as inputs they are given per token.",
+            "`target_tokens` and `weights` of `cross_entropy` may have the shape `[N, K]`: K",
+            "weighted targets at each position, as distillation needs.\n",
+            "For other losses see [your own losses](../how-to/custom-losses.md).\n",
+        ]
+    )
+
+
+FORMULAS = {
+    "cross_entropy": "`-w * lp`",
+    "importance_sampling": "`-r * A`",
+    "ppo": "`-min(r * A, clamp(r, low, high) * A)`",
+    "cispo": "`-sg(clamp(r, low, high)) * lp * A`",
+    "dro": "`-(lp * A - beta/2 * (lp - q)^2)`",
+    "gspo": "`-min(s * A, clamp(s, low, high) * A)`",
+}
+
+
+def routes_page() -> str:
+    """Every route of a server and whether it asks for a key."""
+    rows = [
+        (", ".join(methods), f"`{path}`", access, escape(about))
+        for path, methods, access, about in routes()
+    ]
+    return "\n".join(
+        [
+            "# Routes of a server\n",
+            NOTICE,
+            "Every route needs a key in `X-API-Key` except those that say so. What they carry is",
+            "described in the [notes on the wire protocol](wire.md).\n",
+            table(("method", "path", "access", "what it gives"), rows),
+        ]
+    )
+
+
+def routes() -> list[tuple[str, list[str], str, str]]:
+    """Path, methods, access and meaning of every route of the application."""
+    from starlette.routing import Mount, Route
+
+    from tinkex.server.app import build_app
+    from tinkex.server.auth import PUBLIC_PATHS, SIGNED_PREFIX
+
+    found = []
+
+    def walk(routes: Any, prefix: str) -> None:
+        for route in routes:
+            if isinstance(route, Mount):
+                walk(route.routes, prefix + route.path)
+            elif isinstance(route, Route):
+                path = prefix + route.path
+                access = "key"
+                if path in PUBLIC_PATHS:
+                    access = "**no key**"
+                elif path.startswith(SIGNED_PREFIX):
+                    access = "**signed link**"
+                about = (route.endpoint.__doc__ or "").split("\n")[0]
+                methods = sorted((route.methods or set()) - {"HEAD"})
+                found.append((path, methods, access, about))
+
+    walk(build_app(None).routes, "")  # type: ignore[arg-type]
+    return sorted(found)
+
+
+def sdk_page() -> str:
+    """The public names of the SDK, described by their docstrings."""
+    import tinkex
+
+    types_ = set(tinkex._TYPES)
+    names = [each for each in tinkex.__all__ if each not in types_ and each in tinkex._HOMES]
+    clients = [each for each in names if each.endswith("Client")]
+    failures = [each for each in names if each in tinkex._ERRORS]
+    others = [each for each in names if each not in (*clients, *failures)]
+    order = ("ServiceClient", "TrainingClient", "SamplingClient", "RestClient", "AdminClient")
+    return "\n".join(
+        [
+            "# SDK\n",
+            NOTICE,
+            "Public is what can be imported from `tinkex`, `tinkex.types`, `tinkex.errors` and",
+            "`tinkex.telemetry`. Everything else may change.\n",
+            "## Clients\n",
+            *directives("tinkex", sorted(clients, key=order.index)),
+            "## Futures, settings and the rest\n",
+            *directives("tinkex", others),
+            "## Errors\n",
+            *directives("tinkex.errors", public_errors()),
+        ]
+    )
+
+
+def public_errors() -> list[str]:
+    """The error classes in the order in which their module has them."""
+    from tinkex import errors
+
+    text = (SOURCE / "errors.py").read_text(encoding="utf-8")
+    names = re.findall(r"^class (\w+)", text, re.M)
+    return [name for name in names if name in errors.__all__]
+
+
+def types_page() -> str:
+    """The public types."""
+    import tinkex.types
+
+    names = sorted(name for name in tinkex.types.__all__ if not name.startswith("_"))
+    return "\n".join(["# Types\n", NOTICE, *directives("tinkex.types", names)])
+
+
+def telemetry_page() -> str:
+    """The public names of telemetry."""
+    from tinkex import telemetry
+
+    names = [name for name in telemetry.__all__ if name != "events"]
+    return "\n".join(
+        [
+            "# Telemetry\n",
+            NOTICE,
+            "How it is used is on the page [Telemetry](../how-to/telemetry.md).\n",
+            *directives("tinkex.telemetry", names),
+        ]
+    )
+
+
+def directives(module: str, names: Any) -> list[str]:
+    """One line for mkdocstrings for each name."""
+    return [f"::: {module}.{name}\n" for name in names]
+
+
+# Whole examples in pages --------------------------------------------------------------------------
+
+MARKER = re.compile(r"(<!-- example: (\S+) -->\n)```python\n.*?^```\n", re.M | re.S)
+
+
+def with_examples(page: str) -> str:
+    """The page with the files it names put in."""
+
+    def block(match: re.Match[str]) -> str:
+        code = (ROOT / "examples" / match[2]).read_text(encoding="utf-8")
+        return f"{match[1]}```python\n{code}```\n"
+
+    return MARKER.sub(block, page)
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+def shown(value: object) -> str:
+    """A default as it stands in a table."""
+    if value is None or value in ((), {}):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, float):
+        return f"{value:,.10g}"
+    return f"{value:,}" if isinstance(value, int) else f"`{value}`"
+
+
+def codes(names: Any) -> str:
+    """Names in code type."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def escape(text: str) -> str:
+    """A text of the source as Markdown."""
+    return text.replace("<", "&lt;").replace("|", "\\|").replace("*", "\\*")
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "reference/settings.md": settings_page,
+    "reference/cli.md": cli_page,
+    "reference/errors.md": errors_page,
+    "reference/losses.md": losses_page,
+    "reference/routes.md": routes_page,
+    "reference/sdk.md": sdk_page,
+    "reference/types.md": types_page,
+    "reference/telemetry.md": telemetry_page,
+}
+
+
+def made() -> dict[Path, str]:
+    """Every page that depends on code, as it should be."""
+    pages = {DOCS / name: make().rstrip() + "\n" for name, make in PAGES.items()}
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if MARKER.search(text):
+            pages[path] = with_examples(text)
+    return pages
+
+
+def main() -> int:
+    """Writes the pages, or says which are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    is_check = parser.parse_args().check
+    stale = [
+        (path, text)
+        for path, text in made().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+    for path, text in stale:
+        if is_check:
+            sys.stderr.write(
+                f"{path.relative_to(ROOT)} is out of date: run python docs/_generate.py\n"
+            )
+        else:
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote {path.relative_to(ROOT)}\n")
+    return 1 if is_check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Every shell line of the documentation is one that works here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+from tests.docs.pages import OTHERS, PAGES, ROOT, blocks, name_of
+
+from tinkex.cli.main import root
+
+WITH_SHELL = [page for page in [*PAGES, *OTHERS] if blocks(page, "bash")]
+PLAIN = {"export", "curl", "tar", ".", "python3"}
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def commands(block: str) -> list[list[str]]:
+    """The commands of a block, in words, without comments and variables set for one command."""
+    found = []
+    for line in block.replace("\\\n", " ").splitlines():
+        for part in re.split(r"&&|\|", line):
+            words = shlex.split(part, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                words.pop(0)
+            if words:
+                found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("page", WITH_SHELL, ids=name_of)
+def test_shell_lines_are_sound(page: Path) -> None:
+    for block in blocks(page, "bash"):
+        subprocess.run(["bash", "-n", "-c", block], check=True, capture_output=True)
+        for words in commands(block):
+            check(words)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name_of)
+def test_commands_in_the_text_exist(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for line in re.findall(r"`(tinkex [a-z][^`]*)`", text):
+        if "..." not in line:
+            check_tinkex(shlex.split(line)[1:])
+    for target in re.findall(r"`make ([a-z]+)`", text):
+        assert target in TARGETS
+
+
+def check(words: list[str]) -> None:
+    """Fails unless the command exists and takes these options."""
+    match words:
+        case ["tinkex", *rest]:
+            check_tinkex(rest)
+        case ["make", target, *_]:
+            assert target in TARGETS, f"no such target: {target}"
+        case ["pip", "install", *packages]:
+            check_extras(packages)
+        case ["python", "-m", "pytest", *paths]:
+            assert all((ROOT / path).exists() for path in paths if not path.startswith("-"))
+        case ["python", script, *_]:
+            assert script in {"first.py", "-c"} or (ROOT / script).is_file(), script
+        case [name, *_]:
+            assert name in PLAIN, f"say in this test how to check {name!r}"
+
+
+def check_extras(packages: list[str]) -> None:
+    for package in packages:
+        if match := re.fullmatch(r"(?:tinkex|\.)\[(\w+)\]", package):
+            assert match[1] in PROJECT["optional-dependencies"]
+
+
+def check_tinkex(words: list[str]) -> None:
+    """Parses a command line of ours as far as the command itself would."""
+    command, context = root, click.Context(root, info_name="tinkex")
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        child = command.get_command(context, words[0])
+        assert child is not None, f"no such command: {' '.join(words)}"
+        command, context = child, click.Context(child, parent=context, info_name=words[0])
+        words = words[1:]
+    command.make_parser(context).parse_args(list(words))
+
+
+def test_a_wrong_line_is_found() -> None:
+    with pytest.raises(click.UsageError):
+        check_tinkex(["serve", "--no-such-option"])
+    with pytest.raises(AssertionError):
+        check_tinkex(["nothing"])
+    with pytest.raises(AssertionError):
+        check(["make", "nothing"])
