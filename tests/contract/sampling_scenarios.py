@@ -454,6 +454,30 @@ def ephemeral_samplers_are_freed_with_their_session(world: World) -> None:
     assert is_user_error(failure.value)
 
 
+@scenario
+def a_ruined_adapter_is_a_user_error_and_its_neighbours_are_served(world: World) -> None:
+    training = world.trained()
+    base = world.service.create_sampling_client(base_model=MODEL)
+    params = {"max_tokens": 30, "seed": SEED, "stop": []}
+    before = _tokens(_sample(base, 2, **params))
+    training.forward_backward([datum(9)], "cross_entropy")
+    training.optim_step(types.AdamParams(learning_rate=1e30)).result()
+    ruined = training.save_weights_and_get_sampling_client()
+    long = types.SamplingParams(max_tokens=60, stop=[])
+    company = [base.sample(prompt(PROMPT), 1, long) for _ in range(4)]
+    for attempt in (
+        lambda: _sample(ruined, 2, max_tokens=20),
+        lambda: ruined.compute_logprobs(prompt(PROMPT)).result(),
+        lambda: training.forward([datum(9)], "cross_entropy").result(),
+    ):
+        with pytest.raises(tinker.RequestFailedError, match="finite") as failure:
+            attempt()
+        assert is_user_error(failure.value)
+    assert _tokens(_sample(base, 2, **params)) == before
+    for future in company:
+        assert np.isfinite(future.result().sequences[0].logprobs).all()
+
+
 # --- mistakes
 
 
@@ -485,6 +509,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "prompt_logprobs_last_n",
     ),
+    "seed_beyond_64_bits": ({}, {"seed": 2**70}, "64 bits"),
+    "stop_beyond_64_bits": ({}, {"stop": [2**64]}, "64 bits"),
     "topk_too_wide": ({"topk_prompt_logprobs": 1000}, {}, "topk_prompt_logprobs"),
 }
 
@@ -505,6 +531,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "targets_of_the_wrong_length",
     "targets_out_of_vocabulary",
     "last_n_beyond",
+    "seed_beyond_64_bits",
+    "stop_beyond_64_bits",
     "topk_too_wide",
 )
 def mistake(world: World, case: str) -> None:

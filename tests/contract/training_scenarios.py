@@ -301,6 +301,9 @@ def ranks_up_to_the_limit(world: World) -> None:
         assert training.get_info().lora_rank == rank
         training.forward_backward([datum(5)], "cross_entropy")
         assert training.optim_step(types.AdamParams()).result().metrics
+    with pytest.raises(tinker.RequestFailedError, match="64 bits") as refusal:
+        world.service.create_lora_training_client(MODEL, rank=4, seed=2**70)
+    assert is_user_error(refusal.value)
     for rank in (0, -1, limit + 1):
         with pytest.raises(tinker.APIStatusError, match="rank") as failure:
             world.service.create_lora_training_client(MODEL, rank=rank)
@@ -560,6 +563,27 @@ def a_batch_of_several_chunks_is_one_gradient(world: World) -> None:
     world.agree("loss:sum (relative)", output.result().metrics["loss:sum"] / expected, 1.0, 1e-5)
     world.agree("trainer logprobs", logprobs_of(output.result()), judge.logprobs(examples), 1e-4)
     world.agree("grad_norm (relative)", metrics["grad_norm"] / judge.norm(), 1.0, 1e-4)
+
+
+@scenario
+def a_large_result_is_announced_before_it_is_fetched(world: World) -> None:
+    """Above a few MiB the client is first told the size, and asks again when it has room."""
+    training = world.trained()
+    start = world.exported(training)
+    example = top_k_datum(500, 2200, seed=3)
+    assert example.inputs["target_tokens"].size * 4 > 4 * 2**20
+    output = training.forward_backward([as_datum(example)], "cross_entropy").result()
+    judge = _Judge(world.oracle(adapter=start))
+    world.agree("trainer logprobs", logprobs_of(output), judge.logprobs([example]), 1e-4)
+
+
+@scenario
+def equal_examples_are_taken_however_small_they_are_sent(world: World) -> None:
+    training = world.trained()
+    example = datum(60)
+    one = training.forward([example], "cross_entropy").result().metrics["loss:sum"]
+    many = training.forward([example] * 1000, "cross_entropy").result().metrics["loss:sum"]
+    world.agree("loss:sum (relative)", many / one / 1000, 1.0, 1e-5)
 
 
 @scenario
