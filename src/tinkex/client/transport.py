@@ -154,7 +154,7 @@ class Transport:
             answer, location = await self._exchange(call, url, headers, body)
             if location is None:
                 return answer
-            url, headers = self._redirect(url, location, headers)
+            url, headers = self._redirect(call, url, location, headers)
         raise APIResponseValidationError(f"{call.path} redirects more than {MAX_REDIRECTS} times.")
 
     async def _exchange(
@@ -209,12 +209,21 @@ class Transport:
         return whole.with_query(params) if params else whole
 
     def _redirect(
-        self, url: URL, location: str, headers: Mapping[str, str]
+        self, call: Call, url: URL, location: str, headers: Mapping[str, str]
     ) -> tuple[URL, dict[str, str]]:
-        """Where to go next; another origin gets nothing that identifies us."""
+        """Where to go next; another origin gets nothing that identifies us, and no body.
+
+        Raises:
+            APIResponseValidationError: the body of a request would leave the server's origin.
+        """
         target = url.join(URL(location, encoded=True))
         if target.origin() == url.origin():
             return target, dict(headers)
+        if call.method != "GET":
+            raise APIResponseValidationError(
+                f"{call.method} {call.path} was redirected to {target.host}, another origin; "
+                "nothing was sent there."
+            )
         return target, {"User-Agent": headers["User-Agent"], "Accept": headers["Accept"]}
 
     def _headers(self, call: Call, idempotency_key: str, retry_count: int) -> dict[str, str]:
