@@ -210,9 +210,42 @@ def entry(code: Code) -> list[str]:
     hints = [hint for hint in dict.fromkeys(code.hints) if hint]
     if hints:
         lines.append("What to do: " + " ".join(hints[:3]) + "\n")
-    if code.classes:
-        lines.append(f"Raised as {', '.join(f'`{each}`' for each in sorted(code.classes))}.\n")
+    seen = sorted({AS_SEEN.get(each, f"`{each}`") for each in code.classes})
+    seen = [each for each in seen if not any(other.startswith(f"{each} ") for other in seen)]
+    if code.name in AT_START:
+        seen = ["the last words of `tinkex serve` or `tinkex models pull`"]
+    if seen:
+        lines.append(f"You see it as {' or '.join(seen)}.\n")
     return lines
+
+
+AT_START = {
+    *("bad-model-file", "bad-model-folder", "bad-wheel", "fetch-failed", "needs-transformers"),
+    *("no-model", "no-such-model", "unsupported-model", "port-in-use", "data-dir-in-use"),
+    "bad-bootstrap-key",
+}
+"""Codes of a server that does not start."""
+
+
+AS_SEEN = {
+    "Busy": "`RateLimitError` (429)",
+    "ClientError": "`BadRequestError` (400)",
+    "EngineFailure": "`RequestFailedError` of category `server`",
+    "EngineUserError": "`RequestFailedError` of category `user`",
+    "Gone": "`GoneError` (410)",
+    "LimitExceeded": "`UnprocessableEntityError` (422)",
+    "NotFound": "`NotFoundError` (404)",
+    "NotReady": "`InternalServerError` (503)",
+    "NotSupported": "`NotFoundError` (404)",
+    "RequestError": "`RequestFailedError`",
+    "SequenceError": "`UnprocessableEntityError` (422)",
+    "ServerError": "`InternalServerError` (500)",
+    "StoreError": "`InternalServerError` (500)",
+    "TooLarge": "`APIStatusError` (413)",
+    "Unauthenticated": "`AuthenticationError` (401)",
+    "Unprocessable": "`UnprocessableEntityError` (422)",
+}
+"""What the client makes of an error that is raised inside a server."""
 
 
 def error_codes() -> dict[str, Code]:
