@@ -27,16 +27,16 @@ HELP_WIDTH = 88
 
 def settings_page() -> str:
     """Every setting of a client and of a server."""
-    from tinkex.config import Config
+    from tinkex.config import DEFAULT_BASE_URL, Config
     from tinkex.server.settings import settings
     from tinkex.wire.limits import Limits
 
     client = [
-        (f"`{each.name}`", each.type, shown(each.default), codes(each.env), each.doc)
+        (f"`{each.name}`", each.type, default_of(each), each.doc, codes(each.env))
         for each in Config.fields()
     ]
     server = [
-        (f"`{each.flag}`", shown(each.default), f"`{each.variable}`", each.about)
+        (f"`{each.flag}`", shown(each.default), each.about, f"`{each.variable}`")
         for each in settings()
     ]
     limits = [
@@ -53,7 +53,8 @@ def settings_page() -> str:
             "`~/.config/tinkex/config.toml`, the default. The API key may last of all come from",
             "the official SDK's `~/.tinker/credentials.json`. `tinkex config show --origin` prints",
             "what is in force and where it came from.\n",
-            table(("setting", "type", "default", "environment", "meaning"), client),
+            table(("setting", "type", "default", "meaning", "environment"), client),
+            f"The server is `{DEFAULT_BASE_URL}` (the hosted service) unless you name another.\n",
             "Both files keep their settings in a `[client]` table:\n",
             '```toml\n[client]\nbase_url = "http://127.0.0.1:8000"\ntimeout_s = 30\n```\n',
             "## Of the process\n",
@@ -61,7 +62,7 @@ def settings_page() -> str:
             "## Of a server\n",
             "Every option of `tinkex serve` is also a variable. Here are the numbers; the rest is",
             "on the page of the [command line](cli.md#tinkex-serve).\n",
-            table(("option", "default", "variable", "meaning"), server),
+            table(("option", "default", "meaning", "variable"), server),
             "`TINKEX_BOOTSTRAP_KEY` makes a key known at start, for servers set up by a script.\n",
             "## Limits of a request\n",
             "What is above a limit is refused with `limit-exceeded` before any work is done, and",
@@ -70,6 +71,11 @@ def settings_page() -> str:
             table(("limit", "default", "meaning"), limits),
         ]
     )
+
+
+def default_of(setting: Any) -> str:
+    """A client setting's default; the address of the hosted service is too long for a table."""
+    return "hosted" if setting.name == "base_url" else shown(setting.default)
 
 
 PROCESS_VARIABLES = [
@@ -464,8 +470,20 @@ def telemetry_page() -> str:
 
 
 def directives(module: str, names: Any) -> list[str]:
-    """One line for mkdocstrings for each name."""
-    return [f"::: {module}.{name}\n" for name in names]
+    """What mkdocstrings makes an entry of, for each name; structs are shown with their fields."""
+    import importlib
+
+    import msgspec
+
+    found = []
+    for name in names:
+        value = getattr(importlib.import_module(module), name)
+        is_struct = isinstance(value, type) and issubclass(value, msgspec.Struct)
+        found.append(f"::: {module}.{name}\n" + (STRUCT_OPTIONS if is_struct else ""))
+    return found
+
+
+STRUCT_OPTIONS = "    options:\n      show_bases: false\n      show_if_no_docstring: true\n"
 
 
 # Whole examples in pages --------------------------------------------------------------------------

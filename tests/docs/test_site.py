@@ -48,6 +48,12 @@ def test_the_reference_has_the_docstrings(site: Path) -> None:
     assert "its gradients are added to those already pending" in page
 
 
+def test_the_reference_has_the_fields_of_values(site: Path) -> None:
+    page = (site / "reference" / "types" / "index.html").read_text(encoding="utf-8")
+    assert 'id="tinkex.types.SamplingParams.max_tokens"' in page
+    assert 'id="tinkex.types.AdamParams.grad_clip_norm"' in page
+
+
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         found = LOADED.search(page.read_text(encoding="utf-8"))
