@@ -601,7 +601,7 @@ def token_counts_are_in_the_record_of_the_run(world: World) -> None:
     training.optim_step(types.AdamParams()).result()
     run = world.get(f"training_runs/{training.model_id}")
     assert run["usage"]["optimizer_steps"] == 1
-    assert run["usage"]["trained_tokens"] == 20, "forward passes count too"
+    assert run["usage"]["tokens"] == 20, "forward passes count too"
     assert run["user_metadata"] == {"renderer": "x"}
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from tests.server.driving import MODEL, Http, null_config
+import zstandard
+from tests.server.driving import MODEL, Http, null_config, training_body
 
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.wire.limits import Limits
@@ -158,3 +159,17 @@ def test_unknown_models_are_not_found(roomy: Http) -> None:
     answer = roomy.call("POST", "create_model", asked)
     assert answer.status_code == 404
     assert MODEL in answer.json()["hint"]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_batch_too_large_to_read_still_uses_up_its_number(roomy: Http, is_packed: bool) -> None:
+    model = roomy.model()
+    body = training_body(model, 1, tokens=100_000)
+    headers = {"X-API-Key": roomy.api_key, "Content-Type": "application/x-protobuf"}
+    if is_packed:
+        body = zstandard.compress(body)
+        headers["Content-Encoding"] = "zstd"
+    refused = roomy.client.post("/api/v1/forward_backward", content=body, headers=headers)
+    assert refused.status_code == 413
+    step = roomy.step(model, 2)
+    assert roomy.poll(step["request_id"]).status_code == 200, "number 1 is not waited for"

@@ -1,23 +1,11 @@
-"""Shapes that only older clients send, and those clients themselves where they are installed.
-
-Folders named `tinker-<version>` with a venv each, under the folder that TINKEX_CONTRACT_VENVS
-names, are driven through the whole loop; `python -m tests.server.make_venvs FOLDER` makes them.
-"""
+"""Shapes that only older clients send; those clients themselves run in the contract suite."""
 
 from __future__ import annotations
 
 import io
-import json
-import os
-import subprocess
 import tarfile
-from pathlib import Path
 
-import pytest
 from tests.server.driving import Http
-from tests.server.make_venvs import VERSIONS
-
-from tinkex.server.embedded import EmbeddedServer
 
 DATUM = {
     "model_input": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
@@ -66,25 +54,3 @@ def test_unloading_is_kept_at_once(http: Http) -> None:
     model = http.model()
     promise = http.post("unload_model", {"model_id": model})
     assert http.result(promise["request_id"])["model_id"] == model
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_loop_with_an_older_client(version: str, server: EmbeddedServer) -> None:
-    root = os.environ.get("TINKEX_CONTRACT_VENVS", "")
-    python = Path(root) / f"tinker-{version}" / "bin" / "python"
-    if not root or not python.exists():
-        pytest.skip(f"no venv with tinker {version}")
-    script = Path(__file__).with_name("old_client_loop.py")
-    done = subprocess.run(
-        [str(python), str(script), server.base_url, server.api_key],
-        env={**os.environ, "TINKER_TELEMETRY": "0"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(done.stdout.strip().splitlines()[-1])
-    assert seen["version"] == version
-    assert seen["num_outputs"] == 1030
-    assert seen["sequences"] == 2
-    assert seen["resumed"] == seen["loss"]

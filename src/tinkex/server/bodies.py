@@ -16,6 +16,7 @@ from tinkex.wire.limits import Limits
 
 T = TypeVar("T")
 
+_HEAD_BYTES = 4096
 _SILENCE_S = 30.0  # how long a client may pause inside a body
 _INLINE_BYTES = 32 * 1024  # smaller bodies are decoded on the loop: a thread would cost more
 
@@ -60,15 +61,15 @@ async def decode_json(body: bytes, type_: type[T], limits: Limits) -> T:
 
 async def _read_raw(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
-    parts, size = [], 0
     stream = request.stream()
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit, await _next_part(stream) or b"")
+    parts, size = [], 0
     while (part := await _next_part(stream)) is not None:
         size += len(part)
-        if size > limit:
-            raise _too_large(limit)
         parts.append(part)
+        if size > limit:
+            raise _too_large(limit, parts[0])
     return b"".join(parts)
 
 
@@ -95,11 +96,24 @@ def _decompress(raw: bytes, limits: Limits) -> bytes:
     except zstandard.ZstdError as error:
         raise Unprocessable("The body is not a zstd frame.", code="bad-compression") from error
     if len(plain) > allowed:
-        raise _too_large(allowed)
+        raise _too_large(allowed, plain[:_HEAD_BYTES])
     return plain
 
 
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(
+def _too_large(limit: int, head: bytes) -> TooLarge:
+    refusal = TooLarge(
         f"The request body is larger than {limit} bytes.", hint="Send the data in more requests."
     )
+    refusal.head = _plain_head(head)
+    return refusal
+
+
+def _plain_head(head: bytes) -> bytes:
+    """How a body begins, even if it is the beginning of a zstd frame."""
+    if not head.startswith(zstandard.FRAME_HEADER):
+        return head[:_HEAD_BYTES]
+    unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(head)
+    try:
+        return unpacker.read(_HEAD_BYTES)
+    except zstandard.ZstdError:
+        return b""

@@ -47,10 +47,11 @@ class LimitExceeded(ClientError):
 
 
 class TooLarge(ClientError):
-    """413: the body is too large."""
+    """413: the body is too large. `head` is how it begins, as far as it was read."""
 
     code = "body-too-large"
     status = 413
+    head: bytes = b""
 
 
 class Gone(ClientError):

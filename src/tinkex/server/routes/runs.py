@@ -201,7 +201,7 @@ def _run(conn: Connection, model: Model) -> dict[str, Any]:
         "last_checkpoint": last.get("weights"),
         "last_sampler_checkpoint": last.get("sampler_weights"),
         "user_metadata": model.user_metadata,
-        "usage": {"trained_tokens": model.num_tokens, "optimizer_steps": model.num_steps},
+        "usage": {"tokens": model.num_tokens, "optimizer_steps": model.num_steps},
     }
 
 

@@ -15,7 +15,13 @@ from starlette.routing import Route
 
 from tinkex.engine.interface import LoraSpec
 from tinkex.server.bodies import decode_json, read_body, read_json
-from tinkex.server.errors import LimitExceeded, NotSupported, Unprocessable, json_response
+from tinkex.server.errors import (
+    LimitExceeded,
+    NotSupported,
+    TooLarge,
+    Unprocessable,
+    json_response,
+)
 from tinkex.server.limits import check_training
 from tinkex.server.peek import target_of_protobuf
 from tinkex.server.routes.session import check_metadata
@@ -97,8 +103,12 @@ async def forward_backward(request: Request) -> Response:
     """A promise of a forward pass, with or without a backward pass."""
     parts, me = services(request), owner(request)
     limits = parts.config.limits
-    body = await read_body(request, limits)
     is_json = "json" in request.headers.get("content-type", "")
+    try:
+        body = await read_body(request, limits)
+    except TooLarge as refusal:
+        async with refusals_counted(parts, me, target_of_protobuf(refusal.head)):
+            raise
     target = target_of_json(body) if is_json else target_of_protobuf(body)
     async with refusals_counted(parts, me, target):
         if len(body) <= _INLINE_BYTES:
