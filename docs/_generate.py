@@ -483,7 +483,11 @@ def directives(module: str, names: Any) -> list[str]:
     return found
 
 
-STRUCT_OPTIONS = "    options:\n      show_bases: false\n      show_if_no_docstring: true\n"
+STRUCT_OPTIONS = """    options:
+      show_bases: false
+      show_if_no_docstring: true
+      show_labels: false
+"""
 
 
 # Whole examples in pages --------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.docs.pages import OTHERS, PAGES, ROOT, blocks, name_of
 from tinkex.cli.main import root
 
 WITH_SHELL = [page for page in [*PAGES, *OTHERS] if blocks(page, "bash")]
-PLAIN = {"export", "curl", "tar", ".", "python3"}
+PLAIN = {"export", "curl", "tar", "tee", ".", "python3"}
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
