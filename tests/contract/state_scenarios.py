@@ -1,4 +1,4 @@
-"""Checkpoints, exports, copies, tenants and sessions through the official client.
+"""Checkpoints, exports, copies and tenants through the official client.
 
 python -m tests.contract.state_scenarios [part of a scenario's name ...]
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import io
 import tarfile
-import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -22,6 +20,7 @@ import tinker
 import torch
 from safetensors.torch import load_file
 from tests.contract.world import (
+    IDS,
     MODEL,
     REFUSED,
     World,
@@ -30,11 +29,11 @@ from tests.contract.world import (
     prompt,
     run_scenarios,
     scenario,
+    scored_prompt,
 )
-from tests.engine.work import sft_datum, tokens
+from tests.engine.work import sft_datum
 from tinker import types
 
-IDS = tokens(13, 3).tolist()
 ADAM = types.AdamParams(learning_rate=0.01, weight_decay=0.1)
 
 
@@ -52,10 +51,6 @@ def _weights(world: World, training: tinker.TrainingClient, name: str) -> dict[s
 
 def _is_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
-
-
-def _scores(sampler: tinker.SamplingClient, ids: list[int] = IDS) -> list[float]:
-    return [float(score) for score in sampler.compute_logprobs(prompt(ids)).result()[1:] if score]
 
 
 # --- state
@@ -164,12 +159,12 @@ def a_sampler_outlives_what_happens_to_its_checkpoint(world: World) -> None:
     training = world.trained()
     path = training.save_state("used").result().path
     sampler = world.service.create_sampling_client(model_path=path)
-    before = _scores(sampler)
+    before = scored_prompt(sampler)
     _steps(training, 1)
     training.save_state("used", overwrite=True).result()
-    assert _scores(sampler) == before
+    assert scored_prompt(sampler) == before
     fresh = world.service.create_sampling_client(model_path=path)
-    assert _scores(fresh) != before
+    assert scored_prompt(fresh) != before
     world.rest().delete_checkpoint_from_tinker_path(path).result()
     with pytest.raises(tinker.NotFoundError):
         world.service.create_sampling_client(model_path=path)
@@ -281,7 +276,7 @@ def encrypted_exports_open_for_their_recipients_alone(world: World) -> None:
     with torch.no_grad():
         table = oracle.all_logprobs(np.array(IDS))[:-1]
     expected = table.gather(1, torch.tensor(IDS[1:])[:, None]).squeeze(1)
-    world.agree("decrypted export in peft and sampler", _scores(sampler), expected, 1e-4)
+    world.agree("decrypted export in peft and sampler", scored_prompt(sampler), expected, 1e-4)
 
 
 @scenario
@@ -310,7 +305,7 @@ def an_archive_of_a_state_is_a_peft_folder_too(world: World) -> None:
     with torch.no_grad():
         table = world.oracle(adapter=folder).all_logprobs(np.array(IDS))[:-1]
     expected = table.gather(1, torch.tensor(IDS[1:])[:, None]).squeeze(1)
-    world.agree("archived state in peft and sampler", _scores(sampler), expected, 1e-4)
+    world.agree("archived state in peft and sampler", scored_prompt(sampler), expected, 1e-4)
 
 
 # --- copies and other tenants
@@ -322,7 +317,7 @@ def copies_live_on_their_own(world: World) -> None:
     _steps(training, 2)
     state = training.save_state("source").result().path
     sampler = training.save_weights_for_sampler("source").result().path
-    scores = _scores(world.service.create_sampling_client(model_path=sampler))
+    scores = scored_prompt(world.service.create_sampling_client(model_path=sampler))
     copied_state = rest.copy_weights(state, "archive", ttl_seconds=7200).result()
     copied_sampler = world.connect(project_id="archive").copy_weights(sampler).result()
     assert "/weights/" in copied_state
@@ -331,7 +326,7 @@ def copies_live_on_their_own(world: World) -> None:
         rest.delete_checkpoint_from_tinker_path(path).result()
     again = world.service.create_training_client_from_state_with_optimizer(copied_state)
     assert _steps(again, first=2) == _steps(training, first=2)
-    assert _scores(world.service.create_sampling_client(model_path=copied_sampler)) == scores
+    assert scored_prompt(world.service.create_sampling_client(model_path=copied_sampler)) == scores
     mine = {each.tinker_path: each for each in rest.list_user_checkpoints().result().checkpoints}
     assert mine[copied_state].expires_at is not None
     assert mine[copied_sampler].expires_at is None
@@ -349,7 +344,7 @@ def weights_of_another_account(world: World) -> None:
     path = training.save_state("mine").result().path
     sampler = training.save_weights_for_sampler("mine").result().path
     theirs, rest = world.connect(key), world.rest(key)
-    scores = _scores(world.service.create_sampling_client(model_path=sampler))
+    scores = scored_prompt(world.service.create_sampling_client(model_path=sampler))
 
     def refused() -> None:
         for attempt in (
@@ -363,15 +358,15 @@ def weights_of_another_account(world: World) -> None:
 
     refused()
     borrowed = theirs.create_training_client_from_state(path, weights_access_token=world.api_key)
-    assert _scores(borrowed.save_weights_and_get_sampling_client()) == scores
+    assert scored_prompt(borrowed.save_weights_and_get_sampling_client()) == scores
     copy = rest.copy_weights(sampler, "p", weights_access_token=world.api_key).result()
-    assert _scores(theirs.create_sampling_client(model_path=copy)) == scores
+    assert scored_prompt(theirs.create_sampling_client(model_path=copy)) == scores
     with pytest.raises(tinker.AuthenticationError):
         rest.copy_weights(path, "p", weights_access_token="tml-wrong").result()
     for each in (path, sampler):
         world.rest().publish_checkpoint_from_tinker_path(each).result()
     public = theirs.create_sampling_client(model_path=sampler)
-    assert _scores(public) == scores
+    assert scored_prompt(public) == scores
     assert theirs.create_training_client_from_state(path).get_info().lora_rank == 4
     with pytest.raises(tinker.NotFoundError):
         rest.delete_checkpoint_from_tinker_path(path).result()
@@ -419,205 +414,6 @@ def other_tenants_ids_do_not_exist(world: World) -> None:
     assert session_id not in rest.list_sessions().result().sessions
     found = rest.search_sessions(types.SessionSearchRequest(session_id=session_id)).result()
     assert found.sessions == []
-
-
-# --- sessions
-
-
-def _searched(rest: tinker.RestClient, **query: Any) -> list[str]:
-    found = rest.search_sessions(types.SessionSearchRequest(**query)).result()
-    return [each.display_name or "" for each in found.sessions]
-
-
-@scenario
-def sessions_are_found_by_what_was_said_of_them(world: World) -> None:
-    key = world.new_tenant()
-    rest = world.rest(key)
-    services = {}
-    for name, project in (("Red Fox", "forest"), ("red panda", "zoo"), ("Blue Jay", "forest")):
-        service = world.connect(
-            key,
-            display_name=name,
-            project_id=project,
-            user_metadata={"colour": name.split()[0].lower(), "run": "1"},
-        )
-        service.create_sampling_client(base_model=MODEL)
-        services[name] = service
-    assert _searched(rest) == ["Blue Jay", "red panda", "Red Fox"]
-    assert _searched(rest, display_name="RED") == ["red panda", "Red Fox"]
-    assert _searched(rest, display_name="fox red") == ["Red Fox"]
-    assert _searched(rest, display_name="100%_") == []
-    assert _searched(rest, project_ids=["forest"]) == ["Blue Jay", "Red Fox"]
-    assert _searched(rest, user_metadata={"colour": "red"}) == ["red panda", "Red Fox"]
-    assert _searched(rest, user_metadata={"colour": "red", "run": "2"}) == []
-    session_id = rest.list_sessions().result().sessions[0]
-    assert _searched(rest, session_id=session_id) == ["Blue Jay"]
-    assert _searched(rest, session_id=session_id, display_name="fox") == ["Blue Jay", "Red Fox"]
-    me = rest.whoami().result().user_urn
-    assert len(_searched(rest, owner=types.UserSearchOwner(owner_urns=[me]))) == 3
-    assert _searched(rest, owner=types.UserSearchOwner(owner_urns=["tml:user:other"])) == []
-    services["Red Fox"].close("errored", "it fell over").result()
-    active = types.ActiveSessionStatusQuery()
-    errored = types.ClientFinishedSessionStatusQuery(reasons=["errored"])
-    success = types.ClientFinishedSessionStatusQuery(reasons=["success"])
-    assert _searched(rest, statuses=[active]) == ["Blue Jay", "red panda"]
-    assert _searched(rest, statuses=[errored]) == ["Red Fox"]
-    assert _searched(rest, statuses=[success]) == []
-    assert len(_searched(rest, statuses=[active, errored])) == 3
-    assert _searched(rest, statuses=[types.CancelledSessionStatusQuery()]) == []
-
-
-@scenario
-def pages_of_sessions_meet_without_gap_or_repeat(world: World) -> None:
-    key = world.new_tenant()
-    rest = world.rest(key)
-    for number in range(5):
-        world.connect(key, display_name=f"s{number}").create_sampling_client(base_model=MODEL)
-    seen: list[str] = []
-    cursor = None
-    for _ in range(5):
-        page = rest.search_sessions(types.SessionSearchRequest(limit=2, cursor=cursor)).result()
-        seen += [each.display_name or "" for each in page.sessions]
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    assert seen == ["s4", "s3", "s2", "s1", "s0"]
-    listed = [rest.list_sessions(limit=2, offset=n).result().sessions for n in (0, 2, 4)]
-    assert sum(len(each) for each in listed) == len({one for each in listed for one in each}) == 5
-
-
-@scenario
-def a_session_tells_what_belongs_to_it(world: World) -> None:
-    key = world.new_tenant()
-    rest = world.rest(key)
-    with world.connect(key, display_name="mine", user_metadata={"a": "b"}) as service:
-        training = service.create_lora_training_client(MODEL, rank=4, user_metadata={"r": "x"})
-        training.save_state("one").result()
-        training.save_weights_for_sampler("two").result()
-        service.create_sampling_client(base_model=MODEL)
-        session_id = training.model_id.partition(":")[0]
-        session = rest.get_session(session_id).result()
-        assert session.training_run_ids == [training.model_id]
-        assert len(session.sampler_ids) == 1
-        assert session.user_metadata == {"a": "b"}
-        rest.assign_session_project(session_id, "moved").result()
-        runs = rest.list_training_runs(project_id="moved").result()
-        assert [run.training_run_id for run in runs.training_runs] == [training.model_id]
-        assert runs.cursor.total_count == 1
-        (found,) = rest.search_sessions(types.SessionSearchRequest()).result().sessions
-        assert found.checkpoints_count == 2
-        assert found.checkpoint_storage_bytes is None or found.checkpoint_storage_bytes > 1000
-        assert found.project_id == "moved"
-        assert found.status is not None
-        assert found.status.type == "active"
-    (found,) = rest.search_sessions(types.SessionSearchRequest()).result().sessions
-    assert found.status is not None
-    assert (found.status.type, found.status.reason.type) == ("client_finished", "success")
-    run = rest.get_training_run(training.model_id).result()
-    assert run.user_metadata == {"r": "x"}
-    assert run.last_checkpoint.checkpoint_id == "weights/one"
-    assert run.last_sampler_checkpoint.checkpoint_id == "sampler_weights/two"
-    assert not run.corrupted
-
-
-# --- what the client is told to use
-
-
-@scenario
-def what_the_server_can_the_client_uses(world: World) -> None:
-    service = world.connect()
-    training = service.create_lora_training_client(MODEL, rank=4, seed=1)
-    training.forward_backward([datum(9)], "cross_entropy").result()
-    assert "forward_backward zstd" in world.sent
-    assert "forward_backward plain" not in world.sent
-    assert {"token", "config", "dynamic_config"} <= world.sent
-    sampler = training.save_weights_and_get_sampling_client()
-    _scores(sampler)
-    assert "retrieve_futures" in world.sent
-    clone = tinker.SamplingClient.from_sampler_handle(
-        sampler.get_sampler_handle(), api_key=world.api_key
-    )
-    assert _scores(clone) == _scores(sampler)
-    assert "join_sampling_session" in world.sent
-    long = types.SamplingParams(max_tokens=480, stop=[])
-    future = sampler.sample(prompt(IDS), 64, long)
-    deadline = time.monotonic() + 30
-    while "cancel_future" not in world.sent and time.monotonic() < deadline:
-        time.sleep(0.2)
-        if not future.cancel():
-            future = sampler.sample(prompt(IDS), 64, long)
-    assert "cancel_future" in world.sent
-    assert _scores(sampler), "sampling goes on"
-
-
-# --- what there is not
-
-
-@scenario
-def what_has_no_meaning_here_says_so_at_once(world: World) -> None:
-    admin = tinker.AdminClient(base_url=world.base_url, api_key=world.api_key)
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    session_id = world.trained().model_id.partition(":")[0]
-    attempts = [
-        lambda: admin.get_billing_usage(start, start + timedelta(hours=1)).result(),
-        lambda: admin.get_current_checkpoint_storage_usage().result(),
-        lambda: admin.get_audit_log().result(),
-        lambda: world.rest().export_session_trace(session_id).result(),
-    ]
-    for attempt in attempts:
-        began = time.monotonic()
-        with pytest.raises(tinker.APIStatusError, match="This server") as failure:
-            attempt()
-        assert failure.value.status_code in {404, 501}
-        assert time.monotonic() - began < 20
-
-
-@scenario
-def another_optimizer_is_refused(world: World) -> None:
-    with pytest.raises(tinker.UnprocessableEntityError, match="adamw"):
-        world.service.create_lora_training_client(MODEL, optimizer=types.DimuonOptimizerConfig())
-    training = world.trained()
-    training.forward_backward([datum(5)], "cross_entropy")
-    with pytest.raises(REFUSED, match="adamw") as failure:
-        training.optim_step(types.DimuonParams(learning_rate=0.1)).result()
-    assert is_user_error(failure.value)
-    assert (training.optim_step(ADAM).result().metrics or {})["grad_norm"] > 0
-
-
-@scenario
-def models_that_read_text_refuse_images(world: World) -> None:
-    image = types.ImageChunk(data=b"\x89PNG", format="png", expected_tokens=3)
-    text = types.EncodedTextChunk(tokens=[1, 2])
-    mixed = types.ModelInput(chunks=[text, image])
-    training = world.trained()
-    sampler = world.service.create_sampling_client(base_model=MODEL)
-    example = types.Datum(
-        model_input=mixed,
-        loss_fn_inputs={"target_tokens": [1] * 5, "weights": [1.0] * 5},
-    )
-    for attempt in (
-        lambda: training.forward_backward([example], "cross_entropy").result(),
-        lambda: sampler.sample(mixed, 1, types.SamplingParams(max_tokens=1)).result(timeout=60),
-    ):
-        with pytest.raises(REFUSED, match="text only") as failure:
-            attempt()
-        assert is_user_error(failure.value)
-
-
-@scenario
-def a_traced_loss_runs_on_the_client(world: World) -> None:
-    """The server does not take uploads, and the client then runs such a loss itself."""
-
-    def likelihood(logprobs: torch.Tensor, weights: torch.Tensor) -> Any:
-        loss = -(logprobs * weights).sum()
-        return loss, {"custom/likelihood:sum": loss}
-
-    service = world.connect()
-    training = service.create_lora_training_client(MODEL, rank=4, seed=1)
-    handle = service.create_custom_loss(likelihood, {"logprobs": 1, "weights": 1}).result()
-    ours = training.forward_backward_custom([datum(9)], handle).result().metrics
-    plain = training.forward([datum(9)], "cross_entropy").result().metrics
-    world.agree("traced loss", ours["custom/likelihood:sum"], plain["loss:sum"], 1e-4)
 
 
 if __name__ == "__main__":

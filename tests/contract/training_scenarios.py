@@ -5,8 +5,6 @@ python -m tests.contract.training_scenarios [part of a scenario's name ...]
 
 from __future__ import annotations
 
-import math
-import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,9 @@ import pytest
 import tinker
 import torch
 from safetensors.torch import load_file
+from tests.contract.judge import Judge, check_agreement, check_weights, scores
 from tests.contract.world import (
     MODEL,
-    REFUSED,
     World,
     as_datum,
     datum,
@@ -29,7 +27,6 @@ from tests.contract.world import (
     scenario,
     scenario_of,
 )
-from tests.engine.oracle import Oracle
 from tests.engine.work import policy_datum, sft_datum, tokens, top_k_datum
 from tinker import types
 
@@ -152,7 +149,7 @@ def loss(world: World, case: str) -> None:
     sent = [_as_csr(each) if case.endswith("csr") else as_datum(each) for each in examples]
     output = training.forward_backward(sent, loss_fn, config or None).result()
     metrics = training.optim_step(types.AdamParams(**ADAM)).result().metrics or {}
-    judge = _Judge(world.oracle(adapter=start))
+    judge = Judge(world.oracle(adapter=start))
     expected = judge.backward(loss_fn, examples, meant)
     scale = max(1.0, abs(expected))
     world.agree("loss:sum (relative)", output.metrics["loss:sum"] / scale, expected / scale, 1e-5)
@@ -162,7 +159,7 @@ def loss(world: World, case: str) -> None:
     norm = judge.norm()
     world.agree("grad_norm (relative)", metrics["grad_norm"] / norm, 1.0, 1e-5)
     judge.step(**ADAM)
-    _check_weights(world, "weights after a step", start, world.exported(training, "end"), judge)
+    check_weights(world, "weights after a step", start, world.exported(training, "end"), judge)
 
 
 @scenario
@@ -204,13 +201,13 @@ def a_custom_loss_moves_the_weights_as_autograd_would(world: World) -> None:
 
     output = training.forward_backward_custom([as_datum(example)], custom).result()
     training.optim_step(types.AdamParams(**ADAM)).result()
-    judge = _Judge(world.oracle(adapter=start))
+    judge = Judge(world.oracle(adapter=start))
     expected, _ = custom([], [judge.oracle.target_logprobs(example)])
     expected.backward()
     world.agree("custom loss", output.metrics["loss:sum"], float(expected.detach()), 1e-4)
     assert output.metrics["mine"] == 3.0
     judge.step(**ADAM)
-    _check_weights(world, "weights after a step", start, world.exported(training, "end"), judge)
+    check_weights(world, "weights after a step", start, world.exported(training, "end"), judge)
 
 
 # --- shapes and switches
@@ -228,18 +225,18 @@ def shape(world: World, name: str) -> None:
         tokens=sequence[:-1],
         inputs={"target_tokens": sequence[1:], "weights": np.ones(119, np.float32)},
     )
-    _check_agreement(world, name, fresh, base, shifted, world.oracle(name))
+    check_agreement(world, name, fresh, base, shifted, world.oracle(name))
     training = world.trained(name)
     start = world.exported(training, "start")
-    judge = _Judge(world.oracle(name, start))
+    judge = Judge(world.oracle(name, start))
     sampler = training.save_weights_and_get_sampling_client()
-    _check_agreement(world, name, training, sampler, shifted, judge.oracle)
+    check_agreement(world, name, training, sampler, shifted, judge.oracle)
     output = training.forward_backward(data, "cross_entropy")
     training.optim_step(types.AdamParams(**ADAM)).result()
     expected = judge.backward("cross_entropy", examples, {})
     world.agree("loss:sum (relative)", output.result().metrics["loss:sum"] / expected, 1.0, 1e-5)
     judge.step(**ADAM)
-    _check_weights(world, "weights after a step", start, world.exported(training, "end"), judge)
+    check_weights(world, "weights after a step", start, world.exported(training, "end"), judge)
 
 
 @scenario_of("attn", "mlp", "unembed")
@@ -258,10 +255,10 @@ def switch(world: World, part: str) -> None:
     example = sft_datum(12, 7)
     training.forward_backward([as_datum(example)], "cross_entropy").result()
     training.optim_step(types.AdamParams(**ADAM)).result()
-    judge = _Judge(world.oracle(adapter=start))
+    judge = Judge(world.oracle(adapter=start))
     judge.backward("cross_entropy", [example], {})
     judge.step(**ADAM)
-    _check_weights(world, "weights after a step", start, world.exported(training, "end"), judge)
+    check_weights(world, "weights after a step", start, world.exported(training, "end"), judge)
 
 
 @scenario_of("smollm", "qwen3")
@@ -273,8 +270,8 @@ def a_tied_head_learns_alone(world: World, name: str) -> None:
     sampler = training.save_weights_and_get_sampling_client()
     ours = sampler.compute_logprobs(prompt(sequence)).result()[1:]
     oracle = world.oracle(name, folder)
-    plain = _scores(world.oracle(name), sequence)
-    scored = _scores(oracle, sequence)
+    plain = scores(world.oracle(name), sequence)
+    scored = scores(oracle, sequence)
     world.agree("sampler logprobs, tied head", ours, scored, 1e-4)
     assert float((scored - plain).abs().max()) > 0.05, "the head has moved"
     merged = _merge_untied(world, name, folder)
@@ -341,7 +338,7 @@ def adamw(world: World, case: str) -> None:
     numbers = {**ADAM, **changes[case]}
     training = world.trained()
     start = world.exported(training, "start")
-    judge = _Judge(world.oracle(adapter=start))
+    judge = Judge(world.oracle(adapter=start))
     for calls in (1, 3, 1):
         examples = [sft_datum(7 + n, seed=20 * calls + n) for n in range(calls)]
         for example in examples:
@@ -352,7 +349,7 @@ def adamw(world: World, case: str) -> None:
         world.agree("grad_norm (relative)", metrics["grad_norm"] / norm, 1.0, 1e-4)
         judge.step(**numbers)
     end = world.exported(training, "end")
-    _check_weights(world, "weights after three steps", start, end, judge)
+    check_weights(world, "weights after three steps", start, end, judge)
 
 
 @scenario
@@ -362,7 +359,7 @@ def the_clients_default_step_is_adamw_with_a_tiny_eps(world: World) -> None:
     example = sft_datum(16, 9)
     training.forward_backward([as_datum(example)], "cross_entropy")
     training.optim_step(types.AdamParams()).result()
-    judge = _Judge(world.oracle(adapter=start))
+    judge = Judge(world.oracle(adapter=start))
     judge.backward("cross_entropy", [example], {})
     gradients = {name: p.grad.clone() for name, p in judge.parameters()}
     judge.step(learning_rate=1e-4, beta1=0.9, beta2=0.95, eps=1e-12, weight_decay=0.0)
@@ -385,146 +382,6 @@ def a_step_without_gradients_is_defined(world: World) -> None:
     training.forward_backward([as_datum(silent)], "cross_entropy")
     metrics = training.optim_step(types.AdamParams(learning_rate=0.0)).result().metrics
     assert metrics == {"grad_norm": 0.0}, "a gradient of zero is a gradient"
-
-
-# --- mistakes
-
-
-def _changed(example: TrainDatum | None = None, **inputs: Any) -> types.Datum:
-    """A good example with inputs changed, added or (None) removed."""
-    base = as_datum(example or sft_datum(5))
-    kept = {name: tensor for name, tensor in base.loss_fn_inputs.items() if name not in inputs}
-    added = {
-        name: types.TensorData.from_numpy(value)
-        for name, value in inputs.items()
-        if value is not None
-    }
-    return types.Datum(model_input=base.model_input, loss_fn_inputs={**kept, **added})
-
-
-def _with_tokens(ids: list[int]) -> types.Datum:
-    good = as_datum(sft_datum(5))
-    return types.Datum(
-        model_input=types.ModelInput.from_ints(ids), loss_fn_inputs=good.loss_fn_inputs
-    )
-
-
-def _ones(count: int) -> np.ndarray:
-    return np.ones(count, np.float32)
-
-
-MISTAKES: dict[str, tuple[Any, str, dict[str, float], str]] = {
-    "nan_weight": (
-        lambda: _changed(weights=np.array([1, math.nan, 1, 1, 1], np.float32)),
-        "cross_entropy",
-        {},
-        "weights",
-    ),
-    "infinite_advantage": (
-        lambda: _changed(policy_datum(5), advantages=np.array([1, 1, math.inf, 1, 1], np.float32)),
-        "ppo",
-        {},
-        "advantages",
-    ),
-    "nan_config": (lambda: as_datum(policy_datum(5)), "dro", {"beta": math.nan}, "beta"),
-    "unknown_key": (lambda: _changed(mask=_ones(5)), "cross_entropy", {}, "mask"),
-    "missing_key": (lambda: _changed(weights=None), "cross_entropy", {}, "weights"),
-    "missing_mask": (lambda: as_datum(policy_datum(5)), "gspo", {}, "sequence_ratio_mask"),
-    "wrong_length": (lambda: _changed(weights=_ones(4)), "cross_entropy", {}, "weights"),
-    "wrong_target_length": (
-        lambda: _changed(target_tokens=np.arange(4), weights=_ones(4)),
-        "cross_entropy",
-        {},
-        "target_tokens",
-    ),
-    "top_k_where_none_fits": (
-        lambda: _changed(policy_datum(5), target_tokens=np.ones((5, 2), np.int64)),
-        "ppo",
-        {},
-        "target_tokens",
-    ),
-    "float_targets": (
-        lambda: _changed(target_tokens=_ones(5)),
-        "cross_entropy",
-        {},
-        "target_tokens",
-    ),
-    "token_above_vocabulary": (
-        lambda: _with_tokens([1, 2, 272, 4, 5]),
-        "cross_entropy",
-        {},
-        "vocabulary",
-    ),
-    "negative_token": (lambda: _with_tokens([1, -2, 3, 4, 5]), "cross_entropy", {}, "vocabulary"),
-    "target_above_vocabulary": (
-        lambda: _changed(target_tokens=np.array([1, 2, 3, 4, 10**6])),
-        "cross_entropy",
-        {},
-        "vocabulary",
-    ),
-    "no_tokens": (lambda: _with_tokens([]), "cross_entropy", {}, "empty"),
-    "too_long": (lambda: as_datum(sft_datum(513)), "cross_entropy", {}, "context"),
-    "unknown_loss": (lambda: datum(5), "stable_reinforce", {}, "stable_reinforce"),
-    "unknown_config": (lambda: as_datum(policy_datum(5)), "ppo", {"clip": 0.2}, "clip"),
-}
-
-
-@scenario_of(
-    "nan_weight",
-    "infinite_advantage",
-    "nan_config",
-    "unknown_key",
-    "missing_key",
-    "missing_mask",
-    "wrong_length",
-    "wrong_target_length",
-    "top_k_where_none_fits",
-    "float_targets",
-    "token_above_vocabulary",
-    "negative_token",
-    "target_above_vocabulary",
-    "no_tokens",
-    "too_long",
-    "unknown_loss",
-    "unknown_config",
-)
-def mistake(world: World, case: str) -> None:
-    """A user error that names what is wrong; neighbours are served and gradients stay clean."""
-    make, loss_fn, config, words = MISTAKES[case]
-    mine = world.trained()
-    neighbour = world.trained()
-    good = mine.forward_backward([datum(6)], "cross_entropy")
-    bad = mine.forward_backward([make()], loss_fn, config or None)
-    beside = neighbour.forward_backward([datum(6)], "cross_entropy")
-    step = mine.optim_step(types.AdamParams())
-    other_step = neighbour.optim_step(types.AdamParams())
-    with pytest.raises(REFUSED, match=re.escape(words)) as failure:
-        bad.result()
-    assert is_user_error(failure.value)
-    assert good.result().metrics == beside.result().metrics
-    assert step.result().metrics == other_step.result().metrics, "nothing of it was added"
-
-
-@scenario
-def one_bad_example_refuses_its_request_whole(world: World) -> None:
-    training = world.trained()
-    bad = [datum(6), _changed(weights=_ones(4)), datum(7)]
-    with pytest.raises(tinker.RequestFailedError, match=r"data\[1\]"):
-        training.forward_backward(bad, "cross_entropy").result()
-    metrics = training.optim_step(types.AdamParams()).result().metrics
-    assert metrics == {"grad_norm": 0.0, "skipped": 1.0}
-
-
-@scenario_of("learning_rate", "beta1", "eps", "weight_decay", "grad_clip_norm")
-def optimizer_mistake(world: World, field: str) -> None:
-    """A number that makes no step is a user error, and the gradient is still there after it."""
-    training = world.trained()
-    training.forward_backward([datum(6)], "cross_entropy")
-    value = {"beta1": 1.0}.get(field, -1.0)
-    with pytest.raises(REFUSED, match=field) as failure:
-        training.optim_step(types.AdamParams(**{field: value})).result()
-    assert is_user_error(failure.value)
-    assert (training.optim_step(types.AdamParams()).result().metrics or {})["grad_norm"] > 0
 
 
 # --- neighbours and accounts
@@ -559,7 +416,7 @@ def a_batch_of_several_chunks_is_one_gradient(world: World) -> None:
     output = training.forward_backward([as_datum(each) for each in examples], "cross_entropy")
     metrics = training.optim_step(types.AdamParams(**ADAM)).result().metrics or {}
     assert len(output.result().loss_fn_outputs) == len(examples)
-    judge = _Judge(world.oracle(adapter=start))
+    judge = Judge(world.oracle(adapter=start))
     scores = [judge.logprobs([kind]) for kind in kinds]
     expected_scores = np.concatenate([scores[n % 12] for n in range(1030)])
     world.agree("trainer logprobs", logprobs_of(output.result()), expected_scores, 1e-4)
@@ -578,7 +435,7 @@ def a_large_result_is_announced_before_it_is_fetched(world: World) -> None:
     example = top_k_datum(500, 2200, seed=3)
     assert example.inputs["target_tokens"].size * 4 > 4 * 2**20
     output = training.forward_backward([as_datum(example)], "cross_entropy").result()
-    judge = _Judge(world.oracle(adapter=start))
+    judge = Judge(world.oracle(adapter=start))
     world.agree("trainer logprobs", logprobs_of(output), judge.logprobs([example]), 1e-4)
 
 
@@ -603,99 +460,6 @@ def token_counts_are_in_the_record_of_the_run(world: World) -> None:
     assert run["usage"]["optimizer_steps"] == 1
     assert run["usage"]["tokens"] == 20, "forward passes count too"
     assert run["user_metadata"] == {"renderer": "x"}
-
-
-# --- the judge
-
-
-class _Judge:
-    """An oracle with gradients added up over calls, and torch's own AdamW."""
-
-    def __init__(self, oracle: Oracle) -> None:
-        self.oracle = oracle
-        self._optimizer: torch.optim.AdamW | None = None
-
-    def backward(self, loss_fn: str, data: list[TrainDatum], config: dict[str, float]) -> float:
-        """The loss, its gradient added to the pending one."""
-        total = self.oracle.loss(loss_fn, data, **config)
-        total.backward()
-        return float(total.detach())
-
-    def logprobs(self, data: list[TrainDatum]) -> np.ndarray:
-        """The logprobs of all targets, one after the other."""
-        with torch.no_grad():
-            return np.concatenate([self.oracle.target_logprobs(d).numpy().ravel() for d in data])
-
-    def parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
-        """The LoRA weights by the names in a PEFT file."""
-        return [
-            (name.replace(".default", ""), p)
-            for name, p in self.oracle.model.named_parameters()
-            if "lora_" in name
-        ]
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """The LoRA weights as numbers."""
-        return self.oracle.weights()
-
-    def norm(self) -> float:
-        """The global norm of the pending gradient."""
-        return math.sqrt(sum(float(p.grad.double().square().sum()) for _, p in self.parameters()))
-
-    def step(self, grad_clip_norm: float = 0.0, **numbers: float) -> None:
-        """Clips, takes an AdamW step, forgets the gradient."""
-        parameters = [p for _, p in self.parameters()]
-        if grad_clip_norm:
-            torch.nn.utils.clip_grad_norm_(parameters, grad_clip_norm)
-        if self._optimizer is None:
-            self._optimizer = torch.optim.AdamW(
-                parameters,
-                lr=numbers["learning_rate"],
-                betas=(numbers["beta1"], numbers["beta2"]),
-                eps=numbers["eps"],
-                weight_decay=numbers["weight_decay"],
-            )
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-
-
-def _check_weights(
-    world: World, what: str, start: Path, end: Path, judge: _Judge, atol: float = 5e-5
-) -> None:
-    before = load_file(start / "adapter_model.safetensors")
-    after = load_file(end / "adapter_model.safetensors")
-    expected = judge.weights()
-    assert after.keys() == expected.keys()
-    moved = max(float((after[name] - before[name]).abs().max()) for name in after)
-    assert moved > 1e-3, "the step was taken"
-    for name, weights in expected.items():
-        world.agree(what, after[name], weights, atol)
-
-
-def _scores(oracle: Oracle, sequence: np.ndarray) -> torch.Tensor:
-    """The logprob of each token after the first."""
-    with torch.no_grad():
-        targets = torch.tensor(sequence[1:], dtype=torch.int64)
-        return oracle.all_logprobs(sequence)[:-1].gather(1, targets[:, None]).squeeze(1)
-
-
-def _check_agreement(
-    world: World,
-    name: str,
-    training: tinker.TrainingClient,
-    sampler: tinker.SamplingClient,
-    shifted: TrainDatum,
-    oracle: Oracle,
-) -> None:
-    """Trainer, sampler and oracle give one sequence the same logprobs."""
-    trainer = logprobs_of(training.forward([as_datum(shifted)], "cross_entropy").result())
-    sequence = np.append(shifted.tokens, shifted.inputs["target_tokens"][-1])
-    scored = sampler.compute_logprobs(prompt(sequence)).result()
-    assert scored[0] is None
-    expected = _scores(oracle, sequence)
-    world.agree(f"trainer and oracle, {name}", trainer, expected, 1e-4)
-    world.agree(f"sampler and oracle, {name}", scored[1:], expected, 1e-4)
-    world.agree(f"trainer and sampler, {name}", trainer, scored[1:], 1e-4)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import pytest
 import tinker
 import torch
 import transformers
+from tests.engine import work
 from tests.engine.oracle import Oracle
 from tinker import types
 
@@ -42,6 +43,7 @@ MODEL = "smollm"  # tied embeddings: the shape in which most can go wrong
 TWIN = "org/twin"  # another name of the same base
 CONTEXT = 512
 EOS = 258
+IDS = work.tokens(13, 3).tolist()
 REFUSED = (tinker.RequestFailedError, tinker.APIStatusError)
 
 
@@ -188,6 +190,11 @@ def scenario_of(*cases: str) -> Callable[[Callable[[World, str], None]], None]:
             SCENARIOS[f"{run.__name__}[{case}]"] = lambda world, case=case: run(world, case)
 
     return register
+
+
+def scored_prompt(sampler: tinker.SamplingClient, ids: list[int] = IDS) -> list[float]:
+    """The logprob of each prompt token after the first."""
+    return [float(score) for score in sampler.compute_logprobs(prompt(ids)).result()[1:] if score]
 
 
 def run_scenarios(*, has_other_shape: bool = False) -> None:
