@@ -266,7 +266,7 @@ def error_codes() -> dict[str, Code]:
             if isinstance(node, ast.ClassDef) and (declared := class_code(node)):
                 name, hint = declared
                 of(name).classes.add(node.name)
-                of(name).about.append(escape((ast.get_docstring(node) or "").split("\n")[0]))
+                of(name).about.append(escape(first_sentence(ast.get_docstring(node) or "")))
                 of(name).hints.append(escape(hint))
             if isinstance(node, ast.Call) and (raised := call_code(node)):
                 name, kind, message, hint = raised
@@ -274,6 +274,11 @@ def error_codes() -> dict[str, Code]:
                 of(name).messages += [escape(message)] if message else []
                 of(name).hints.append(escape(hint))
     return found
+
+
+def first_sentence(text: str) -> str:
+    """What a docstring says first."""
+    return re.split(r"(?<=\.)\s", " ".join(text.split("\n\n")[0].split()))[0]
 
 
 def class_code(node: ast.ClassDef) -> tuple[str, str] | None:
