@@ -21,6 +21,7 @@ from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 
 TOLERANCE = 1e-4  # per logprob, in float32; 5e-2 is usual for bfloat16
+pytestmark = pytest.mark.timeout(450)
 SCRIPT = Path(__file__).with_name("parity_run.py")
 Both = tuple[dict[str, Any], dict[str, Any]]
 
@@ -34,7 +35,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     folder = tmp_path_factory.mktemp("parity")
     make_tiny_model(folder / "model")
     models = (ServedModel(name="tiny", source=str(folder / "model")),)
-    with EmbeddedServer(ServerConfig(data_dir=folder / "data", port=0, models=models)) as server:
+    config = ServerConfig(data_dir=folder / "data", port=0, models=models, num_threads=1)
+    with EmbeddedServer(config) as server:
         yield {
             **os.environ,
             "TINKER_BASE_URL": server.base_url,
@@ -55,7 +57,7 @@ def run(client: str, environment: dict[str, str]) -> dict[str, Any]:
         env={**environment, "TINKER_TELEMETRY": "0"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, f"{client}:\n{done.stderr[-4000:]}"

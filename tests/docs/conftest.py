@@ -25,13 +25,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     folder = tmp_path_factory.mktemp("docs")
     make_tiny_model(folder / "model")
     models = (ServedModel(name=MODEL, source=str(folder / "model")),)
-    with EmbeddedServer(ServerConfig(data_dir=folder / "data", port=0, models=models)) as server:
+    # One thread: for so small a model more of them only get in each other's way.
+    config = ServerConfig(data_dir=folder / "data", port=0, models=models, num_threads=1)
+    with EmbeddedServer(config) as server:
         other, _ = create_key(folder / "data", None, name="other", owner=None)
         yield {
             **{name: value for name, value in os.environ.items() if "TINKE" not in name},
             "TINKER_API_KEY": server.api_key,
             "TINKER_BASE_URL": server.base_url,
             "OTHER_API_KEY": other,
+            "OMP_NUM_THREADS": "1",
         }
 
 
@@ -46,7 +49,7 @@ def run_python(environment: dict[str, str], tmp_path: Path) -> Run:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=200,
             check=False,
         )
         assert done.returncode == 0, done.stderr

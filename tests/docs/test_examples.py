@@ -9,6 +9,7 @@ from tests.docs.conftest import Run
 from tests.docs.pages import EXAMPLES, PAGES, name_of, program
 
 WITH_EXAMPLES = [page for page in PAGES if program(page)]
+pytestmark = pytest.mark.timeout(220)
 JUDGES_WARN = {"10_peft.py"}  # peft says what it thinks of tied embeddings
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.docs.pages import DOCS, ROOT
 
+pytestmark = pytest.mark.timeout(220)
+
 # Words in examples and links to follow by hand; none is loaded by a page.
 LOADED = re.compile(r'<(?:script|img|link|iframe)[^>]+(?:src|href)="(https?:)?//', re.I)
 
@@ -27,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
