@@ -105,6 +105,7 @@ def test_models_of_an_empty_folder(run):
 def test_models_of_a_server(cli, server, is_json):
     server.service.models = ["a/b", "c"]
     ran = cli("models", "list", "--remote", *(["--json"] if is_json else []))
+    assert ran.code == 0, ran.err
     if is_json:
         assert [each["model_name"] for each in ran.json["models"]] == ["a/b", "c"]
     else:
