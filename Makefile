@@ -56,4 +56,4 @@ bench: $(STAMP)  ## measure, side by side with the official client where there i
 	$(BIN)/python benchmarks/run_all.py
 
 clean:  ## remove the environment and everything made
-	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .demo .contract .cache site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -27,7 +27,7 @@ def _number_options(command: Command) -> Command:
             setting.name,
             type=float if isinstance(setting.default, float) else int,
             envvar=setting.variable,
-            show_default=f"{setting.default:g}",
+            show_default=f"{setting.default:,}".removesuffix(".0"),
             help=setting.about,
         )(command)
     return command
@@ -125,8 +125,8 @@ def _greet(started: Started, names: list[str]) -> None:
   export TINKER_BASE_URL={started.url}
   export TINKER_API_KEY={key}
 
-  import tinker
-  service = tinker.ServiceClient()
+  import tinkex  # the official client works the same: import tinker as tinkex
+  service = tinkex.ServiceClient()
   training = service.create_lora_training_client(base_model={names[0]!r}, rank=16)
 """
     )
