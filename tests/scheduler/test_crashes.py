@@ -51,6 +51,16 @@ def play(bench: Bench, model: str) -> dict[str, Any]:
     return seen
 
 
+def copied(origin: Path, target: Path) -> Path:
+    """The target, now as the origin is; tried again if a file vanishes while it is being copied."""
+    for _ in range(50):
+        try:
+            return shutil.copytree(origin, target)
+        except (shutil.Error, FileNotFoundError):
+            shutil.rmtree(target, ignore_errors=True)
+    raise AssertionError("the folder never held still")
+
+
 def test_a_crash_after_any_commit_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,8 +74,7 @@ def test_a_crash_after_any_commit_changes_nothing(
         for job in jobs:  # nobody learns of the commit before the copy is made
             job.future = type(job.future)()
         commit(self, jobs)
-        copies.append(tmp_path / f"crash-{len(copies)}")
-        shutil.copytree(origin, copies[-1])
+        copies.append(copied(origin, tmp_path / f"crash-{len(copies)}"))
         for job, future in zip(jobs, futures, strict=True):
             error = job.future.exception()
             future.set_exception(error) if error else future.set_result(job.future.result())
