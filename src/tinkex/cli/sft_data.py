@@ -171,17 +171,44 @@ def _read(line: bytes, number: int, path: Path) -> Record:
 def _checked(messages: Any, refuse: Any) -> list[dict[str, Any]]:
     if not isinstance(messages, list) or not messages:
         raise refuse("'messages' is not a list with something in it")
-    for place, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise refuse(f"message {place + 1} has no role")
-        if message["role"] not in _ROLES:
-            known = ", ".join(_ROLES)
-            raise refuse(
-                f"message {place + 1} has the role {message['role']!r}, not one of {known}"
-            )
-        if "content" not in message and "tool_calls" not in message:
-            raise refuse(f"message {place + 1} has no content")
-    return messages
+    return [_checked_message(each, place, refuse) for place, each in enumerate(messages, start=1)]
+
+
+def _checked_message(message: Any, place: int, refuse: Any) -> dict[str, Any]:
+    """The message with its content as one text."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise refuse(f"message {place} has no role")
+    if message["role"] not in _ROLES:
+        known = ", ".join(_ROLES)
+        raise refuse(f"message {place} has the role {message['role']!r}, not one of {known}")
+    if "content" in message:
+        return {**message, "content": _content(message, place, refuse)}
+    if "tool_calls" not in message:
+        raise refuse(f"message {place} has no content")
+    return message
+
+
+def _content(message: dict[str, Any], place: int, refuse: Any) -> str:
+    """The content as a text: templates write anything else as Python does, brackets and all."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(_part(each, place, refuse) for each in content)
+    if content is not None:
+        raise refuse(f"'content' of message {place} is neither a text nor a list of text parts")
+    if not message.get("tool_calls"):
+        raise refuse(f"'content' of message {place} is null, without 'tool_calls' beside it")
+    return ""
+
+
+def _part(part: Any, place: int, refuse: Any) -> str:
+    if not isinstance(part, dict) or part.get("type") != "text":
+        kind = repr(part.get("type")) if isinstance(part, dict) else "no object"
+        raise refuse(f"'content' of message {place} has a part that is {kind}, not 'text'")
+    if not isinstance(part.get("text"), str):
+        raise refuse(f"'content' of message {place} has a part whose 'text' is not a text")
+    return str(part["text"])
 
 
 def _as_chat(prompt: str, completion: str) -> list[dict[str, Any]]:

@@ -97,6 +97,23 @@ def test_every_answer_of_a_conversation_is_learned(tmp_path):
     )
 
 
+def test_text_parts_are_joined(tmp_path):
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    lines = chat([{"type": "text", "text": "Hi"}], parts), chat("Hi", "Hello")
+    joined, whole = examples(tmp_path, *lines).examples
+    assert joined == whole
+    pair = {"prompt": lines[0]["messages"][:1], "completion": lines[0]["messages"][1:]}
+    assert examples(tmp_path, pair).examples == [whole]
+
+
+def test_null_beside_tool_calls_is_no_words(tmp_path):
+    call = {"type": "function", "function": {"name": "f", "arguments": {}}}
+    line = chat("a", None, "c", "d")
+    line["messages"][1]["tool_calls"] = [call]
+    (example,) = examples(tmp_path, line).examples
+    assert "assistant\n»<|im_end|>«" in marked(example)
+
+
 def test_words_after_the_last_answer_are_left_out(tmp_path):
     (example,) = examples(tmp_path, chat("a", "b", "c")).examples
     assert marked(example).endswith("»b<|im_end|>«")
@@ -204,6 +221,13 @@ def test_error_of_the_template_names_the_line(tmp_path):
         ({"messages": ["a"]}, "message 1 has no role"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "the role 'robot'"),
         ({"messages": [{"role": "user"}]}, "message 1 has no content"),
+        (chat("a", 5), "'content' of message 2 is neither"),
+        (chat("a", {"text": "b"}), "'content' of message 2 is neither"),
+        (chat("a", None), "'content' of message 2 is null"),
+        (chat("a", None, tool_calls=None), "'content' of message 2 is null"),
+        (chat(["a"], "b"), "'content' of message 1 has a part that is no object"),
+        (chat([{"type": "image_url"}], "b"), "message 1 has a part that is 'image_url'"),
+        (chat([{"type": "text", "text": 1}], "b"), "message 1 has a part whose 'text'"),
         (chat("a"), "no assistant's message"),
         (chat("a", "b", weight=0), "no assistant's message"),
         ({"prompt": "a"}, "but 'prompt'"),
