@@ -21,6 +21,8 @@ def split(data: Sequence[Datum], *, max_examples: int, max_bytes: int) -> list[l
     Raises:
         ValidationError: there is no data, or something in it is not a Datum.
     """
+    if isinstance(data, Datum):
+        raise ValidationError("A batch is a list of Datum, not one Datum; write [datum].")
     if not data:
         raise ValidationError("The batch is empty; give at least one Datum.")
     chunks: list[list[Datum]] = []

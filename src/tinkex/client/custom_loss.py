@@ -113,7 +113,7 @@ def _call(
         raise ValidationError(
             "The custom loss does not depend on the logprobs, so it has no gradient."
         )
-    return loss, {name: _number(value) for name, value in metrics.items()}
+    return loss, {name: _number(value) for name, value in (metrics or {}).items()}
 
 
 def _number(metric: Any) -> float:

@@ -90,6 +90,9 @@ class Holder:
         is_alive = self._life == self._current_life() and self.runtime.is_running
         if not self._opened or not is_alive:
             return Future.resolved(None)
+        opened = self._opened.get("session")
+        if opened is not None and opened.done() and (session := opened.outcome().value):
+            session.refuse_work()
         return self.runtime.submit_last(_close(dict(self._opened), status, detail))
 
 

@@ -35,6 +35,7 @@ from tinkex.errors import (
     TinkexError,
     ValidationError,
 )
+from tinkex.types._numbers import as_int
 from tinkex.types.model_input import ModelInput
 from tinkex.types.requests import (
     CreateSamplingSessionRequest,
@@ -160,6 +161,12 @@ class SamplingClient:
         Raises:
             ValidationError: a number makes no sense.
         """
+        if not isinstance(prompt, ModelInput):
+            raise ValidationError(
+                f"prompt must be a ModelInput, not {type(prompt).__name__}.",
+                hint="For token ids use ModelInput.from_ints([...]).",
+            )
+        num_samples = as_int("num_samples", num_samples)
         if num_samples < 1:
             raise ValidationError(f"num_samples={num_samples} must be at least 1.")
         self._rejoin_after_fork()

@@ -149,9 +149,13 @@ class Session:
                 error.message,
             )
 
+    def refuse_work(self) -> None:
+        """Makes every later operation of the session's clients a ClientClosedError."""
+        self._is_finished = True
+
     async def finish(self, status: FinishStatus, detail: str | None) -> None:
         """Ends the heartbeat and tells the server how the session ended."""
-        self._is_finished = True
+        self.refuse_work()
         self.stop_heartbeat()
         try:
             await self._tell_end(status, detail)

@@ -135,7 +135,12 @@ class Tokenizer:
         """The ids of a text."""
         if not isinstance(text, str):
             raise ValidationError(f"Only a text can be encoded, not {type(text).__name__}.")
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        try:
+            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        except TypeError as error:
+            raise ValidationError(
+                "The text is not valid Unicode: it has half a character."
+            ) from error
 
     def decode(self, token_ids: int | Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of ids, which may be a list, an array or a tensor."""

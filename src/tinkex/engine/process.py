@@ -207,12 +207,16 @@ class EngineProcess:
         )
 
 
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+"""Threads that wait for each other sleep: spinning, they would starve one another on busy cores."""
+
+
 def _start(connection: socket.socket) -> subprocess.Popen[bytes]:
     """A fresh interpreter, not a fork: torch's threads do not survive one."""
     handle = connection.fileno()
     command = [sys.executable, "-P", "-m", "tinkex.engine.worker", "--fd", str(handle)]
     paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, "PYTHONPATH": paths}
+    environment = {**_WAITING, **os.environ, "PYTHONPATH": paths}
     return subprocess.Popen(command, pass_fds=[handle], env=environment)  # noqa: S603
 
 

@@ -79,6 +79,10 @@ class Datum(msgspec.Struct, frozen=True):
     loss_fn_input_spans: ProvenanceSpans | None = None
 
     def __post_init__(self) -> None:
+        given: Any = self.loss_fn_inputs
+        if not isinstance(given, Mapping):
+            found = type(self.loss_fn_inputs).__name__
+            raise ValidationError(f"loss_fn_inputs must be a dict of tensors, not {found}.")
         converted = {key: _to_tensor(key, value) for key, value in self.loss_fn_inputs.items()}
         msgspec.structs.force_setattr(self, "loss_fn_inputs", converted)
 

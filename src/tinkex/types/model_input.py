@@ -47,9 +47,11 @@ class EncodedTextChunk:
         ids: Any = tokens
         if hasattr(ids, "tolist"):  # numpy and torch arrays
             ids = ids.tolist()
+        if isinstance(ids, bytes | bytearray):  # a byte is a token; array() would read four as one
+            ids = list(ids)
         try:
             values = array("i", ids)
-        except (TypeError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValidationError(
                 f"Token ids must be integers that fit 32 bits: {error}."
             ) from error

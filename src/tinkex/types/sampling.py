@@ -11,6 +11,7 @@ import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types._fields import sent
+from tinkex.types._numbers import as_int, make_plain
 from tinkex.types.tensor import TensorData
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class SamplingParams(
     top_p: float = sent(1.0)
 
     def __post_init__(self) -> None:
+        make_plain(self, ints=("max_tokens", "seed", "top_k"), floats=("temperature", "top_p"))
+        msgspec.structs.force_setattr(self, "stop", _plain_stop(self.stop))
         _require(
             self.max_tokens is None or self.max_tokens >= 1,
             "max_tokens",
@@ -55,6 +58,21 @@ class SamplingParams(
         )
         _require(self.top_k == -1 or self.top_k >= 1, "top_k", self.top_k, "-1 (off) or at least 1")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+
+
+def _plain_stop(stop: Any) -> str | list[str] | list[int] | None:
+    """Stop texts or stop token ids as a plain list; a single text and None as they are."""
+    if stop is None or isinstance(stop, str):
+        return stop
+    try:
+        found = stop.tolist() if hasattr(stop, "tolist") else list(stop)
+    except TypeError:
+        raise ValidationError(f"stop={stop!r} must be a text or a list.") from None
+    if not isinstance(found, list):
+        raise ValidationError(f"stop={stop!r} must be a list of token ids; write stop=[{found}].")
+    if all(isinstance(each, str) for each in found):
+        return found
+    return [as_int("a token id in stop", each) for each in found]
 
 
 def _require(holds: bool, name: str, value: object, rule: str) -> None:

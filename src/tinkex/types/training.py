@@ -9,6 +9,7 @@ import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types._fields import sent
+from tinkex.types._numbers import make_plain
 from tinkex.types.tensor import TensorData
 
 ModelID = str
@@ -40,6 +41,7 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     train_attn: bool = sent(True)
 
     def __post_init__(self) -> None:
+        make_plain(self, ints=("rank", "seed"))
         if self.rank < 1:
             raise ValidationError(f"rank={self.rank} must be at least 1.")
         if not (self.train_unembed or self.train_mlp or self.train_attn):
@@ -64,6 +66,7 @@ class AdamParams(msgspec.Struct, frozen=True, kw_only=True):
     grad_clip_norm: float = 0.0
 
     def __post_init__(self) -> None:
+        make_plain(self, floats=self.__struct_fields__)
         for name in ("learning_rate", "eps", "weight_decay", "grad_clip_norm"):
             _require_at_least_zero(name, getattr(self, name))
         for name in ("beta1", "beta2"):
@@ -82,6 +85,7 @@ class DimuonParams(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
     beta1: float = 0.9
 
     def __post_init__(self) -> None:
+        make_plain(self, floats=self.__struct_fields__)
         _require_at_least_zero("learning_rate", self.learning_rate)
         _require_at_least_zero("grad_clip_norm", self.grad_clip_norm)
         _require_beta("beta1", self.beta1)

@@ -56,7 +56,7 @@ def encode(value: object) -> bytes:
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise ValidationError(
             f"{type(value).__name__} cannot be written as JSON: {error}.",
-            hint="Metadata may hold strings, numbers, booleans, None, lists and dicts of them.",
+            hint="Use strings, numbers, booleans, None, and lists and dicts of them.",
         ) from error
 
 
@@ -157,6 +157,8 @@ def _hook(value: object) -> object:
         return {"tokens": value.tokens, "type": "encoded_text"}
     if isinstance(value, TensorData):
         return _tensor_form(value)
+    if callable(to_list := getattr(value, "tolist", None)):  # scalars and arrays of numpy, torch
+        return to_list()
     raise TypeError(f"a {type(value).__name__} has no JSON form")
 
 

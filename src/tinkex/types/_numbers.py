@@ -1,0 +1,60 @@
+"""Numbers as they are given: Python's own, and the scalars of numpy and torch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tinkex.errors import ValidationError
+
+
+def as_int(name: str, value: Any) -> int:
+    """A whole number, whatever library's integer it is.
+
+    Raises:
+        ValidationError: it is none; the message names the argument.
+    """
+    if type(value) is int:
+        return value
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise ValidationError(f"{name}={value!r} must be a whole number.")
+
+
+def as_float(name: str, value: Any) -> float:
+    """A number, whatever library's scalar it is.
+
+    Raises:
+        ValidationError: it is none; the message names the argument.
+    """
+    if type(value) is float:
+        return value
+    try:
+        if not isinstance(value, bool | str | bytes):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValidationError(f"{name}={value!r} must be a number.")
+
+
+def make_plain(
+    struct: msgspec.Struct, *, ints: Iterable[str] = (), floats: Iterable[str] = ()
+) -> None:
+    """Turns the named fields of a frozen struct into Python's own numbers; None stays None.
+
+    Raises:
+        ValidationError: one of them is no number.
+    """
+    for names, convert in ((ints, as_int), (floats, as_float)):
+        for name in names:
+            value = getattr(struct, name)
+            if value is not None:
+                plain = convert(name, value)
+                if plain is not value:
+                    msgspec.structs.force_setattr(struct, name, plain)
