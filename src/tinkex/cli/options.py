@@ -5,6 +5,7 @@ Options are only passed on: defaults, the environment and files are Config's bus
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -205,20 +206,29 @@ def given_options(context: click.Context, names: tuple[str, ...]) -> list[str]:
 
 
 def read_text(name: str) -> str:
-    """The text of a file, or of stdin for '-'."""
+    """The text of a file, or of stdin for '-'.
+
+    Raises:
+        click.UsageError: it is not UTF-8.
+    """
     from pathlib import Path
 
-    if name == "-":
-        return sys.stdin.read()
+    # As bytes: the locale may have stdin decoded as something else, or without a check.
+    content = sys.stdin.buffer.read() if name == "-" else Path(name).expanduser().read_bytes()
     try:
-        return Path(name).expanduser().read_text(encoding="utf-8")
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
     except UnicodeDecodeError:
-        raise click.UsageError(f"{name} is not a text file in UTF-8.") from None
+        raise click.UsageError(f"{_shown(name)} is not UTF-8 text.") from None
 
 
 def _first_line(name: str) -> str:
     lines = read_text(name).split("\n", 1)
     if not lines[0].strip():
-        shown = "stdin" if name == "-" else name
-        raise click.UsageError(f"There is no API key in {shown}: it must be on the first line.")
+        raise click.UsageError(
+            f"There is no API key in {_shown(name)}: it must be on the first line."
+        )
     return lines[0].strip()
+
+
+def _shown(name: str) -> str:
+    return "stdin" if name == "-" else name

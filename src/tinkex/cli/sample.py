@@ -154,7 +154,7 @@ def _tokens_in(text: str, name: str) -> list[int] | None:
     """The token ids a file holds, or None if it is a text."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(value, dict) and set(value) == {"tokens"}:
         value = value["tokens"]

@@ -140,10 +140,7 @@ def _read(line: bytes, number: int, path: Path) -> Record:
     def refuse(problem: str) -> ValidationError:
         return ValidationError(f"{path}, line {number}: {problem}.", hint=_FORMS, code="bad-data")
 
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise refuse(f"this is not JSON: {error}") from None
+    value = _parse(line, refuse)
     if not isinstance(value, dict):
         raise refuse("this is not a JSON object")
     tools = value.get("tools")
@@ -166,6 +163,21 @@ def _read(line: bytes, number: int, path: Path) -> Record:
     if not any(_is_learned(message) for message in checked):
         raise refuse("there is no assistant's message to learn")
     return Record(number, checked, None, tools)
+
+
+def _parse(line: bytes, refuse: Any) -> Any:
+    """The line as JSON, every text in it fit to be sent."""
+    try:
+        value = json.loads(line)
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise refuse("this is nested too deeply") from None
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise refuse(f"a text has half a character, {half}: it cannot be UTF-8") from None
+    except ValueError as error:
+        raise refuse(f"this is not JSON: {error}") from None
+    return value
 
 
 def _checked(messages: Any, refuse: Any) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ def test_prompt_files_hold_text_or_tokens(
     sample, server, tmp_path, monkeypatch, content, tokens, is_stdin
 ):
     (tmp_path / "prompt").write_bytes(content.encode())
-    monkeypatch.setattr(sys, "stdin", io.StringIO(content, newline=""))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
     ran = sample("--prompt-file", "-" if is_stdin else "prompt", "--max-tokens", "1")
     assert ran.code == 0, ran.err
     assert prompt_tokens(server) == tokens
@@ -149,9 +149,22 @@ def test_missing_prompt_file_is_told_with_its_name(sample):
     assert "Check the name" in ran.err
 
 
-def test_binary_prompt_file_is_refused(sample, tmp_path):
-    (tmp_path / "prompt").write_bytes(b"\xff\xfe\x00")
-    assert "is not a text file" in sample("--prompt-file", "prompt").err
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+@pytest.mark.parametrize(("name", "shown"), [("prompt", "prompt"), ("-", "stdin")])
+def test_binary_prompt_is_refused(sample, server, tmp_path, monkeypatch, name, shown, errors):
+    content = b"\xff\xfe\x00"
+    (tmp_path / "prompt").write_bytes(content)
+    stdin = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors=errors)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    ran = sample("--prompt-file", name)
+    assert (ran.code, f"{shown} is not UTF-8 text." in ran.err) == (2, True)
+    assert server.count("asample") == 0
+
+
+def test_prompt_of_many_brackets_is_a_text(sample, server, tmp_path):
+    (tmp_path / "prompt").write_text("[" * 100_000)
+    assert sample("--prompt-file", "prompt", "--max-tokens", "1").code == 0
+    assert len(prompt_tokens(server)) == 100_000
 
 
 def test_tokenizer_that_cannot_be_loaded_is_a_user_error(cli):
@@ -228,7 +241,7 @@ def test_missing_key_is_3_and_says_where_to_put_it(run):
 @pytest.mark.parametrize("is_stdin", [False, True])
 def test_key_comes_from_a_file_or_stdin(run, server, tmp_path, monkeypatch, is_stdin):
     (tmp_path / "key").write_text(f"{KEY}\n")
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"  {KEY}  \nmore\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"  {KEY}  \nmore\n".encode())))
     name = "-" if is_stdin else "key"
     ran = run("run", "list", "--base-url", server.url, "--api-key-file", name)
     assert ran.code == 0

@@ -228,6 +228,9 @@ def test_error_of_the_template_names_the_line(tmp_path):
         (chat(["a"], "b"), "'content' of message 1 has a part that is no object"),
         (chat([{"type": "image_url"}], "b"), "message 1 has a part that is 'image_url'"),
         (chat([{"type": "text", "text": 1}], "b"), "message 1 has a part whose 'text'"),
+        (chat("a", "\ud800x"), r"half a character, '\ud800'"),
+        ({**chat("a", "b"), "tools": [{"\udfff": 1}]}, "half a character"),
+        ("[" * 100_000, "nested too deeply"),
         (chat("a"), "no assistant's message"),
         (chat("a", "b", weight=0), "no assistant's message"),
         ({"prompt": "a"}, "but 'prompt'"),
@@ -243,6 +246,11 @@ def test_bad_lines_are_named_with_what_is_wrong(tmp_path, line, problem):
     assert "data.jsonl, line 3: " in caught.value.message
     assert problem in caught.value.message
     assert '{"messages"' in caught.value.hint
+
+
+def test_whole_surrogate_pairs_are_a_character(tmp_path):
+    (record,) = read_records(write(tmp_path, r'{"prompt": "\ud83d\ude00", "completion": "b"}'))
+    assert record.texts == ("😀", "b")
 
 
 def test_bytes_that_are_no_text_are_a_bad_line(tmp_path):
