@@ -6,6 +6,7 @@ Options are only passed on: defaults, the environment and files are Config's bus
 from __future__ import annotations
 
 import io
+import math
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +21,26 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 QUICK_BUDGET_S = 1.0
+
+
+class _Finite:
+    """Refuses nan and infinity, which a range lets through; put before a type of click's."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        number = super().convert(value, param, ctx)  # type: ignore[misc]
+        if not math.isfinite(number):
+            raise click.BadParameter(f"{value} is not a finite number.", ctx, param)
+        return number
+
+
+class FiniteFloat(_Finite, click.types.FloatParamType):
+    """Any number."""
+
+
+class FiniteRange(_Finite, click.FloatRange):
+    """A number within bounds."""
+
 
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
@@ -67,7 +88,7 @@ _SAMPLING = (
     ),
     click.option(
         "--temperature",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         default=1.0,
         show_default=True,
         metavar="T",
@@ -76,7 +97,7 @@ _SAMPLING = (
     click.option("--top-k", type=int, default=-1, metavar="K", help="Of the K likeliest only."),
     click.option(
         "--top-p",
-        type=click.FloatRange(min=0, max=1, min_open=True),
+        type=FiniteRange(min=0, max=1, min_open=True),
         default=1.0,
         metavar="P",
         help="Of the likeliest that make up P only.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tinkex.cli.data_dir import data_dir_option, database_option
+from tinkex.cli.options import FiniteFloat
 from tinkex.cli.output import say
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def _number_options(command: Command) -> Command:
         command = click.option(
             setting.flag,
             setting.name,
-            type=float if isinstance(setting.default, float) else int,
+            type=FiniteFloat() if isinstance(setting.default, float) else int,
             envvar=setting.variable,
             show_default=f"{setting.default:,}".removesuffix(".0"),
             help=setting.about,

@@ -69,7 +69,7 @@ class RunFolder:
         Raises:
             ValidationError: there is a run in it already.
         """
-        if (path / RUN_FILE).exists() and cls.open(path).state.checkpoint is not None:
+        if _has_checkpoint(path / RUN_FILE):
             raise ValidationError(
                 f"There is a run in {path} already.",
                 hint=f"Go on with it: 'tinkex train --resume {path}'. Or choose another --output.",
@@ -77,6 +77,8 @@ class RunFolder:
             )
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path, State(options=options))
+        if (path / RUN_FILE).exists():
+            folder._drop_metrics_after(0)
         folder.note()
         return folder
 
@@ -132,6 +134,22 @@ class RunFolder:
             return
         kept = [line for line in file.read_text("utf-8").splitlines() if _step_of(line) <= step]
         write_atomically(file, "".join(f"{line}\n" for line in kept))
+
+
+def _has_checkpoint(file: Path) -> bool:
+    """Whether the run saved anything; told of a file, too, that no longer makes sense as a whole.
+
+    Such a file has not been written by this version, or has options that it would now refuse.
+    """
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return False
+    try:
+        state = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return b"tinker://" in content
+    return isinstance(state, dict) and state.get("checkpoint") is not None
 
 
 def _step_of(line: str) -> float:

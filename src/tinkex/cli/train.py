@@ -11,6 +11,7 @@ import click
 
 from tinkex.cli.options import (
     LORA_NAMES,
+    FiniteRange,
     config_from,
     connection_options,
     given_options,
@@ -53,7 +54,7 @@ _CONNECTION = _KEPT_ON_RESUME[2:]
 )
 @click.option(
     "--learning-rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=2e-4,
     show_default=True,
     metavar="RATE",

@@ -53,6 +53,13 @@ def test_every_number_has_a_flag_and_a_variable(run, started, monkeypatch):
     assert run("serve", "--model", "m=/m", "--data-dir", "d").code == 0
 
 
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_seconds_are_finite(run, started, number):
+    ran = run("serve", "--model", "m=/m", "--data-dir", "d", "--drain-s", number)
+    assert (ran.code, f"{number} is not a finite number" in ran.err) == (2, True)
+    assert started == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "suggestion"),
     [(["--prot", "1"], "--port"), (["--modle", "x"], "--model")],

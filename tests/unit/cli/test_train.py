@@ -136,6 +136,8 @@ def test_bad_data_is_found_before_anything_is_sent(cli, server, tmp_path, argume
         (["--resume", "out", "--epochs", "3"], "leave out --epochs"),
         (["d.jsonl", "--resume", "out"], "leave out data"),
         (["d.jsonl", "--base-model", "m", "--learning-rate", "0"], "not in the range"),
+        (["d.jsonl", "--base-model", "m", "--learning-rate", "nan"], "nan is not a finite number"),
+        (["d.jsonl", "--base-model", "m", "--learning-rate", "inf"], "inf is not a finite number"),
         (["d.jsonl", "--base-model", "m", "--schedule", "wavy"], "not one of"),
     ],
 )
@@ -306,6 +308,36 @@ def test_folder_of_a_run_that_never_saved_can_be_used_again(train, server, tmp_p
     assert train("--max-steps", "1").code == 1
     assert train("--max-steps", "1").code == 0
     assert len(metrics(tmp_path / "out")) == 1
+
+
+@pytest.mark.parametrize("rate", ["nan", "inf", "-inf", "1e999"])
+def test_learning_rate_that_is_no_number_writes_nothing(train, tmp_path, rate):
+    assert train("--learning-rate", rate).code == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff", b'{"options": {"learning_rate": null}, "checkpoint": null}']
+)
+def test_folder_with_an_unreadable_run_that_never_saved_can_be_used_again(train, tmp_path, content):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/run.json").write_bytes(content)
+    (tmp_path / "out/metrics.jsonl").write_text('{"step": 1}\n')
+    ran = train("--max-steps", "1")
+    assert ran.code == 0, ran.err
+    assert [each["step"] for each in metrics(tmp_path / "out")] == [1]
+    assert "loss" in metrics(tmp_path / "out")[0]
+
+
+@pytest.mark.parametrize(
+    "content", ['{"checkpoint": "tinker://r/weights/a"}', '{"checkpoint": "tinker://r/weig']
+)
+def test_folder_with_an_unreadable_run_that_saved_is_kept(train, tmp_path, content):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/run.json").write_text(content)
+    ran = train("--max-steps", "1")
+    assert (ran.code, "There is a run in out already" in ran.err) == (1, True)
+    assert (tmp_path / "out/run.json").read_text() == content
 
 
 @pytest.mark.parametrize(
