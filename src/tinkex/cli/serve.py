@@ -103,6 +103,7 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     if model_texts:
         models = tuple(ServedModel.parse(text) for text in model_texts)
+        _refuse_twice([model.name for model in models])
     elif values["device"] == "null":
         models = (ServedModel(name="null", source=""),)
     else:
@@ -110,6 +111,13 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
     config = make_config(data_dir, models, values)
     names = [model.name for model in models]
     ServerProcess(config).run(lambda started: _greet(started, names))
+
+
+def _refuse_twice(names: list[str]) -> None:
+    """Two models of one name: only one of them could ever be reached."""
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise click.BadParameter(f"the name {name!r} is given twice.", param_hint="--model")
 
 
 def _greet(started: Started, names: list[str]) -> None:

@@ -42,6 +42,13 @@ def test_flags_reach_the_config(run, started, tmp_path):
     assert [(each.name, each.source) for each in config.models] == [("a", "/x"), ("b", "b")]
 
 
+@pytest.mark.parametrize("second", ["tiny=/b", "tiny=/a", "tiny"])
+def test_name_of_two_models_is_refused(run, started, second):
+    ran = run("serve", "--model", "tiny=/a", "--model", second, "--data-dir", "d")
+    assert (ran.code, "the name 'tiny' is given twice" in ran.err) == (2, True)
+    assert started == []
+
+
 def test_every_number_has_a_flag_and_a_variable(run, started, monkeypatch):
     from tinkex.server.settings import settings
 
