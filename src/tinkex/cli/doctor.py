@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from tinkex.cli.failure import address_advice
 from tinkex.cli.options import connection_options, json_option, quick_config
 from tinkex.cli.output import print_json, printable, say, size_text
 from tinkex.cli.version import version as own_version
@@ -196,7 +197,8 @@ def _server_trouble(error: TinkexError, config: Config) -> Iterator[Finding]:
             "server",
             "failed",
             error.message,
-            "Start one with 'tinkex serve', or set TINKER_BASE_URL "
+            address_advice(error)
+            or "Start one with 'tinkex serve', or set TINKER_BASE_URL "
             f"(now from {config.origin('base_url')}).",
         )
     else:
@@ -205,7 +207,7 @@ def _server_trouble(error: TinkexError, config: Config) -> Iterator[Finding]:
             "server",
             "failed",
             f"{config.base_url} answers{status}, but not as a Tinker server: {error.message}",
-            "Check TINKER_BASE_URL.",
+            address_advice(error) or "Check TINKER_BASE_URL.",
         )
 
 

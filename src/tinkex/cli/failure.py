@@ -145,12 +145,23 @@ def _words(error: BaseException) -> tuple[str, str]:
     )
 
 
+def address_advice(error: errors.TinkexError) -> str:
+    """What to change in the server's address, where the error shows a usual slip; else ""."""
+    if isinstance(error, errors.APIConnectionError) and "WRONG_VERSION_NUMBER" in error.message:
+        return "It seems this port speaks plain HTTP: write http:// instead of https://."
+    if isinstance(error, errors.NotFoundError) and error.code == "no-such-route":
+        return "Check --base-url: base_url is the address without /api/v1."
+    return ""
+
+
 def _advice(error: errors.TinkexError) -> str:
     """The error's own advice; the SDK's general advice in the words of the command line."""
     if error.code == "no-chat-template":
         return "Use a model that has one, or plain texts: 'run' without --chat, 'train --plain'."
     if error.code == "missing-api-key" or isinstance(error, errors.AuthenticationError):
         return _ASK_FOR_KEY
+    if advice := address_advice(error):
+        return advice
     if error.hint and error.hint != type(error).default_hint:
         return error.hint
     if isinstance(error, errors.InvalidPathError | errors.RequestFailedError) and error.hint:

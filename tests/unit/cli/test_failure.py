@@ -1,5 +1,8 @@
 """Errors as exit codes and words."""
 
+import http.server
+import threading
+
 import click
 import pytest
 
@@ -93,3 +96,35 @@ def test_users_servers_and_networks_are_told_apart(error, start):
 )
 def test_errors_from_elsewhere_have_codes_too(error, code):
     assert as_json(error)["code"] == code
+
+
+@pytest.fixture
+def plain_port():
+    """A port that answers everything in plain HTTP."""
+    handler = http.server.BaseHTTPRequestHandler
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.mark.parametrize("command", [["run", "list"], ["doctor"]])
+def test_https_to_a_plain_port_is_told(cli, plain_port, command):
+    ran = cli(*command, "--base-url", f"https://127.0.0.1:{plain_port}")
+    assert ran.code != 0
+    assert "this port speaks plain HTTP: write http://" in ran.out + ran.err
+
+
+@pytest.mark.parametrize("command", [["run", "list"], ["doctor"]])
+def test_address_with_the_prefix_is_told(cli, server, command):
+    missing = {"detail": "Not Found", "code": "no-such-route", "hint": ""}
+    for call in ("client_config", "list_training_runs", "get_server_capabilities"):
+        server.on(call).reply(status=404, json_body=missing).always()
+    ran = cli(*command)
+    assert ran.code != 0
+    assert "base_url is the address without /api/v1" in ran.out + ran.err
+    assert "tinkex run list" not in ran.err
+
+
+def test_other_things_not_found_point_at_the_lists():
+    assert "tinkex run list" in as_text(status(404))
