@@ -69,7 +69,7 @@ class RunFolder:
         Raises:
             ValidationError: there is a run in it already.
         """
-        if _has_checkpoint(path / RUN_FILE):
+        if _is_worth_keeping(path / RUN_FILE):
             raise ValidationError(
                 f"There is a run in {path} already.",
                 hint=f"Go on with it: 'tinkex train --resume {path}'. Or choose another --output.",
@@ -136,20 +136,19 @@ class RunFolder:
         write_atomically(file, "".join(f"{line}\n" for line in kept))
 
 
-def _has_checkpoint(file: Path) -> bool:
-    """Whether the run saved anything; told of a file, too, that no longer makes sense as a whole.
+def _is_worth_keeping(file: Path) -> bool:
+    """Whether a run file must not be replaced: it knows a checkpoint, or it is not plainly ours.
 
-    Such a file has not been written by this version, or has options that it would now refuse.
+    Ours without a checkpoint may be replaced even if its options would be refused now.
     """
     try:
-        content = file.read_bytes()
+        state = msgspec.json.decode(file.read_bytes())
     except FileNotFoundError:
         return False
-    try:
-        state = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return b"tinker://" in content
-    return isinstance(state, dict) and state.get("checkpoint") is not None
+        return True
+    is_ours = isinstance(state, dict) and isinstance(state.get("options"), dict)
+    return not is_ours or state.get("checkpoint") is not None
 
 
 def _step_of(line: str) -> float:

@@ -316,11 +316,9 @@ def test_learning_rate_that_is_no_number_writes_nothing(train, tmp_path, rate):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff", b'{"options": {"learning_rate": null}, "checkpoint": null}']
-)
-def test_folder_with_an_unreadable_run_that_never_saved_can_be_used_again(train, tmp_path, content):
+def test_folder_with_an_unreadable_run_that_never_saved_can_be_used_again(train, tmp_path):
     (tmp_path / "out").mkdir()
+    content = b'{"options": {"learning_rate": null}, "checkpoint": null}'
     (tmp_path / "out/run.json").write_bytes(content)
     (tmp_path / "out/metrics.jsonl").write_text('{"step": 1}\n')
     ran = train("--max-steps", "1")
@@ -330,9 +328,15 @@ def test_folder_with_an_unreadable_run_that_never_saved_can_be_used_again(train,
 
 
 @pytest.mark.parametrize(
-    "content", ['{"checkpoint": "tinker://r/weights/a"}', '{"checkpoint": "tinker://r/weig']
+    "content",
+    [
+        '{"checkpoint": "tinker://r/weights/a"}',
+        '{"checkpoint": "tinker://r/weig',
+        "",
+        '{"of": "another program"}',
+    ],
 )
-def test_folder_with_an_unreadable_run_that_saved_is_kept(train, tmp_path, content):
+def test_file_that_may_be_worth_something_is_kept(train, tmp_path, content):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/run.json").write_text(content)
     ran = train("--max-steps", "1")
