@@ -83,6 +83,11 @@ class Runtime:
         return inherited
 
     @property
+    def was_stopped(self) -> bool:
+        """Whether it is down because somebody stopped it."""
+        return self._was_stopped
+
+    @property
     def is_running(self) -> bool:
         """Whether the loop thread is up."""
         return self._thread is not None and self._thread.is_alive()
@@ -407,13 +412,14 @@ def _stop_at_exit(runtime: Runtime) -> None:
 
 
 def default_runtime() -> Runtime:
-    """The process's shared runtime, made when first asked for."""
+    """The process's shared runtime: made when first asked for, and anew once it was stopped."""
     with _process.lock:
         existing = _process.default
-    if existing is not None:
+    if existing is not None and not existing.was_stopped:
         return existing
     made = Runtime()
     with _process.lock:
-        if _process.default is None:
+        if _process.default is existing:
             _process.default = made
+        assert _process.default is not None
         return _process.default

@@ -489,3 +489,15 @@ def test_a_wrong_argument_is_refused_in_the_callers_own_line(connect: Connect) -
     sampler = connect().create_sampling_client(base_model=MODEL)
     with pytest.raises(ValidationError, match="num_samples"):
         sampler.sample(PROMPT, 0, PARAMS)
+
+
+def test_a_default_runtime_that_was_stopped_is_replaced() -> None:
+    stopped = default_runtime().start()
+    stopped.stop()
+    fresh = default_runtime()
+    try:
+        assert fresh is not stopped
+        assert fresh is default_runtime()
+        assert fresh.submit(asyncio.sleep(0, "done")).result(10) == "done"
+    finally:
+        fresh.stop()
