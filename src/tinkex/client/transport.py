@@ -18,7 +18,7 @@ from yarl import URL
 from tinkex.client.body import PartsPayload
 from tinkex.client.observe import Observation, is_observed, observed, tell_attempt
 from tinkex.client.pools import PoolName
-from tinkex.client.retry import MAX_EMPTY_400, NO_RETRIES, RetryPolicy, retry_after_s, should_retry
+from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, retry_after_s, should_retry
 from tinkex.client.runtime import Runtime
 from tinkex.config import Config
 from tinkex.errors import (
@@ -104,10 +104,6 @@ class Transport:
             return await self._with_retries(call, policy or self.policy, Observation())
         async with observed(self.runtime.clock, self.about(call)) as observation:
             return await self._with_retries(call, policy or self.policy, observation)
-
-    async def request_once(self, call: Call) -> Answer:
-        """The successful answer to a call that must not be repeated."""
-        return await self.request(call, NO_RETRIES)
 
     async def _with_retries(
         self, call: Call, policy: RetryPolicy, observation: Observation

@@ -73,11 +73,6 @@ class TrainingState:
         _adamw(self.weights.flat, gradient, self.moments, self.step, request)
         return {"grad_norm": norm}
 
-    def reset_optimizer(self) -> None:
-        """Forgets moments, step count and pending gradients."""
-        self.step, self.pending_backwards = 0, 0
-        self.gradient, self.moments = None, None
-
 
 @torch.no_grad()
 def _adamw(

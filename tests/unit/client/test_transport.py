@@ -21,6 +21,7 @@ from tinkex import Runtime, ServiceClient
 from tinkex.client import pools
 from tinkex.client.body import PartsPayload, pieces
 from tinkex.client.compression import HEADERS, compressed
+from tinkex.client.retry import NO_RETRIES
 from tinkex.client.transport import Answer, Call, Transport
 from tinkex.errors import (
     APIConnectionError,
@@ -42,7 +43,7 @@ def transport(server: LoopbackServer, runtime: Runtime) -> Transport:
 
 def ask(transport: Transport, **call: Any) -> Answer:
     call = {"method": "GET", "path": "/healthz", **call}
-    return transport.runtime.submit(transport.request_once(Call(**call))).result(10)
+    return transport.runtime.submit(transport.request(Call(**call), NO_RETRIES)).result(10)
 
 
 # Proxies.
