@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test qa lint types coverage docs bench clean
+.PHONY: help install demo test soak qa lint types coverage docs bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ demo: $(STAMP)  ## start the embedded server, train a LoRA adapter, sample befor
 
 test: $(STAMP)  ## run all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: $(STAMP)  ## the long form of the fault, load and fuzz campaigns
+	TINKEX_SOAK=1 $(BIN)/python -m pytest -m soak --timeout=3600 --durations=0 tests/faults tests/security
 
 qa: lint types docs coverage  ## lint, format, types, documentation and coverage
 
