@@ -74,6 +74,11 @@ def test_bad_requests_are_refused_in_the_real_words(null) -> None:
     assert answers[0].metrics == answers[2].metrics
     with pytest.raises(EngineUserError, match="empty"):
         null.submit_sample(sample_request(tokens=np.zeros(0, np.int64)))
+    answers = null.submit_samples(
+        [sample_request("one"), sample_request(sampler_id="?"), sample_request("two")]
+    )
+    assert [getattr(answer, "code", None) for answer in answers] == [None, "unknown-sampler", None]
+    assert run_samples(null).keys() == {"one", "two"}
 
 
 def test_interface_and_null_engine_load_no_torch() -> None:

@@ -80,6 +80,20 @@ def test_errors_keep_their_kind_code_and_field(remote) -> None:
     assert caught.value.code == "unknown-adapter"
 
 
+def test_samples_handed_in_together_are_refused_one_by_one(remote) -> None:
+    answers = remote.submit_samples(
+        [
+            sample_request("good"),
+            sample_request("empty", tokens=np.zeros(0, np.int64)),
+            sample_request("huge", seed=2**70),
+            sample_request("good too", seed=3),
+        ]
+    )
+    codes = [None if answer is None else answer.code for answer in answers]
+    assert codes == [None, "empty-tokens", "number-too-large", None]
+    assert run_samples(remote).keys() == {"good", "good too"}
+
+
 def test_light_calls_are_answered_while_a_long_one_runs(remote) -> None:
     remote.create_adapter("busy", "tiny", LoraSpec(rank=4))
     batch = [TrainRequest(adapter_id="busy", data=[sft_datum(400, i) for i in range(60)])]

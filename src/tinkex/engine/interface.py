@@ -4,11 +4,12 @@ Knows nothing of HTTP, tenants, sequence numbers or torch. Everything here is a 
 numbers, strings and numpy arrays, so that an engine may live in this process, in another one, or
 on another machine; adapters cross as folders on a disk both sides see, never as live objects.
 
-Threads: `submit_sample`, `cancel_sample`, `check_fits`, `models` and `adapters` return at once and
-may be called at any time from any thread, also while a long call runs. All other calls take the
-engine one at a time; they may be made from several threads and then run one after the other.
+Threads: `submit_sample`, `submit_samples`, `cancel_sample`, `check_fits`, `models` and `adapters`
+return at once and may be called at any time from any thread, also while a long call runs. All
+other calls take the engine one at a time; they may be made from several threads and then run one
+after the other.
 
-Batches: `forward_backward` and `optim_step` answer one entry per request, in order. A request
+Batches: `forward_backward`, `optim_step` and `submit_samples` answer one entry per request, in order. A request
 that is wrong becomes a `RequestError` in its place and its neighbours are served.
 """
 
@@ -285,6 +286,10 @@ class Engine(Protocol):
         Raises:
             EngineUserError: the request is wrong; nothing was queued.
         """
+        ...
+
+    def submit_samples(self, batch: list[SampleRequest]) -> list[RequestError | None]:
+        """Queues many requests in one call; for each None, or why it was not queued."""
         ...
 
     def cancel_sample(self, request_id: str) -> None:

@@ -152,6 +152,9 @@ class NullEngine:
         with self._lock:
             self._queue[request.request_id] = request
 
+    def submit_samples(self, batch: list[SampleRequest]) -> list[RequestError | None]:
+        return [self._submit_one(request) for request in batch]
+
     def cancel_sample(self, request_id: str) -> None:
         with self._lock:
             self._queue.pop(request_id, None)
@@ -219,6 +222,13 @@ class NullEngine:
         norm = int(state.gradients[:8], 16) / 2**32
         state.gradients, state.pending_backwards, state.step = "", 0, state.step + 1
         return OptimResult(metrics={"grad_norm": norm}, step=state.step)
+
+    def _submit_one(self, request: SampleRequest) -> RequestError | None:
+        try:
+            self.submit_sample(request)
+        except EngineError as error:
+            return error.to_request_error()
+        return None
 
     def _sample_one(self, request: SampleRequest) -> SampleResult:
         info = self._models[request.model]

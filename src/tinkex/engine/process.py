@@ -143,6 +143,14 @@ class EngineProcess:
     def submit_sample(self, request: SampleRequest) -> None:
         self._call("submit_sample", request)
 
+    def submit_samples(self, batch: list[SampleRequest]) -> list[RequestError | None]:
+        try:
+            return cast("list[RequestError | None]", self._call("submit_samples", batch))
+        except EngineUserError as error:  # one of them cannot even be sent: which one?
+            if len(batch) == 1:
+                return [error.to_request_error()]
+            return [answer for each in batch for answer in self.submit_samples([each])]
+
     def cancel_sample(self, request_id: str) -> None:
         self._call("cancel_sample", request_id)
 

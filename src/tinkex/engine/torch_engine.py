@@ -154,6 +154,9 @@ class TorchEngine:
             pairs = self._sampler(request).pairs
         self._base(request.model).sampler.submit(request, pairs)
 
+    def submit_samples(self, batch: list[SampleRequest]) -> list[RequestError | None]:
+        return [self._submit_one(request) for request in batch]
+
     def cancel_sample(self, request_id: str) -> None:
         for base in self._unique_bases():
             base.sampler.cancel(request_id)
@@ -235,6 +238,13 @@ class TorchEngine:
         except EngineError as error:
             return error.to_request_error()
         return OptimResult(metrics=state.apply(request), step=state.step)
+
+    def _submit_one(self, request: SampleRequest) -> RequestError | None:
+        try:
+            self.submit_sample(request)
+        except EngineError as error:
+            return error.to_request_error()
+        return None
 
     def _base(self, model: str) -> BaseModel:
         if model not in self._bases:

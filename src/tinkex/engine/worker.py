@@ -33,7 +33,9 @@ from tinkex.engine.options import EngineOptions
 
 __all__ = ["LIGHT_CALLS", "build_engine", "main", "serve"]
 
-LIGHT_CALLS = frozenset({"models", "adapters", "submit_sample", "cancel_sample", "check_fits"})
+LIGHT_CALLS = frozenset(
+    {"models", "adapters", "submit_sample", "submit_samples", "cancel_sample", "check_fits"}
+)
 
 
 def main() -> None:
