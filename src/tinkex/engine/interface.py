@@ -9,8 +9,8 @@ return at once and may be called at any time from any thread, also while a long 
 other calls take the engine one at a time; they may be made from several threads and then run one
 after the other.
 
-Batches: `forward_backward`, `optim_step` and `submit_samples` answer one entry per request, in order. A request
-that is wrong becomes a `RequestError` in its place and its neighbours are served.
+Batches: `forward_backward`, `optim_step` and `submit_samples` answer one entry per request, in
+order. A request that is wrong becomes a `RequestError` in its place and its neighbours are served.
 """
 
 from __future__ import annotations
