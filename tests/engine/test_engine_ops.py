@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.ops import LoraPair, Segment, apply_rope, lora_linear, rms_norm, swiglu
 
 
@@ -29,7 +30,7 @@ def test_lora_linear_of_two_adapters_and_rows_of_the_base() -> None:
     def run(x, a1, b11, b12, a2, b21, b22):
         first = Segment(0, 3, LoraPair(a1, (b11, b12), 0.5))
         second = Segment(5, 7, LoraPair(a2, (b21, b22), 2.0))
-        return lora_linear(x, weight, bias, [first, second])
+        return lora_linear(x, FrozenLinear(weight, bias), [first, second])
 
     assert torch.autograd.gradcheck(run, (x, a1, b11, b12, a2, b21, b22))
     plain = torch.nn.functional.linear(x, weight, bias)

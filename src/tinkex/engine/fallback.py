@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tinkex.engine.errors import EngineUserError
+from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.lora import HEAD_SITE, LoraBatch, LoraGroup, LoraTarget
 from tinkex.engine.ops import LoraPair, Segment, lora_linear
 
@@ -31,6 +32,7 @@ class FallbackBackbone:
         self._current = _Current()
         self.num_parameters = sum(p.numel() for p in model.parameters())
         head = model.get_output_embeddings()
+        self.head = FrozenLinear(head.weight)
         self.head_VD: Tensor = head.weight
         self._head_scale = _measure_head(model, self.head_VD, folder_name)
         prefix = model.base_model_prefix
@@ -103,7 +105,8 @@ class _LoraLinear(nn.Module):
         super().__init__()
         self.inner = inner
         self._site, self._current = site, current
-        self._is_transposed = not isinstance(inner, nn.Linear)
+        weight_OD = inner.weight if isinstance(inner, nn.Linear) else inner.weight.T
+        self._linear = FrozenLinear(weight_OD, inner.bias)
 
     @property
     def weight(self) -> Tensor:
@@ -115,8 +118,7 @@ class _LoraLinear(nn.Module):
         pair = (self._current.pairs or {}).get(self._site)
         rows_TD = x.reshape(-1, x.shape[-1])
         segments = [] if pair is None else [Segment(0, rows_TD.shape[0], pair)]
-        weight_OD = self.inner.weight.T if self._is_transposed else self.inner.weight
-        out = lora_linear(rows_TD, weight_OD, self.inner.bias, segments)
+        out = lora_linear(rows_TD, self._linear, segments)
         return out.reshape(*x.shape[:-1], -1)
 
 

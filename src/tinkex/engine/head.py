@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.lora import HEAD_SITE, LoraBatch
 
 __all__ = ["CHUNK_BYTES", "Head", "Targets", "chunk_rows", "score", "score_with_gradient"]
@@ -44,16 +45,21 @@ class Targets:
 class Head:
     """The unembedding matrix and the LoRA on it, for one batch."""
 
-    weight_VD: Tensor
+    linear: FrozenLinear
     lora: LoraBatch
+
+    @property
+    def vocab_size(self) -> int:
+        """How many logits a row has."""
+        return self.linear.out_features
 
     def rows(self, start: int, end: int) -> Head:
         """The head as these rows of the batch see it."""
-        return Head(self.weight_VD, self.lora.rows(start, end))
+        return Head(self.linear, self.lora.rows(start, end))
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Logits in float32, whatever the model's type."""
-        logits_NV = hidden_ND @ self.weight_VD.T
+        logits_NV = self.linear.forward(hidden_ND)
         for segment in self.lora.at(HEAD_SITE):
             rows, pair = slice(segment.start, segment.end), segment.pair
             down_NR = hidden_ND[rows] @ pair.a_RD.to(hidden_ND.dtype).T
@@ -64,7 +70,7 @@ class Head:
     def backward(self, hidden_ND: Tensor, dlogits_NV: Tensor) -> Tensor:
         """The gradient by the hidden states; the LoRA's is added to the `.grad` of its weights."""
         dlogits_NV = dlogits_NV.to(hidden_ND.dtype)
-        dhidden_ND = dlogits_NV @ self.weight_VD
+        dhidden_ND = self.linear.backward(dlogits_NV)
         for segment in self.lora.at(HEAD_SITE):
             rows, pair = slice(segment.start, segment.end), segment.pair
             a_RD, b_VR = pair.a_RD.to(hidden_ND.dtype), pair.bs_OR[0].to(hidden_ND.dtype)
@@ -86,7 +92,7 @@ def chunk_rows(num_rows: int, vocab_size: int) -> Iterator[tuple[int, int]]:
 def score(head: Head, hidden_TD: Tensor, targets: Targets) -> Tensor:
     """The logprob of every target."""
     parts = []
-    for start, end in chunk_rows(hidden_TD.shape[0], head.weight_VD.shape[0]):
+    for start, end in chunk_rows(hidden_TD.shape[0], head.vocab_size):
         first, last = targets.within(start, end)
         if first == last:
             continue
@@ -105,7 +111,7 @@ def score_with_gradient(
     """
     dhidden_TD = torch.zeros_like(hidden_TD)
     parts = []
-    for start, end in chunk_rows(hidden_TD.shape[0], head.weight_VD.shape[0]):
+    for start, end in chunk_rows(hidden_TD.shape[0], head.vocab_size):
         first, last = targets.within(start, end)
         if first == last:
             continue
@@ -147,7 +153,7 @@ class _Chunk:
         cells = (place_N[row_P[kept]], token_P[kept], slope_P[kept])
         some_NV = self.logits_NV[live]
         self._to_gradient(some_NV, self.lse_N[live], slope_N[live], cells)
-        some_head = Head(self.head.weight_VD, self.head.lora.select(live))
+        some_head = Head(self.head.linear, self.head.lora.select(live))
         dhidden_ND[live] = some_head.backward(self.hidden_ND[live], some_NV)
 
     @staticmethod

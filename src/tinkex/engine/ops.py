@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tinkex.engine.linear import FrozenLinear
+
 __all__ = ["LoraPair", "Segment", "apply_rope", "lora_linear", "rms_norm", "swiglu"]
 
 
@@ -40,14 +42,10 @@ class Segment:
     pair: LoraPair
 
 
-def lora_linear(
-    x_TD: Tensor, weight_OD: Tensor, bias_O: Tensor | None, segments: list[Segment]
-) -> Tensor:
-    """`x @ weight.T + bias`, and in each segment the LoRA of its adapter."""
-    if not segments:
-        return F.linear(x_TD, weight_OD, bias_O)
+def lora_linear(x_TD: Tensor, linear: FrozenLinear, segments: list[Segment]) -> Tensor:
+    """The frozen product of `x`, and in each segment the LoRA of its adapter."""
     params = [p for s in segments for p in (s.pair.a_RD, *s.pair.bs_OR)]
-    out: Tensor = _LoraLinear.apply(x_TD, weight_OD, bias_O, segments, *params)  # type: ignore[no-untyped-call]
+    out: Tensor = _LoraLinear.apply(x_TD, linear, segments, *params)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -74,30 +72,29 @@ class _LoraLinear(torch.autograd.Function):
     def forward(
         ctx: Any,
         x_TD: Tensor,
-        weight_OD: Tensor,
-        bias_O: Tensor | None,
+        linear: FrozenLinear,
         segments: list[Segment],
         *params: Tensor,
     ) -> Tensor:
-        y_TO = F.linear(x_TD, weight_OD, bias_O)
+        y_TO = linear.forward(x_TD)
         downs = [x_TD[s.start : s.end] @ s.pair.a_RD.to(x_TD.dtype).T for s in segments]
         for segment, down_TR in zip(segments, downs, strict=True):
             _add_up(y_TO[segment.start : segment.end], down_TR, segment.pair)
-        ctx.save_for_backward(x_TD, weight_OD, *downs)
-        ctx.segments = segments
+        ctx.save_for_backward(x_TD, *downs)
+        ctx.linear, ctx.segments = linear, segments
         return y_TO
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         (dy_TO,) = grad_outputs
-        x_TD, weight_OD, *downs = ctx.saved_tensors
-        dx_TD = dy_TO @ weight_OD if ctx.needs_input_grad[0] else None
+        x_TD, *downs = ctx.saved_tensors
+        dx_TD = ctx.linear.backward(dy_TO) if ctx.needs_input_grad[0] else None
         grads: list[Tensor | None] = []
         for segment, down_TR in zip(ctx.segments, downs, strict=True):
             rows = slice(segment.start, segment.end)
             dx_rows = None if dx_TD is None else dx_TD[rows]
             grads += _lora_backward(segment.pair, x_TD[rows], down_TR, dy_TO[rows], dx_rows)
-        return (dx_TD, None, None, None, *grads)
+        return (dx_TD, None, None, *grads)
 
 
 def _add_up(y_TO: Tensor, down_TR: Tensor, pair: LoraPair) -> None:

@@ -92,7 +92,7 @@ def _score_cells(
         return np.split(np.empty(0, np.float32), edges)
     device = hidden_TD.device
     used, place = torch.unique(rows, return_inverse=True)
-    some_head = Head(head.weight_VD, head.lora.select(used))
+    some_head = Head(head.linear, head.lora.select(used))
     targets = Targets(place.to(device), tokens.to(device))
     logprobs_P = score(some_head, hidden_TD[used.to(device)], targets)
     return np.split(logprobs_P.cpu().numpy(), edges)
@@ -133,6 +133,6 @@ def _logit_chunks(
     head: Head, hidden_TD: Tensor, first: int, last: int
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Rows first..last in chunks: where each begins and ends, and its logits."""
-    for start, end in chunk_rows(last - first, head.weight_VD.shape[0]):
+    for start, end in chunk_rows(last - first, head.vocab_size):
         begin, stop = first + start, first + end
         yield begin, stop, head.rows(begin, stop).logits(hidden_TD[begin:stop])

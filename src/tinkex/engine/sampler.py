@@ -239,7 +239,7 @@ class Sampler:
             np.repeat(ends - 1, [len(entry.sequences) for entry in batch]).astype(np.int64)
         )
         sequences = [sequence for entry in batch for sequence in entry.sequences]
-        last = Head(head.weight_VD, head.lora.select(rows))
+        last = Head(head.linear, head.lora.select(rows))
         finished = self._extend(sequences, last, hidden_TD[rows.to(hidden_TD.device)])
         for entry, start, end in zip(batch, ends - lengths, ends, strict=True):
             for sequence in entry.sequences:
@@ -314,7 +314,7 @@ class Sampler:
     ) -> list[SampleResult]:
         """Gives every sequence its next token; the results this completes."""
         finished = []
-        for start, end in chunk_rows(len(sequences), head.weight_VD.shape[0]):
+        for start, end in chunk_rows(len(sequences), head.vocab_size):
             logits_BV = head.rows(start, end).logits(hidden_BD[start:end])
             self._extend_chunk(sequences[start:end], logits_BV)
         for sequence in sequences:
@@ -365,7 +365,7 @@ class Sampler:
         )
 
     def _head(self, runs: list[tuple[int, Pairs | None]]) -> Head:
-        return Head(self._backbone.head_VD, LoraBatch.merged(runs))
+        return Head(self._backbone.head, LoraBatch.merged(runs))
 
     def _release(self, sequence: _Sequence) -> None:
         if self._cache is not None and sequence.slot is not None:

@@ -148,7 +148,7 @@ class _Pass:
         self._file(lp_P.cpu().numpy(), loss_P.double().cpu().numpy(), output)
 
     def _head_and_loss(self, hidden_TD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        head, job = Head(self._backbone.head_VD, self._lora), self._job
+        head, job = Head(self._backbone.head, self._lora), self._job
         if not job.backward:
             lp_P = score(head, hidden_TD, self._targets)
             return lp_P, loss_and_slope(job.loss_fn, lp_P, self._inputs)[0], None

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tinkex.engine.errors import EngineUserError
+from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.model import Decoder, DecoderWeights, LayerWeights
 from tinkex.engine.model_config import ModelConfig, read_json
 
@@ -72,26 +73,25 @@ def load_decoder(
         embed_VD = stacked("model.embed_tokens.weight")
         head_VD = embed_VD if config.has_tied_head else stacked("lm_head.weight")
         norm_D = stacked("model.norm.weight")
-    return Decoder(config, DecoderWeights(embed_VD, layers, norm_D, head_VD))
+    return Decoder(config, DecoderWeights(embed_VD, layers, norm_D, FrozenLinear(head_VD)))
 
 
 def _load_layer(
     prefix: str, get: Callable[..., Tensor], get_if_present: Callable[..., Tensor | None]
 ) -> LayerWeights:
     attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    qkv = [f"{attn}.{name}_proj" for name in "qkv"]
-    gate_up = [f"{mlp}.{name}_proj" for name in ("gate", "up")]
+
+    def linear(*names: str) -> FrozenLinear:
+        weight = get(*(f"{name}.weight" for name in names))
+        return FrozenLinear(weight, get_if_present(*(f"{name}.bias" for name in names)))
+
     return LayerWeights(
         attn_norm_D=get(f"{prefix}.input_layernorm.weight"),
-        qkv=get(*(f"{name}.weight" for name in qkv)),
-        qkv_bias=get_if_present(*(f"{name}.bias" for name in qkv)),
-        out=get(f"{attn}.o_proj.weight"),
-        out_bias=get_if_present(f"{attn}.o_proj.bias"),
+        qkv=linear(*(f"{attn}.{name}_proj" for name in "qkv")),
+        out=linear(f"{attn}.o_proj"),
         mlp_norm_D=get(f"{prefix}.post_attention_layernorm.weight"),
-        gate_up=get(*(f"{name}.weight" for name in gate_up)),
-        gate_up_bias=get_if_present(*(f"{name}.bias" for name in gate_up)),
-        down=get(f"{mlp}.down_proj.weight"),
-        down_bias=get_if_present(f"{mlp}.down_proj.bias"),
+        gate_up=linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
+        down=linear(f"{mlp}.down_proj"),
         q_norm_C=get_if_present(f"{attn}.q_norm.weight"),
         k_norm_C=get_if_present(f"{attn}.k_norm.weight"),
     )
