@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tinkex.cli.options import connection_options, json_option, quick_config
+from tinkex.cli.options import connection_options, json_option, limit_option, quick_config
 from tinkex.cli.output import plain, print_json, print_table, say, size_text, time_text
 from tinkex.errors import NotFoundError
 
@@ -97,13 +97,7 @@ def _all_checkpoints(rest: RestClient, run_id: str | None, size: int) -> Iterato
 
 @click.command("list", short_help="List checkpoints.")
 @filter_options
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    help="At most so many; 0 is all.",
-)
+@limit_option
 @click.option("-q", "--quiet", "is_quiet", is_flag=True, help="Print the paths alone.")
 @json_option
 @connection_options

@@ -42,6 +42,13 @@ class FiniteRange(_Finite, click.FloatRange):
     """A number within bounds."""
 
 
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="At most so many; 0 is all.",
+)
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 _CONNECTION = (

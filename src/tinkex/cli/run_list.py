@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinkex.cli.options import connection_options, json_option, quick_config
+from tinkex.cli.options import connection_options, json_option, limit_option, quick_config
 from tinkex.cli.output import plain, print_json, print_table, say, time_text
 
 if TYPE_CHECKING:
@@ -18,13 +18,7 @@ PAGE = 100
 
 
 @click.command("list", short_help="List training runs, newest first.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    help="At most so many; 0 is all.",
-)
+@limit_option
 @click.option("-q", "--quiet", "is_quiet", is_flag=True, help="Print the ids alone.")
 @json_option
 @connection_options

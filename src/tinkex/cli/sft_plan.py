@@ -39,10 +39,6 @@ class Plan:
         planned = self.steps_per_epoch * self.num_epochs
         return planned if self.max_steps is None else min(planned, self.max_steps)
 
-    def epoch_of(self, step: int) -> int:
-        """The epoch a step (from 0) belongs to, from 0."""
-        return step // self.steps_per_epoch
-
     def batch(self, step: int) -> list[int]:
         """The numbers of the examples of a step, from 0."""
         epoch, place = divmod(step, self.steps_per_epoch)

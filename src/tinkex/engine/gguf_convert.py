@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.folders import Content, write_folder
 from tinkex.engine.gguf import GgufFile
+from tinkex.engine.tokenizer_file import added_token, byte_level, byte_level_bpe
 
 __all__ = ["convert_gguf"]
 
@@ -125,39 +126,20 @@ def _generation_config(meta: dict[str, Any]) -> dict[str, Any]:
 
 def _tokenizer(meta: dict[str, Any]) -> dict[str, Any]:
     tokens, kinds = meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.token_type"]
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [
-        {"id": i, "content": token, "special": True, **flags}
+        added_token(i, token)
         for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
         if kind == _SPECIAL_TOKEN
     ]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     digits = {"type": "Digits", "individual_digits": True}
     splits = [digits] if meta.get("tokenizer.ggml.pre") == "smollm" else []
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [*splits, {**byte_level, "use_regex": True}],
-        },
-        "post_processor": None,
-        "decoder": {**byte_level, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "vocab": {token: i for i, token in enumerate(tokens)},
-            "merges": [merge.split(" ", 1) for merge in meta["tokenizer.ggml.merges"]],
-        },
-    }
+    steps = [*splits, byte_level(use_regex=True)]
+    return byte_level_bpe(
+        vocab={token: i for i, token in enumerate(tokens)},
+        merges=[merge.split(" ", 1) for merge in meta["tokenizer.ggml.merges"]],
+        added=added,
+        pre_tokenizer={"type": "Sequence", "pretokenizers": steps},
+    )
 
 
 def _tokenizer_config(meta: dict[str, Any]) -> dict[str, Any]:

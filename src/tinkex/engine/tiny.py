@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 
 from tinkex.engine.folders import write_folder
 from tinkex.engine.model_config import ModelConfig, parse_config
+from tinkex.engine.tokenizer_file import added_token, byte_level, byte_level_bpe
 
 __all__ = ["TinyShape", "make_tiny_model"]
 
@@ -144,40 +145,8 @@ def _random(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.
 def _tokenizer() -> dict[str, Any]:
     """Bytes to ids, nothing merged: id = the byte, then the special tokens."""
     vocab = {char: byte for byte, char in _byte_chars().items()}
-    added = [
-        {
-            "id": 256 + i,
-            "content": content,
-            "special": True,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-        }
-        for i, content in enumerate(_SPECIAL)
-    ]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": {**byte_level, "use_regex": False},
-        "post_processor": None,
-        "decoder": {**byte_level, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "vocab": vocab,
-            "merges": [],
-        },
-    }
+    added = [added_token(256 + i, content) for i, content in enumerate(_SPECIAL)]
+    return byte_level_bpe(vocab, [], added, byte_level(use_regex=False))
 
 
 def _tokenizer_config() -> dict[str, Any]:
