@@ -178,6 +178,13 @@ SPECIAL_CODES = {
     "unknown-sampler": "The engine holds no such sampler. The server loads it again by itself.",
     "engine-failure": "The engine could not compute a good request. The server restarts it and "
     "replays the log; send the request anew if the error reaches you.",
+    "disk-full": "The disk of the server is full. Nothing was half kept; the server goes on by "
+    "itself once there is room, and so do clients that retry.",
+    "disk-read-only": "The disk of the server cannot be written to. As with `disk-full`, the "
+    "server goes on once it can.",
+    "disk-failed": "The disk of the server failed to read or write. Try again; the operator should "
+    "look at the disk.",
+    "store-damaged": "The database file is damaged. The operator has to bring it back from a copy.",
     "usage": "The command line was wrong (exit code 2); try the command with `--help`.",
     "interrupted": "Ctrl-C (exit code 130).",
     "internal": "A mistake in Tinkex. `TINKEX_DEBUG=1` shows the traceback to report.",

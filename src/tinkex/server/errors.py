@@ -88,6 +88,7 @@ class NotReady(ServerError):
 
     code = "not-ready"
     status = 503
+    retry_after_s = 2.0
     default_hint = "Try again in a few seconds."
 
 
@@ -95,8 +96,9 @@ def error_response(error: TinkexError) -> Response:
     """The answer that says what the error says."""
     status = getattr(error, "status", 422 if isinstance(error, ValidationError) else 500)
     headers = {}
-    if isinstance(error, Busy):
-        headers["retry-after"] = f"{error.retry_after_s:g}"
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        headers["retry-after"] = f"{retry_after_s:g}"
     fields = {"detail": error.message, "code": error.code, "hint": error.hint}
     return json_response(fields, status=status, headers=headers)
 

@@ -8,6 +8,7 @@ Knows SQL; knows nothing of HTTP or tensors.
 
 from __future__ import annotations
 
-from tinkex.store.database import Database, StoreError
+from tinkex.store.database import Database
+from tinkex.store.failures import StoreError
 
 __all__ = ["Database", "StoreError"]

@@ -19,21 +19,13 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from tinkex.errors import ServerError
+from tinkex.store.failures import StoreError, as_store_error
 from tinkex.store.migrations import migrate
 
 T = TypeVar("T")
 
 _GROUP_LIMIT = 512
 _BUSY_TIMEOUT_MS = 30_000
-
-
-class StoreError(ServerError):
-    """The database refused or failed; nothing of the job was kept."""
-
-    code = "store-failed"
-    status = 503
-    default_hint = "Try again; if it stays, tell the operator to look at the disk and the database."
 
 
 @dataclass(slots=True)
@@ -63,7 +55,7 @@ class Database:
             with self._reader.connect() as conn:
                 return run(conn, *args, **kwargs)
         except SQLAlchemyError as error:
-            raise _as_store_error(error) from error
+            raise as_store_error(error) from error
 
     def submit(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
         """A future of what `run(connection, ...)` returns, resolved once it is on disk."""
@@ -109,11 +101,17 @@ class Database:
                 self._commit(jobs)
 
     def _commit(self, jobs: list[_Job]) -> None:
+        """Commits the jobs together, or, if that fails, each alone: one may be to blame."""
         try:
             with self._writer.begin() as conn:
                 outcomes = [_attempt(conn, job, alone=len(jobs) == 1) for job in jobs]
+                _require_open(conn)
         except Exception as error:
-            outcomes = [error] * len(jobs)
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._commit([job])
+                return
+            outcomes = [error]
         for job, outcome in zip(jobs, outcomes, strict=True):
             _resolve(job.future, outcome)
 
@@ -132,22 +130,30 @@ def _attempt(conn: Connection, job: _Job, *, alone: bool) -> _Value | Exception:
     except Exception as error:
         if conn.invalidated or not conn.in_transaction():
             raise
+        _require_open(conn)
         return error
+
+
+def _require_open(conn: Connection) -> None:
+    """Fails if the database has ended the transaction on its own.
+
+    SQLite does so when the disk is full or fails: what ran before is undone, what runs after
+    would be kept one by one, and a commit of nothing would look like success.
+    """
+    driver = conn.connection.dbapi_connection
+    if conn.dialect.name == "sqlite" and not getattr(driver, "in_transaction", True):
+        raise StoreError("The database gave up the transaction.")
 
 
 def _resolve(future: Future[Any], outcome: _Value | Exception) -> None:
     if isinstance(outcome, _Value):
         future.set_result(outcome.value)
     elif isinstance(outcome, SQLAlchemyError):
-        wrapped = _as_store_error(outcome)
+        wrapped = as_store_error(outcome)
         wrapped.__cause__ = outcome
         future.set_exception(wrapped)
     else:
         future.set_exception(outcome)
-
-
-def _as_store_error(error: SQLAlchemyError) -> StoreError:
-    return StoreError(f"The database failed: {type(error).__name__}.")
 
 
 def _make_engine(url: str, *, begin: str, pool_size: int) -> Engine:
