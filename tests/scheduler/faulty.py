@@ -1,11 +1,19 @@
-"""A null engine that fails when it is told to."""
+"""Null engines that fail: when they are told to, or at an input that is poison to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from tinkex.engine.interface import Engine, EngineFailure
+from tinkex.engine.interface import (
+    Engine,
+    EngineFailure,
+    RequestError,
+    SampleResult,
+    SamplingProgress,
+    TrainRequest,
+    TrainResult,
+)
 from tinkex.engine.null import NullEngine
 
 
@@ -48,3 +56,60 @@ class _Faulty:
             return method(*args)
 
         return call
+
+
+POISON = 113
+
+
+class Poisonable(NullEngine):
+    """Dies at any batch with the token `POISON` in it; samples one token per step."""
+
+    deaths = 0
+    steps_needed = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_gone = False
+        self._steps = 0
+
+    def models(self) -> Any:
+        self._check_alive()
+        return super().models()
+
+    def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
+        self._check_alive()
+        if any(POISON in datum.tokens for request in batch for datum in request.data):
+            self._die()
+        return super().forward_backward(batch)
+
+    def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
+        self._check_alive()
+        waiting = list(self._queue.values())
+        if any(POISON in request.tokens for request in waiting):
+            self._die()
+        self._steps += 1
+        if waiting and self._steps % self.steps_needed:
+            return SamplingProgress(finished=[], running=len(waiting), waiting=0)
+        return super().step_sampling(budget_s)
+
+    def _check_alive(self) -> None:
+        if self.is_gone:
+            raise EngineFailure("dead", code="engine-died")
+
+    def _die(self) -> None:
+        type(self).deaths += 1
+        self.is_gone = True
+        raise EngineFailure("poisoned", code="engine-died")
+
+
+class ShortOfMemory(NullEngine):
+    """Answers every sampling request with a failure of its own while a poisonous one is there."""
+
+    def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
+        if not any(POISON in request.tokens for request in self._queue.values()):
+            return super().step_sampling(budget_s)
+        lost = list(self._queue)
+        self._queue.clear()
+        error = RequestError(message="no memory", code="engine-failure", kind="server")
+        results = [SampleResult(request_id=each, error=error) for each in lost]
+        return SamplingProgress(finished=results, running=0, waiting=0)

@@ -148,10 +148,18 @@ class Bench:
         )
         return self.db.write(samplers.insert, sampler).sampling_session_id
 
-    def sample(self, session: str, seq_id: int, owner: str = "a", *, seed: int = 1) -> str:
+    def sample(
+        self,
+        session: str,
+        seq_id: int,
+        owner: str = "a",
+        *,
+        seed: int = 1,
+        prompt: tuple[int, ...] = (1, 2, 3),
+    ) -> str:
         """A scored prompt and one continuation."""
         request = SampleRequest(
-            prompt=ModelInput.from_ints([1, 2, 3]),
+            prompt=ModelInput.from_ints(prompt),
             sampling_params=SamplingParams(max_tokens=4, seed=seed),
             sampling_session_id=session,
             seq_id=seq_id,

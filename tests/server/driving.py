@@ -107,10 +107,10 @@ class Http:
 
 
 def training_body(
-    model_id: str, seq_id: int, *, tokens: int = 4, loss_fn: str = "cross_entropy"
+    model_id: str, seq_id: int, *, tokens: int = 4, loss_fn: str = "cross_entropy", first: int = 1
 ) -> bytes:
     """The protobuf body of a forward_backward over one short sequence."""
-    ids = [1 + i % 200 for i in range(tokens + 1)]
+    ids = [first + i % 200 for i in range(tokens + 1)]
     datum = Datum(
         ModelInput.from_ints(ids[:-1]), {"target_tokens": ids[1:], "weights": [1.0] * tokens}
     )

@@ -87,6 +87,11 @@ class EngineProcess:
         """Whether the worker still runs and answers."""
         return not self._is_gone and self._process.poll() is None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the worker's side of the connection has closed; cheap to ask."""
+        return self._is_gone
+
     def __enter__(self) -> Self:
         return self
 
@@ -192,11 +197,18 @@ class EngineProcess:
                 return
 
     def _read_replies(self) -> None:
-        while (frame := read_frame(self._connection)) is not None:
-            reply: Reply = decode(frame, Reply)
-            with self._lock:
-                answer = self._open.pop(reply.call_id)
-            answer.set_result(reply)
+        try:
+            while (frame := read_frame(self._connection)) is not None:
+                reply: Reply = decode(frame, Reply)
+                with self._lock:
+                    answer = self._open.pop(reply.call_id)
+                answer.set_result(reply)
+        finally:  # also without memory for a reply: nobody must wait for ever
+            self._fail_open_calls()
+
+    def _fail_open_calls(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._is_gone = True
             left, self._open = list(self._open.values()), {}

@@ -86,14 +86,21 @@ def _read_calls(
     heavy: queue.SimpleQueue[Call | None],
     lock: threading.Lock,
 ) -> None:
-    while (frame := read_frame(connection)) is not None:
-        call: Call = decode(frame, Call)
-        if call.method in LIGHT_CALLS:
-            _send(connection, lock, _answer(engine, call))
-        else:
-            heavy.put(call)
-    # The other side is gone: nobody wants what the main thread may still be computing.
-    os._exit(0)
+    code = 1
+    try:
+        while (frame := read_frame(connection)) is not None:
+            call: Call = decode(frame, Call)
+            if call.method in LIGHT_CALLS:
+                _send(connection, lock, _answer(engine, call))
+            else:
+                heavy.put(call)
+        code = 0
+    except Exception as error:
+        traceback.print_exception(error)  # such as no memory for the call
+    finally:
+        # The other side is gone, or cannot be heard any more: nobody would get what the main
+        # thread may still be computing, and a process that only seems alive is worse than none.
+        os._exit(code)
 
 
 def _answer(engine: Engine, call: Call) -> Reply:

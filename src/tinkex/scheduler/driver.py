@@ -129,6 +129,7 @@ class Driver:
         return self._planner.has_ready() or self._board.total() > 0 or bool(self._errands)
 
     def _turn(self) -> None:
+        self._supervisor.notice_death()
         with self.wakeup:
             self._skip_holes()
             can_train = self._planner.has_ready()

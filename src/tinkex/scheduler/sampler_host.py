@@ -8,6 +8,7 @@ from collections import Counter, OrderedDict
 from tinkex.engine.interface import (
     EngineFailure,
     EngineUserError,
+    RequestError,
     SampleResult,
 )
 from tinkex.errors import ClientError
@@ -31,7 +32,7 @@ from tinkex.types.requests import SampleRequest
 from tinkex.wire import json, protobuf
 
 _logger = logging.getLogger(__name__)
-_MAX_ATTEMPTS = 2
+_MAX_FAILURES = 2
 _ROWS_KEPT = 4096
 
 
@@ -63,6 +64,7 @@ class SamplerHost:
         self._in_use: Counter[str] = Counter()
         self._sampler_of: dict[str, str] = {}
         self._rows: dict[str, Sampler] = {}
+        self._at_hand: list[Waiting] = []  # what is being handed to the engine
         self._generation = 0
 
     def turn(self, budget_s: float) -> None:
@@ -70,12 +72,13 @@ class SamplerHost:
         for request_id in self._board.drain_cancelled():
             self._release(request_id)
         try:
+            self._notice_new_engine()
             self._feed()
             progress = self._supervisor.engine.step_sampling(budget_s)
         except Exception as error:
             self._recover(error)
             return
-        self._keep([self._result(result) for result in progress.finished])
+        self._finish(progress.finished)
 
     def snapshot_taken(self, sampler_id: str) -> None:
         """Notes a sampler that the engine got by a snapshot."""
@@ -91,15 +94,16 @@ class SamplerHost:
 
     def _feed(self) -> None:
         for waiting in self._board.take():
+            self._at_hand = [waiting]
             try:
                 self._submit(waiting)
             except (EngineUserError, ClientError) as error:
                 self._board.finish(waiting.sample.request_id)
                 self._keep([(waiting, failure_result(as_request_error(error)))])
+        self._at_hand = []
 
     def _submit(self, waiting: Waiting) -> None:
         sample = waiting.sample
-        waiting.attempts += 1
         if waiting.request is None:
             body = self._db.read(samples.bodies, [sample.request_id])[sample.request_id]
             waiting.request = json.decode_request(body, SampleRequest)
@@ -129,7 +133,6 @@ class SamplerHost:
 
     def _ensure(self, sampler: Sampler) -> str | None:
         """The engine's id of the sampler, loaded if it was not; None is the base model."""
-        self._notice_new_engine()
         if sampler.checkpoint_id is None and sampler.model_id is None:
             return None
         sampler_id = sampler.checkpoint_id or sampler.sampling_session_id
@@ -181,24 +184,32 @@ class SamplerHost:
             self.free(idle)
         return idle is not None
 
-    def _result(self, result: SampleResult) -> tuple[Waiting, Result] | None:
-        self._release(result.request_id)
-        waiting = self._board.finish(result.request_id)
-        if waiting is None:
-            return None
-        if result.error is not None:
-            return waiting, failure_result(result.error)
-        assert waiting.request is not None
-        response = sample_response(result, waiting.request)
-        return waiting, Result(encoding="proto", body=protobuf.encode_sample_response(response))
+    def _finish(self, results: list[SampleResult]) -> None:
+        """Keeps what the engine got done; what it failed at is tried again or given up."""
+        done: list[tuple[Waiting, Result]] = []
+        failed: list[Waiting] = []
+        error: RequestError | None = None
+        for result in results:
+            self._release(result.request_id)
+            waiting = self._board.finish(result.request_id)
+            if waiting is None:
+                continue  # cancelled
+            if result.error is not None and result.error.kind == "server":
+                failed.append(waiting)
+                error = result.error
+            else:
+                done.append((waiting, _kept_form(result, waiting)))
+        self._keep(done)
+        if error is not None:
+            self._try_again(failed, error)
 
     def _release(self, request_id: str) -> None:
         sampler_id = self._sampler_of.pop(request_id, None)
         if sampler_id is not None:
             self._in_use[sampler_id] -= 1
 
-    def _keep(self, finished: list[tuple[Waiting, Result] | None]) -> None:
-        outcomes = [(each[0].sample, each[1]) for each in finished if each is not None]
+    def _keep(self, finished: list[tuple[Waiting, Result]]) -> None:
+        outcomes = [(waiting.sample, result) for waiting, result in finished]
         if not outcomes:
             return
         keep_trying(lambda: self._db.write(samples.finish, outcomes))
@@ -208,19 +219,31 @@ class SamplerHost:
         )
 
     def _recover(self, error: Exception) -> None:
-        """Everything that ran goes back to the front, unless it was tried often enough."""
+        """Everything that ran goes back to the front; who may be to blame is tried apart."""
         self._supervisor.discard(error)
         if self._supervisor.is_closed:
             return  # what ran is in the log and runs at the next start
-        failed: list[tuple[Waiting, Result] | None] = []
-        for waiting in reversed(self._board.interrupt()):
-            if waiting.attempts >= _MAX_ATTEMPTS:
-                failed.append((waiting, failure_result(as_server_error(error))))
-            else:
+        interrupted = self._board.interrupt()
+        blamed = {each.sample.request_id for each in self._at_hand or interrupted}
+        self._at_hand = []
+        for waiting in reversed(interrupted):
+            if waiting.sample.request_id not in blamed:
                 self._board.add(waiting, first=True)
-        self._keep(failed)
+        suspects = [each for each in interrupted if each.sample.request_id in blamed]
+        self._try_again(suspects, as_server_error(error))
+
+    def _try_again(self, requests: list[Waiting], error: RequestError) -> None:
+        """Has requests run again that the engine failed at; one that failed twice, and this time
+        alone, is given up."""
+        for waiting in requests:
+            waiting.failures += 1
+        if len(requests) == 1 and requests[0].failures >= _MAX_FAILURES:
+            self._keep([(requests[0], failure_result(error))])
+        else:
+            self._board.suspect(requests)
 
     def _notice_new_engine(self) -> None:
+        """What an engine held that died over something else is gone: its requests run again."""
         engine = self._supervisor.engine
         assert engine is not None
         if self._generation != self._supervisor.generation:
@@ -228,3 +251,13 @@ class SamplerHost:
             self._loaded.clear()
             self._in_use.clear()
             self._sampler_of.clear()
+            for waiting in reversed(self._board.interrupt()):
+                self._board.add(waiting, first=True)
+
+
+def _kept_form(result: SampleResult, waiting: Waiting) -> Result:
+    if result.error is not None:
+        return failure_result(result.error)
+    assert waiting.request is not None
+    response = sample_response(result, waiting.request)
+    return Result(encoding="proto", body=protobuf.encode_sample_response(response))

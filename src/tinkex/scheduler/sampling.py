@@ -12,16 +12,18 @@ from collections import OrderedDict
 import msgspec
 
 from tinkex.scheduler.fairness import DeficitRoundRobin
+from tinkex.scheduler.suspects import Suspects
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
 
 
 class Waiting(msgspec.Struct):
-    """A sampling request, decoded if it came since the last start, and how often it was tried."""
+    """A sampling request, decoded if it came since the last start; how often the engine failed
+    while it had the request."""
 
     sample: Sample
     request: SampleRequest | None = None
-    attempts: int = 0
+    failures: int = 0
 
 
 class SampleBoard:
@@ -31,6 +33,7 @@ class SampleBoard:
         self._max_running = max_running
         self._waiting: dict[str, OrderedDict[str, Waiting]] = {}
         self._running: dict[str, Waiting] = {}
+        self._suspects = Suspects()
         self._cancelled: list[str] = []
         self._turns = DeficitRoundRobin()
         self._lock = threading.Lock()
@@ -43,10 +46,20 @@ class SampleBoard:
             if first:
                 line.move_to_end(waiting.sample.request_id, last=False)
 
+    def suspect(self, requests: list[Waiting]) -> None:
+        """Has requests tried again apart from all others: one of them made the engine fail."""
+        with self._lock:
+            self._suspects.add(requests)
+
     def take(self) -> list[Waiting]:
         """What the engine should get now; it counts as running from here on."""
-        taken = []
+        taken: list[Waiting] = []
         with self._lock:
+            if self._suspects:
+                if not self._running:
+                    self._running |= self._suspects.next_wave()
+                    taken += self._running.values()
+                return taken
             while self._waiting and len(self._running) < self._max_running:
                 heads = {
                     owner: next(iter(line.values())).sample.cost
@@ -74,6 +87,7 @@ class SampleBoard:
             if found is not None and not line:
                 del self._waiting[owner]
             running = self._running.get(request_id)
+            found = found or self._suspects.remove(request_id, owner)
             if found is None and running is not None and running.sample.owner == owner:
                 found = self._running.pop(request_id)
                 self._cancelled.append(request_id)
@@ -95,20 +109,12 @@ class SampleBoard:
     def pending(self, owner: str) -> int:
         """How many of the owner's requests are not finished."""
         with self._lock:
-            running = sum(1 for each in self._running.values() if each.sample.owner == owner)
+            tried = [*self._running.values(), *self._suspects.values()]
+            running = sum(1 for each in tried if each.sample.owner == owner)
             return running + len(self._waiting.get(owner, ()))
 
     def total(self) -> int:
         """How many requests are not finished."""
         with self._lock:
-            return len(self._running) + sum(len(line) for line in self._waiting.values())
-
-    def uses(self, sampling_session_id: str) -> bool:
-        """Whether any unfinished request needs the sampling session."""
-        with self._lock:
-            lines = [self._running.values(), *(line.values() for line in self._waiting.values())]
-            return any(
-                each.sample.sampling_session_id == sampling_session_id
-                for line in lines
-                for each in line
-            )
+            waiting = sum(len(line) for line in self._waiting.values())
+            return len(self._running) + len(self._suspects) + waiting

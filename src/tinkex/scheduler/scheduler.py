@@ -3,13 +3,14 @@ results are kept."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from tinkex.engine.interface import Engine, EngineUserError, ModelInfo
+from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
 from tinkex.scheduler.bodies import BodyCache
 from tinkex.scheduler.checkpointing import Checkpointer
 from tinkex.scheduler.driver import Driver
@@ -171,7 +172,8 @@ class Scheduler:
             return False
         engine = self._supervisor.current
         if engine is not None:
-            engine.cancel_sample(request_id)
+            with contextlib.suppress(EngineError):  # an engine that died has forgotten it anyway
+                engine.cancel_sample(request_id)
         result = error_result(
             "The request was cancelled by its client.", category="user", code="cancelled"
         )
