@@ -42,7 +42,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     hole_grace_s: float = 120.0
     snapshot_after_s: float = 30.0
     snapshot_after_operations: int = 500
-    is_deterministic: bool = False  # one operation per batch: numbers do not depend on neighbours
+    is_deterministic: bool = False  # each request alone: numbers do not depend on neighbours
 
 
 class Scheduler:
@@ -67,7 +67,9 @@ class Scheduler:
                 max_operations=1 if config.is_deterministic else config.max_batch_operations,
             )
         )
-        self._board = SampleBoard(max_running=config.max_running_samples)
+        self._board = SampleBoard(
+            max_running=1 if config.is_deterministic else config.max_running_samples
+        )
         policy = SnapshotPolicy(
             after_s=config.snapshot_after_s,
             after_operations=config.snapshot_after_operations,
