@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import time
+import uuid
 
 from sqlalchemy import Connection
 
-from tinkex.store import models, operations, sessions
+from tinkex.store import checkpoints, models, operations, sessions
+from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.models import Model
 from tinkex.store.operations import Appended, NewOperation
 
@@ -36,6 +38,27 @@ def add_model(conn: Connection, owner: str = OWNER, number: int = 0) -> str:
     )
     models.insert(conn, model)
     return model.model_id
+
+
+def add_checkpoint(conn: Connection, *, expires_at: float | None = None) -> str:
+    """A saved state of a new model."""
+    checkpoint = Checkpoint(
+        checkpoint_id=uuid.uuid4().hex,
+        owner=OWNER,
+        model_id=add_model(conn),
+        kind="weights",
+        name="one",
+        base_model="null",
+        engine_model="null",
+        spec="{}",
+        optimizer_config={"type": "adamw"},
+        user_metadata=None,
+        size_bytes=10,
+        created_at=time.time(),
+        expires_at=expires_at,
+    )
+    checkpoints.put(conn, checkpoint)
+    return checkpoint.checkpoint_id
 
 
 def new_operation(

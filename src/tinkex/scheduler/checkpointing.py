@@ -23,6 +23,7 @@ from tinkex.scheduler.room import Room
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, checkpoints, models, samplers
 from tinkex.store.checkpoints import Checkpoint
+from tinkex.store.clock import steady_now
 from tinkex.store.models import Model
 from tinkex.store.operations import Operation
 from tinkex.store.samplers import Sampler
@@ -115,7 +116,7 @@ class Checkpointer:
             engine_model=model.engine_model,
             model_id=model.model_id,
             folder=self._folders.new_id(),
-            created_at=time.time(),
+            created_at=steady_now(),
         )
         return Done(
             answer={

@@ -8,7 +8,8 @@ import logging
 import time
 
 from tinkex.server.services import Services
-from tinkex.store import checkpoints, results, sessions
+from tinkex.store import checkpoints, clock, results, sessions
+from tinkex.store.clock import steady_now
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ async def tidy(parts: Services, *, prune: bool = True) -> None:
     for checkpoint_id in await parts.db.awrite(checkpoints.drop_expired):
         await asyncio.to_thread(folders.remove, folders.checkpoint(checkpoint_id))
     if prune:
-        now = time.time()
+        now = steady_now()
+        await parts.db.awrite(clock.keep)
         await parts.db.awrite(results.prune, now - parts.config.result_life_s)
         if time.monotonic() - parts.started_at > _PATIENCE_S:
             await _end_silent_sessions(parts, now - parts.config.session_silence_s)

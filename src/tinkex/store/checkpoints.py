@@ -5,12 +5,12 @@ A row appears only after its folder is whole on disk; the folder is named by our
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, or_, select, update
 
+from tinkex.store.clock import not_before
 from tinkex.store.schema import checkpoints, models
 
 
@@ -135,7 +135,7 @@ def set_expiry(conn: Connection, owner: str, checkpoint_id: str, at: float | Non
 
 def drop_expired(conn: Connection) -> list[str]:
     """The ids of the checkpoints whose time is over; their rows are gone."""
-    where = checkpoints.c.expires_at <= time.time()
+    where = checkpoints.c.expires_at <= not_before()
     ids = list(conn.execute(select(checkpoints.c.checkpoint_id).where(where)).scalars())
     if ids:
         conn.execute(delete(checkpoints).where(checkpoints.c.checkpoint_id.in_(ids)))
@@ -164,7 +164,7 @@ def _named(model_id: str, kind: str, name: str) -> tuple[ColumnElement[bool], ..
 
 
 def _alive() -> ColumnElement[bool]:
-    return or_(checkpoints.c.expires_at.is_(None), checkpoints.c.expires_at > time.time())
+    return or_(checkpoints.c.expires_at.is_(None), checkpoints.c.expires_at > not_before())
 
 
 def _to_checkpoint(row: Row[tuple[object, ...]]) -> Checkpoint:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from tinkex.store import clock
 from tinkex.store.failures import StoreError, as_store_error
 from tinkex.store.migrations import migrate
 
@@ -43,6 +44,7 @@ class Database:
         self._reader = _make_engine(url, begin="BEGIN", pool_size=readers + 4)
         with self._writer.begin() as conn:
             migrate(conn)
+            clock.resume(conn)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
         self._read_pool = ThreadPoolExecutor(readers, thread_name_prefix="tinkex-store-read")

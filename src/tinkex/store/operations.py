@@ -8,7 +8,6 @@ after a restart too.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +17,7 @@ from sqlalchemy import Connection, bindparam, func, select, update
 
 from tinkex.errors import ClientError
 from tinkex.store import models
+from tinkex.store.clock import steady_now
 from tinkex.store.results import Result, keep
 from tinkex.store.schema import operations
 from tinkex.store.upsert import insert_if_absent
@@ -208,7 +208,7 @@ def _insert(conn: Connection, new: NewOperation, state: str) -> Operation | None
         "kind": new.kind,
         "cost": new.cost,
         "state": state,
-        "created_at": time.time(),
+        "created_at": steady_now(),
     }
     body = new.body if state == "queued" else None
     row = {**values, "body": body, "body_hash": new.digest}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 import msgspec
 from sqlalchemy import Connection, delete, literal, select
 
+from tinkex.store.clock import steady_now
 from tinkex.store.schema import operations, results, samples
 
 Encoding = Literal["json", "proto", "error"]
@@ -40,7 +40,7 @@ def error_result(message: str, *, category: str, code: str = "", hint: str = "")
 
 def keep(conn: Connection, finished: list[tuple[str, str, Result]]) -> None:
     """Stores results, each with its owner and request id."""
-    now = time.time()
+    now = steady_now()
     rows = [
         {
             "request_id": request_id,

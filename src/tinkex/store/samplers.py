@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 from sqlalchemy import Connection, select, update
 
+from tinkex.store.clock import steady_now
 from tinkex.store.schema import sampling_sessions
 
 
@@ -73,7 +72,7 @@ def free_session(conn: Connection, session_id: str) -> list[Sampler]:
     freed = [
         Sampler(**row._mapping) for row in conn.execute(select(sampling_sessions).where(*where))
     ]
-    conn.execute(update(sampling_sessions).where(*where).values(freed_at=time.time()))
+    conn.execute(update(sampling_sessions).where(*where).values(freed_at=steady_now()))
     return freed
 
 

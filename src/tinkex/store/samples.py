@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, func, select, update
 
+from tinkex.store.clock import steady_now
 from tinkex.store.operations import SequenceError
 from tinkex.store.results import Result, keep
 from tinkex.store.schema import results, samples
@@ -70,7 +70,7 @@ def append(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
         num_samples=new.num_samples,
         cost=new.cost,
         state="queued",
-        created_at=time.time(),
+        created_at=steady_now(),
     )
     row = {**msgspec.structs.asdict(sample), "body": new.body, "body_hash": new.digest}
     if insert_if_absent(conn, samples, row):

@@ -1,4 +1,9 @@
-"""The tables. Times are seconds since the epoch; ids are opaque text made by this server."""
+"""The tables. Times are seconds since the epoch; ids are opaque text made by this server.
+
+Times that ages are measured by are the steady clock's (see `clock`): of operations, samples,
+results and sampling sessions, heartbeats and ends of sessions. Dates that people see are the wall
+clock's.
+"""
 
 from __future__ import annotations
 

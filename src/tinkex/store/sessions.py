@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, and_, func, or_, select, true, update
 
+from tinkex.store.clock import steady_now
 from tinkex.store.schema import models, sampling_sessions, sessions
 
 
@@ -52,7 +53,7 @@ def create(
             project_id=project_id,
             display_name=display_name,
             created_at=now,
-            heartbeat_at=now,
+            heartbeat_at=steady_now(),
         )
     )
     return session_id
@@ -102,7 +103,7 @@ def finish(conn: Connection, owner: str, session_id: str, reason: str, detail: s
             sessions.c.owner == owner,
             sessions.c.finished_at.is_(None),
         )
-        .values(finished_at=time.time(), finish_reason=reason, finish_detail=detail)
+        .values(finished_at=steady_now(), finish_reason=reason, finish_detail=detail)
     )
     return result.rowcount > 0
 
@@ -112,7 +113,7 @@ def finish_silent(conn: Connection, before: float) -> list[str]:
     where = (sessions.c.heartbeat_at < before, sessions.c.finished_at.is_(None))
     silent = list(conn.execute(select(sessions.c.session_id).where(*where)).scalars())
     if silent:
-        ended = {"finished_at": time.time(), "finish_reason": "interrupted"}
+        ended = {"finished_at": steady_now(), "finish_reason": "interrupted"}
         conn.execute(update(sessions).where(*where).values(**ended))
     return silent
 

@@ -19,13 +19,14 @@ from tinkex.types.session import ApiKeyDetails, ApiKeyInfo, OrgDetails, UserDeta
 async def token(request: Request) -> Response:
     """A short-lived token in exchange for the key."""
     parts, key = services(request), caller(request)
-    now = int(time.time())
+    now, life_s = int(time.time()), parts.config.token_life_s
     claims = {
         "sub": user_urn(key.owner),
         "org_id": "tinkex",
         "email": f"{key.owner}@localhost",
         "iat": now,
-        "exp": now + int(parts.config.token_life_s),
+        "exp": now + int(life_s),  # for the client, which renews it in time
+        "until": parts.signer.good_for(life_s),  # for us
         "key": key.hash.hex(),
     }
     return json_response({"jwt": parts.signer.make_token(claims)})

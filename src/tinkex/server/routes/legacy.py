@@ -45,14 +45,15 @@ async def archive(request: Request) -> Response:
     values = request.path_params
     path = f"tinker://{values['run_id']}/{values['kind']}/{values['name']}"
     found = await find_checkpoint(parts, owner(request), path)
-    expires = int(time.time() + parts.config.download_life_s)
+    life_s = parts.config.download_life_s
+    expires = parts.signer.good_for(life_s)
     signature = parts.signer.sign_download(found.checkpoint_id, _ARCHIVE, expires)
     base = (parts.config.public_url or str(request.base_url)).rstrip("/")
     link = (
         f"{base}/api/v1/download/archive/{found.checkpoint_id}"
         f"?expires={expires}&signature={signature}"
     )
-    headers = {"location": link, "expires": formatdate(expires, usegmt=True)}
+    headers = {"location": link, "expires": formatdate(time.time() + life_s, usegmt=True)}
     return Response(status_code=302, headers=headers)
 
 

@@ -125,7 +125,8 @@ async def external_weights_urls(request: Request) -> Response:
         )
     folder = parts.scheduler.folders.checkpoint(found.checkpoint_id)
     names = await asyncio.to_thread(lambda: sorted(path.name for path in folder.iterdir()))
-    expires = int(time.time() + parts.config.download_life_s)
+    life_s = parts.config.download_life_s
+    expires = parts.signer.good_for(life_s)
     base = (parts.config.public_url or str(request.base_url)).rstrip("/")
     urls = {}
     for name in names:
@@ -135,7 +136,9 @@ async def external_weights_urls(request: Request) -> Response:
             f"?expires={expires}&signature={signature}"
         )
     return json_response(
-        ExternalWeightsUrlsResponse(urls=urls, expires=datetime.fromtimestamp(expires, UTC))
+        ExternalWeightsUrlsResponse(
+            urls=urls, expires=datetime.fromtimestamp(int(time.time() + life_s), UTC)
+        )
     )
 
 

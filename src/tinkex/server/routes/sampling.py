@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +15,7 @@ from tinkex.server.paths import find_checkpoint
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submission import check_number
 from tinkex.store import samplers, samples
+from tinkex.store.clock import steady_now
 from tinkex.store.samplers import Sampler
 from tinkex.store.samples import NewSample, Sample
 from tinkex.types.requests import (
@@ -120,7 +120,7 @@ async def _describe(parts: Services, me: str, asked: CreateSamplingSessionReques
             engine_model=checkpoint.engine_model,
             model_path=asked.model_path,
             checkpoint_id=checkpoint.checkpoint_id,
-            created_at=time.time(),
+            created_at=steady_now(),
         )
     if asked.base_model is None:
         raise Unprocessable("One of base_model and model_path must be given.")
@@ -131,7 +131,7 @@ async def _describe(parts: Services, me: str, asked: CreateSamplingSessionReques
         session_id=asked.session_id,
         base_model=asked.base_model,
         engine_model=info.name,
-        created_at=time.time(),
+        created_at=steady_now(),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
 
 import msgspec
@@ -18,6 +17,7 @@ from tinkex.server.errors import LimitExceeded, NotFound, NotSupported, json_res
 from tinkex.server.pages import page_of
 from tinkex.server.services import owner, services
 from tinkex.store import checkpoints, sessions
+from tinkex.store.clock import steady_now
 from tinkex.store.sessions import Session
 from tinkex.types.requests import (
     AssignProjectRequest,
@@ -63,7 +63,7 @@ async def heartbeat(request: Request) -> Response:
     parts = services(request)
     asked = await read_json(request, SessionHeartbeatRequest, parts.config.limits)
     await parts.session(owner(request), asked.session_id)
-    parts.heartbeats[asked.session_id] = time.time()
+    parts.heartbeats[asked.session_id] = steady_now()
     return json_response(SessionHeartbeatResponse())
 
 
