@@ -1,7 +1,12 @@
-"""What benchmarks share: fresh processes, medians, and one JSON line."""
+"""What benchmarks share: measuring two sides in turn, one JSON line per answer, one command line.
+
+A benchmark is a table of questions; each question is measured by itself, so that a single one can
+be run in seconds (`--only`), and a question that fails is reported and does not stop the others.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -9,12 +14,144 @@ import resource
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+
+Question = Callable[[int], bool]
+"""Measures with this many rounds, prints its lines, and tells whether every bar was met."""
+
+
+def run_questions(
+    about: str | None,
+    questions: dict[str, Question],
+    rounds: int = 5,
+    by_name: dict[str, Question] | None = None,
+) -> int:
+    """The command line of a benchmark; its exit code.
+
+    `by_name` are questions too long or too special for a run of everything: only `--only` runs
+    them.
+    """
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=rounds, help="measurements of each side")
+    parser.add_argument("--only", help="questions whose name contains one of these, by comma")
+    parser.add_argument("--list", action="store_true", help="print the questions' names and leave")
+    parser.add_argument("--check", action="store_true", help="fail if a bar is missed")
+    options = parser.parse_args()
+    chosen = questions
+    if options.only:
+        every = questions | (by_name or {})
+        chosen = {n: q for n, q in every.items() if any(p in n for p in options.only.split(","))}
+    if options.list:
+        print("\n".join(questions | (by_name or {})))
+        return 0
+    if not chosen:
+        parser.error(f"no question matches {options.only!r}; --list shows them")
+    met = [_answer(name, question, options.rounds) for name, question in chosen.items()]
+    return 0 if all(met) or not options.check else 1
+
+
+def _answer(name: str, question: Question, rounds: int) -> bool:
+    try:
+        return question(rounds)
+    except Exception as error:
+        traceback.print_exc()
+        print(
+            json.dumps({"question": name, "ok": False, "error": f"{type(error).__name__}: {error}"})
+        )
+        return False
+
+
+def alternate(
+    sides: dict[str, Callable[[], float]], rounds: int, warmups: int = 1
+) -> dict[str, list[float]]:
+    """What each side measured, A B A B ...; the first `warmups` rounds are thrown away."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(warmups + rounds):
+        for name, measure in sides.items():
+            value = measure()
+            if turn >= warmups:
+                found[name].append(value)
+    return found
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds the work takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def faster(
+    question: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    at_least: float,
+    **figures: Any,
+) -> bool:
+    """Reports how many times as fast as they we are, from seconds of both sides."""
+    ratio = statistics.median(theirs) / statistics.median(ours)
+    figures = {"paired": paired(theirs, ours), **figures}
+    sides = {"ours": summary(ours), "theirs": summary(theirs)}
+    return report(question, ratio, at_least=at_least, **sides, **figures)
+
+
+def costlier(
+    question: str, ours: Sequence[float], base: Sequence[float], *, at_most: float, **figures: Any
+) -> bool:
+    """Reports how many times the base's cost ours is, from measurements of both."""
+    ratio = statistics.median(ours) / statistics.median(base)
+    figures = {"paired": paired(ours, base), **figures}
+    return report(
+        question, ratio, at_most=at_most, ours=summary(ours), base=summary(base), **figures
+    )
+
+
+def report(
+    question: str,
+    ratio: float,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    **figures: Any,
+) -> bool:
+    """Prints one answer; whether the ratio is on the right side of its bar, if it has one."""
+    is_met = (at_least is None or ratio >= at_least) and (at_most is None or ratio <= at_most)
+    line: dict[str, Any] = {"question": question, "ratio": round(ratio, 4)}
+    bars = {"at_least": at_least, "at_most": at_most}
+    line |= {name: round(bar, 4) for name, bar in bars.items() if bar is not None}
+    line |= {"ok": is_met, **figures, "machine": machine()}
+    print(json.dumps(line), flush=True)
+    return is_met
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Median and spread of repeated measurements."""
+    return {
+        "median": _short(statistics.median(values)),
+        "min": _short(min(values)),
+        "max": _short(max(values)),
+        "n": len(values),
+    }
+
+
+def paired(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
+    """Median and spread of the ratios within each round: what drift of the machine leaves."""
+    return summary([a / b for a, b in zip(above, below, strict=True)])
+
+
+def machine() -> str:
+    """Where this was measured."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
 def cpu_of(command: Sequence[str]) -> float:
@@ -27,13 +164,8 @@ def cpu_of(command: Sequence[str]) -> float:
 
 def in_turn(commands: dict[str, Sequence[str]], rounds: int) -> dict[str, list[float]]:
     """CPU seconds of each command, measured in turn; one unmeasured round warms the caches."""
-    found: dict[str, list[float]] = {name: [] for name in commands}
-    for turn in range(rounds + 1):
-        for name, command in commands.items():
-            seconds = cpu_of(command)
-            if turn:
-                found[name].append(seconds)
-    return found
+    sides = {name: lambda command=command: cpu_of(command) for name, command in commands.items()}
+    return alternate(sides, rounds)
 
 
 @contextmanager
@@ -56,24 +188,5 @@ def loopback(**options: Any) -> Iterator[str]:
         server.wait(30)
 
 
-def report(question: str, ratio: float, bar: float, **figures: Any) -> bool:
-    """Prints the one line of a benchmark; whether the ratio is within its bar."""
-    is_within = ratio <= bar
-    line = {"question": question, "ratio": round(ratio, 4), "bar": bar, "ok": is_within, **figures}
-    line["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {_python()}"
-    print(json.dumps(line))
-    return is_within
-
-
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Median and spread of repeated measurements."""
-    return {
-        "median": round(statistics.median(values), 4),
-        "min": round(min(values), 4),
-        "max": round(max(values), 4),
-        "n": len(values),
-    }
-
-
-def _python() -> str:
-    return platform.python_version()
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -45,7 +45,7 @@ def answer(name: str, rounds: int) -> bool:
     over = {who: [max(s - bare, 1e-4) for s in seconds[who]] for who in ("ours", "official")}
     ratio = statistics.median(over["ours"]) / statistics.median(over["official"])
     figures = {who: summary(values) for who, values in over.items()}
-    return report(f"startup: {name}", ratio, bar, bare=round(bare, 4), **figures)
+    return report(f"startup: {name}", ratio, at_most=bar, bare=round(bare, 4), **figures)
 
 
 if __name__ == "__main__":

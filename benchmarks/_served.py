@@ -1,0 +1,137 @@
+"""Our side: a `tinkex serve` process with default settings, driven by the official client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks._model import NAME, model_folder
+from benchmarks._sides import LOGS, import_path
+from benchmarks._workload import Row
+
+os.environ["TINKER_TELEMETRY"] = "0"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+SERVE = [sys.executable, "-m", "tinkex", "serve", "--port", "0"]
+KEY = "tml-benchmark-key-0123456789abcdef"
+
+
+class Served:
+    """A running server and a session of the official client on it.
+
+    with Served() as ours:
+        training = ours.training(rank=8)
+        seconds = timed(lambda: ours.step(training, rows))
+    """
+
+    def __init__(self, model: Path | None = None, data_dir: Path | None = None) -> None:
+        self._scratch = tempfile.TemporaryDirectory(prefix="tinkex-bench-")
+        self._data_dir = data_dir or Path(self._scratch.name)
+        self._model = model or model_folder()
+        self._service: Any = None
+        LOGS.mkdir(parents=True, exist_ok=True)
+        self._log = (LOGS / "server.log").open("wb")
+
+    def __enter__(self) -> Served:
+        began = time.perf_counter()
+        self._process = subprocess.Popen(
+            [*SERVE, "--data-dir", str(self._data_dir), "--model", f"{NAME}={self._model}"],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **import_path(), "TINKEX_BOOTSTRAP_KEY": KEY},
+            text=True,
+        )
+        assert self._process.stdout is not None
+        first = self._process.stdout.readline()
+        if "Listening on" not in first:
+            raise RuntimeError(f"the server did not start; see {LOGS / 'server.log'}")
+        self.url = first.split()[-1]
+        self._wait_ready()
+        self.ready_s = time.perf_counter() - began
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+        self._scratch.cleanup()
+
+    @property
+    def pid(self) -> int:
+        """The server's process id; its engine is a child."""
+        return self._process.pid
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the server keeps everything."""
+        return self._data_dir
+
+    @property
+    def service(self) -> Any:
+        """The official client's session."""
+        if self._service is None:
+            self._service = self.new_service()
+        return self._service
+
+    def new_service(self) -> Any:
+        """Another session, as another user's process would have."""
+        import tinker
+
+        return tinker.ServiceClient(base_url=self.url, api_key=KEY)
+
+    def training(self, rank: int, **options: Any) -> Any:
+        """A client that trains a new adapter: attention, MLP and unembedding, as by default."""
+        return self.service.create_lora_training_client(base_model=NAME, rank=rank, **options)
+
+    def _wait_ready(self) -> None:
+        # Health is answered once models are loaded, so this is when work can begin.
+        while True:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the server ended; see {LOGS / 'server.log'}")
+            try:
+                urllib.request.urlopen(f"{self.url}/api/v1/healthz", timeout=5).close()
+                return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.01)
+
+
+def datums(rows: Sequence[Row]) -> list[Any]:
+    """Rows as the official client's examples."""
+    from tinker import types
+
+    return [
+        types.Datum(
+            model_input=types.ModelInput.from_ints(tokens[:-1]),
+            loss_fn_inputs={
+                "target_tokens": types.TensorData(
+                    data=tokens[1:], dtype="int64", shape=[len(weights)]
+                ),
+                "weights": types.TensorData(data=weights, dtype="float32", shape=[len(weights)]),
+            },
+        )
+        for tokens, weights in rows
+    ]
+
+
+def step(training: Any, data: list[Any]) -> float:
+    """Seconds of a training step: both requests sent at once, then both awaited."""
+    from tinker import types
+
+    began = time.perf_counter()
+    scored = training.forward_backward(data, "cross_entropy")
+    stepped = training.optim_step(types.AdamParams(learning_rate=1e-4))
+    scored.result()
+    stepped.result()
+    return time.perf_counter() - began
