@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -55,6 +56,8 @@ def run_questions(
         return 0
     if not chosen:
         parser.error(f"no question matches {options.only!r}; --list shows them")
+    # So that sides in processes of their own are ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     met = [_answer(name, question, options.rounds) for name, question in chosen.items()]
     return 0 if all(met) or not options.check else 1
 
