@@ -13,6 +13,7 @@ from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import LoraSpec, OptimRequest, RequestError, TrainRequest, TrainResult
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
+from tinkex.engine.train_step import run_training
 
 SPECS = {
     "a": LoraSpec(rank=4, seed=1),
@@ -65,6 +66,50 @@ def test_deterministic_engine_is_exact_in_any_company(tiny, tmp_path) -> None:
         alone.save_adapter(adapter_id, tmp_path / "s" / adapter_id, "all")
         files = [tmp_path / side / adapter_id / "gradients.safetensors" for side in "ts"]
         assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize("sizes", [[2, 2], [1, 2, 1], [3]])
+def test_an_adapters_own_requests_are_exact_however_they_come(sizes, tiny, tmp_path) -> None:
+    """Chunks of one large batch reach the engine together or apart, as it happens."""
+    lengths = [3, 17, 64, 5][: sum(sizes)]
+    requests = [
+        TrainRequest(adapter_id="a", data=[sft_datum(n, 1), sft_datum(n + 2, 2)]) for n in lengths
+    ]
+    saved, metrics = [], []
+    for split in (sizes, [1] * len(requests)):
+        engine = _engine(tiny, microbatch_tokens=32)
+        left, results = list(requests), []
+        for size in split:
+            results += engine.forward_backward(left[:size])
+            del left[:size]
+        metrics.append([result.metrics for result in results])
+        engine.save_adapter("a", tmp_path / str(len(saved)), "all")
+        saved.append((tmp_path / str(len(saved)) / "gradients.safetensors").read_bytes())
+    assert metrics[0] == metrics[1]
+    assert saved[0] == saved[1]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory")])
+def test_only_the_request_without_memory_fails(error, tiny, tmp_path, monkeypatch) -> None:
+    engine, clean = _engine(tiny), _engine(tiny)
+    tries = []
+
+    def short_of_memory(backbone, requests, states, max_tokens):
+        tries.append([request.adapter_id for request in requests])
+        if any(datum.tokens.size == 50 for request in requests for datum in request.data):
+            raise error
+        return run_training(backbone, requests, states, max_tokens)
+
+    monkeypatch.setattr("tinkex.engine.torch_engine.run_training", short_of_memory)
+    good = [TrainRequest(adapter_id=each, data=[sft_datum(9)]) for each in "ab"]
+    bad = TrainRequest(adapter_id="c", data=[sft_datum(50)])
+    first, failed, last = engine.forward_backward([good[0], bad, good[1]])
+    assert tries == [["a", "c", "b"], ["a"], ["c"], ["b"]]
+    assert isinstance(failed, RequestError)
+    assert failed.kind == "server"
+    expected = [clean.forward_backward([each])[0].metrics for each in good]
+    assert [first.metrics, last.metrics] == expected
+    assert [each.pending_backwards for each in engine.adapters()] == [1, 1, 0]
 
 
 def _broken(**changes) -> TrainRequest:
@@ -148,7 +193,7 @@ def test_failure_inside_a_batch_adds_nothing(engine, monkeypatch) -> None:
 
     def fail_second(*args: object) -> object:
         calls.append(args)
-        if len(calls) == 2:
+        if len(calls) % 2 == 0:  # in the first try, and in the second
             raise RuntimeError("no memory")
         return original(*args)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -113,6 +114,7 @@ class TorchEngine:
         with self._compute:
             answers: dict[int, TrainResult | RequestError] = {}
             groups: dict[object, list[int]] = {}
+            turns: Counter[str] = Counter()
             for index, request in enumerate(batch):
                 try:
                     self.check_fits(request)
@@ -120,7 +122,11 @@ class TorchEngine:
                     answers[index] = error.to_request_error()
                     continue
                 base = self._bases[self._adapters[request.adapter_id][0]]
-                key = index if self._options.deterministic else id(base)
+                # An adapter's own requests never share passes: how they happen to arrive must
+                # not change a bit, or a run would not end as one that was interrupted.
+                turns[request.adapter_id] += 1
+                alone = self._options.deterministic
+                key = index if alone else (id(base), turns[request.adapter_id])
                 groups.setdefault(key, []).append(index)
             for indices in groups.values():
                 found = self._train([batch[i] for i in indices])
@@ -199,15 +205,21 @@ class TorchEngine:
             self._samplers.clear()
             self._bases.clear()
 
-    def _train(self, requests: list[TrainRequest]) -> list[TrainResult | RequestError]:
-        """Answers requests that are valid and on one base, computed as one batch."""
+    def _train(
+        self, requests: list[TrainRequest], *, is_last_try: bool = False
+    ) -> list[TrainResult | RequestError]:
+        """Answers requests that are valid and on one base, computed as one batch.
+
+        If that fails (no memory, mostly), each is tried once more, alone.
+        """
         states = {r.adapter_id: self._adapters[r.adapter_id][1] for r in requests}
         base = self._bases[self._adapters[requests[0].adapter_id][0]]
         try:
             output = run_training(base.backbone, requests, states, base.microbatch_tokens)
         except (RuntimeError, MemoryError) as error:
-            failure = _failure("The forward_backward batch failed", error).to_request_error()
-            return [failure] * len(requests)
+            if is_last_try:
+                return [_failure("The forward_backward failed", error).to_request_error()]
+            return [self._train([each], is_last_try=True)[0] for each in requests]
         bad = _not_finite(output, requests)
         if bad:
             return self._train_without(bad, requests)
