@@ -269,10 +269,12 @@ class ProcessSettings:
     has_color: bool
     hub_cache: Path
     is_hub_offline: bool
+    crash_at: str
 
 
 def process_settings(environ: Mapping[str, str] | None = None) -> ProcessSettings:
-    """Tracebacks (TINKEX_DEBUG), colours (NO_COLOR, TERM=dumb), the Hugging Face cache (HF_*)."""
+    """Tracebacks (TINKEX_DEBUG), colours (NO_COLOR, TERM=dumb), the Hugging Face cache (HF_*), and
+    where a server under test is to die (TINKEX_TEST_CRASH)."""
     variables = os.environ if environ is None else environ
     get = variables.get
     home = _home(variables, is_real=environ is None) or Path()
@@ -284,6 +286,7 @@ def process_settings(environ: Mapping[str, str] | None = None) -> ProcessSetting
         has_color=not get("NO_COLOR") and get("TERM") != "dumb",
         hub_cache=Path(hub_cache).expanduser(),
         is_hub_offline=(get("HF_HUB_OFFLINE") or get("TRANSFORMERS_OFFLINE") or "").lower() in TRUE,
+        crash_at=get("TINKEX_TEST_CRASH", ""),
     )
 
 

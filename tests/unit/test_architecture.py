@@ -19,6 +19,7 @@ MAX_LINES = 600
 BASE = {"errors", "version"}
 MAY_IMPORT = {
     "errors": set(),
+    "crashpoints": {"errors"},
     "version": set(),
     "telemetry": {*BASE},
     "setting_values": {*BASE, "telemetry"},
@@ -26,11 +27,12 @@ MAY_IMPORT = {
     "types": {*BASE},
     "wire": {*BASE, "types"},
     "client": {*BASE, "types", "wire", "telemetry", "config"},
-    "engine": {*BASE, "types", "telemetry"},
-    "store": {*BASE, "types", "wire", "telemetry"},
-    "scheduler": {*BASE, "types", "wire", "telemetry", "engine", "store"},
+    "engine": {*BASE, "types", "telemetry", "crashpoints"},
+    "store": {*BASE, "types", "wire", "telemetry", "crashpoints"},
+    "scheduler": {*BASE, "types", "wire", "telemetry", "engine", "store", "crashpoints"},
     "server": {
         *BASE,
+        "crashpoints",
         "types",
         "wire",
         "telemetry",
@@ -41,7 +43,17 @@ MAY_IMPORT = {
         "web",
     },
     "web": set(),
-    "cli": {*BASE, "types", "wire", "telemetry", "config", "client", "server", "web"},
+    "cli": {
+        *BASE,
+        "crashpoints",
+        "types",
+        "wire",
+        "telemetry",
+        "config",
+        "client",
+        "server",
+        "web",
+    },
     "__main__": {"cli"},
 }
 """For each part of the package, the other parts it may know."""

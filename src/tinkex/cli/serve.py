@@ -95,6 +95,8 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
     """
     import logging
 
+    from tinkex import crashpoints
+    from tinkex.config import process_settings
     from tinkex.server.config import ServedModel
     from tinkex.server.process import ServerProcess
     from tinkex.server.pull import default_models
@@ -109,6 +111,7 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
     else:
         models = default_models(data_dir, say)
     config = make_config(data_dir, models, values)
+    crashpoints.arm(process_settings().crash_at)
     names = [model.name for model in models]
     ServerProcess(config).run(lambda started: _greet(started, names))
 

@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tinkex import crashpoints
+
 __all__ = ["folder_size_bytes", "write_folder"]
 
 Content = bytes | Callable[[Path], None]
@@ -30,7 +32,9 @@ def write_folder(folder: Path, files: Mapping[str, Content]) -> None:
         for name, content in files.items():
             _write_file(staging / name, content)
         _sync(staging)
+        crashpoints.passing("engine.folder.synced", folder.parent.name)
         _swap(staging, folder, folder.parent / f".{folder.name}.{unique}.old")
+        crashpoints.passing("engine.folder.renamed", folder.parent.name)
         _sync(folder.parent)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
@@ -47,6 +51,7 @@ def _write_file(path: Path, content: Content) -> None:
         path.write_bytes(content)
     else:
         content(path)
+    crashpoints.passing("engine.folder.begun", path.parent.parent.name)
     _sync(path)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from tinkex import crashpoints
 from tinkex.engine.errors import EngineError, EngineUserError
 from tinkex.engine.folders import folder_size_bytes, write_folder
 from tinkex.engine.interface import (
@@ -126,7 +127,11 @@ class NullEngine:
     def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
         time.sleep(self._delay_s)
         with self._lock:
-            return [self._train_one(request) for request in batch]
+            results = []
+            for request in batch:
+                results.append(self._train_one(request))
+                crashpoints.passing("engine.batch.middle")
+            return results
 
     def optim_step(self, batch: list[OptimRequest]) -> list[OptimResult | RequestError]:
         time.sleep(self._delay_s)

@@ -26,3 +26,4 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens: int = 1024
     max_sequences: int = 256
     cache_tokens: int | None = None
+    crash_at: str = ""  # for tests: where this engine's process is to die (tinkex.crashpoints)

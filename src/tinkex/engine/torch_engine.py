@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from tinkex import crashpoints
 from tinkex.engine.adapter_files import load_state, load_weights, save_state
 from tinkex.engine.base_model import BaseModel, load_base_model
 from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError
@@ -130,6 +131,7 @@ class TorchEngine:
                 groups.setdefault(key, []).append(index)
             for indices in groups.values():
                 found = self._train([batch[i] for i in indices])
+                crashpoints.passing("engine.batch.middle")
                 answers.update(zip(indices, found, strict=True))
             return [answers[index] for index in range(len(batch))]
 

@@ -18,6 +18,7 @@ import traceback
 
 import msgspec
 
+from tinkex import crashpoints
 from tinkex.engine.codec import (
     Call,
     Reply,
@@ -49,7 +50,11 @@ def main() -> None:
     if first is None:
         return
     try:
-        engine = build_engine(decode(first, EngineOptions))
+        options: EngineOptions = decode(first, EngineOptions)
+        crashpoints.arm(options.crash_at, is_engine=True)
+        crashpoints.passing("engine.start.before")
+        engine = build_engine(options)
+        crashpoints.passing("engine.start.after")
     except Exception as error:
         _send(connection, threading.Lock(), _failed(0, error))
         return
@@ -106,7 +111,9 @@ def _read_calls(
 def _answer(engine: Engine, call: Call) -> Reply:
     try:
         arguments = decode(call.arguments, argument_types(call.method))
+        crashpoints.passing("engine.call.before", call.method)
         value = getattr(engine, call.method)(*arguments)
+        crashpoints.passing("engine.call.after", call.method)
         return Reply(call.call_id, None, msgspec.Raw(encode(value)))
     except Exception as error:
         return _failed(call.call_id, error)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import Connection
 
+from tinkex import crashpoints
 from tinkex.engine.interface import EngineUserError, LoraSpec, StateScope
 from tinkex.errors import InvalidPathError
 from tinkex.scheduler.bodies import LoadCommand, SaveCommand
@@ -89,6 +90,7 @@ class Checkpointer:
         size = self._supervisor.engine.save_adapter(model.model_id, folder, _SCOPES[command.kind])
         if command.age_recipients:
             size = encrypt_folder(folder, command.age_recipients)
+        crashpoints.passing("checkpoint.whole")
         checkpoint = _checkpoint(model, command, checkpoint_id, size)
         replaced: list[str | None] = []
         answer: dict[str, object] = {"path": checkpoint.tinker_path, "type": operation.kind}
@@ -140,14 +142,20 @@ class Checkpointer:
         self._room.fit(
             lambda: engine.load_adapter(model.model_id, model.engine_model, folder, scope)
         )
+        crashpoints.passing("load.done")
         self._residency.adopt(model.model_id, operation.seq_id)
-        self._residency.snapshot(model.model_id)
+        snapshot = self._residency.write_snapshot(model.model_id)
         return Done(
             answer={"path": command.path, "model_id": model.model_id, "type": "load_weights"},
             effects=[
                 lambda conn: models.set_spec(conn, model.model_id, checkpoint.spec),
                 lambda conn: models.set_state(conn, model.model_id, "ready"),
+                # Not before the result: a load that a crash undid must leave the model as it was.
+                lambda conn: models.record_snapshot(
+                    conn, model.model_id, operation.seq_id, snapshot
+                ),
             ],
+            afterwards=lambda: self._residency.snapshot_kept(model),
         )
 
     def _model(self, operation: Operation) -> Model:
@@ -213,6 +221,7 @@ class Checkpointer:
     def _remove_replaced(self, replaced: list[str | None]) -> None:
         for checkpoint_id in replaced:
             if checkpoint_id is not None:
+                crashpoints.passing("checkpoint.replaced")
                 self._folders.remove(self._folders.checkpoint(checkpoint_id))
 
     def _write_sampler(self, sampler: Sampler) -> None:
@@ -220,6 +229,7 @@ class Checkpointer:
         assert sampler.model_id is not None
         folder: Path = self._folders.sampler(sampler.folder)
         self._supervisor.engine.save_adapter(sampler.model_id, folder, "weights")
+        crashpoints.passing("sampler.whole")
 
 
 def _checkpoint(model: Model, command: SaveCommand, checkpoint_id: str, size: int) -> Checkpoint:

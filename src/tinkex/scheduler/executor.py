@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy import Connection
 
+from tinkex import crashpoints
 from tinkex.engine.interface import (
     EngineError,
     EngineUserError,
@@ -100,7 +101,9 @@ class Executor:
         began = time.monotonic()
         if prepared:
             requests = [request for _, request in prepared]
+            crashpoints.passing("execute.before", batch[0].kind)
             results = self._supervisor.engine.forward_backward(requests)
+            crashpoints.passing("execute.after", batch[0].kind)
         seconds = (time.monotonic() - began) / max(1, len(prepared))
         for (operation, request), result in zip(prepared, results, strict=True):
             if isinstance(result, RequestError):
@@ -123,7 +126,9 @@ class Executor:
         results: list[OptimResult | RequestError] = []
         began = time.monotonic()
         if prepared:
+            crashpoints.passing("execute.before", "optim_step")
             results = self._supervisor.engine.optim_step([request for _, request in prepared])
+            crashpoints.passing("execute.after", "optim_step")
         seconds = (time.monotonic() - began) / max(1, len(prepared))
         for (operation, _), result in zip(prepared, results, strict=True):
             if isinstance(result, RequestError):
@@ -136,12 +141,14 @@ class Executor:
 
     def _single(self, operation: Operation) -> None:
         began = time.monotonic()
+        crashpoints.passing("execute.before", operation.kind)
         try:
             done = self._dispatch(operation)
         except (EngineUserError, ClientError) as error:
             failed = _failed(operation, as_request_error(error))
             self._finish([failed], _on_failure(operation))
             return
+        crashpoints.passing("execute.after", operation.kind)
         self._residency.applied(operation, time.monotonic() - began)
         outcome = Outcome(operation=operation, result=_json_result(done.answer))
         self._finish([outcome], done.effects)
@@ -189,7 +196,10 @@ class Executor:
 
     def _finish(self, outcomes: list[Outcome], effects: list[Effect] | None = None) -> None:
         keep_trying(lambda: self._db.write(_keep, outcomes, effects or []))
+        kind = outcomes[0].operation.kind
+        crashpoints.passing("result.kept", kind)
         self._publish({each.operation.request_id: each.result for each in outcomes}, set())
+        crashpoints.passing("result.published", kind)
 
 
 def _keep(conn: Connection, outcomes: list[Outcome], effects: list[Effect]) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+
+from tinkex.engine.folders import write_folder
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -17,6 +20,7 @@ class Folders:
         self.root = root
         for kind in ("checkpoints", "snapshots", "samplers"):
             (root / kind).mkdir(parents=True, exist_ok=True)
+        self._copies: set[str] = set()
 
     @staticmethod
     def new_id() -> str:
@@ -35,6 +39,15 @@ class Folders:
         """The folder of an ephemeral sampler."""
         return self._path("samplers", folder)
 
+    def copy_checkpoint(self, source: str, target: str) -> None:
+        """Gives a checkpoint's files a second folder, which appears whole or not at all."""
+        files = sorted(self.checkpoint(source).iterdir())
+        self._copies.add(target)
+        try:
+            write_folder(self.checkpoint(target), {path.name: _copier(path) for path in files})
+        finally:
+            self._copies.discard(target)
+
     def remove(self, path: Path) -> None:
         """Deletes a folder of ours; one that is not there is fine."""
         shutil.rmtree(path, ignore_errors=True)
@@ -46,6 +59,20 @@ class Folders:
             self.remove(path)
         return len(unknown)
 
+    def remove_unfinished(self) -> None:
+        """Deletes what an engine was writing when it died."""
+        for kind in ("checkpoints", "snapshots", "samplers"):
+            for path in (self.root / kind).glob(".*"):
+                if path.name.split(".")[1] not in self._copies:
+                    self.remove(path)
+
     def _path(self, kind: str, folder: str) -> Path:
         assert _ID.fullmatch(folder), "folders are named by our ids"
         return self.root / kind / folder
+
+
+def _copier(source: Path) -> Callable[[Path], None]:
+    def write(target: Path) -> None:
+        shutil.copyfile(source, target)
+
+    return write

@@ -14,6 +14,7 @@ from collections import OrderedDict
 
 import msgspec
 
+from tinkex import crashpoints
 from tinkex.engine.interface import EngineFailure, EngineUserError, LoraSpec, RequestError
 from tinkex.scheduler.bodies import BodyCache, SaveCommand
 from tinkex.scheduler.decoding import optim_request, train_request
@@ -21,6 +22,7 @@ from tinkex.scheduler.folders import Folders
 from tinkex.scheduler.room import Room
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, models, operations, samplers
+from tinkex.store.models import Model
 from tinkex.store.operations import Operation
 from tinkex.types.requests import OptimStepRequest
 
@@ -113,16 +115,28 @@ class Residency:
 
     def snapshot(self, model_id: str) -> None:
         """Makes the adapter's present state the one recovery begins with."""
-        held = self._held[model_id]
         model = self._db.read(models.get_any, model_id)
         if model is None:
             return
+        folder = self.write_snapshot(model_id)
+        self._db.write(models.record_snapshot, model_id, self._held[model_id].seq_id, folder)
+        self.snapshot_kept(model)
+
+    def write_snapshot(self, model_id: str) -> str:
+        """The folder that now holds the adapter's present state; no row speaks of it yet."""
         folder = self._folders.new_id()
         self._supervisor.engine.save_adapter(model_id, self._folders.snapshot(folder), "all")
-        self._db.write(models.record_snapshot, model_id, held.seq_id, folder)
+        crashpoints.passing("snapshot.whole")
+        return folder
+
+    def snapshot_kept(self, before: Model) -> None:
+        """Lets go of the snapshot the model had before a newer one was kept."""
+        crashpoints.passing("snapshot.kept")
+        held = self._held[before.model_id]
         held.dirty_s, held.dirty_operations = 0.0, 0
-        if model.snapshot_folder is not None:
-            self._folders.remove(self._folders.snapshot(model.snapshot_folder))
+        if before.snapshot_folder is not None:
+            self._folders.remove(self._folders.snapshot(before.snapshot_folder))
+        crashpoints.passing("snapshot.done")
 
     def set_aside(self, model_id: str) -> None:
         """Frees the adapter's memory; it comes back when it is needed."""
@@ -155,6 +169,7 @@ class Residency:
         assert engine is not None
         if self._generation != self._supervisor.generation:
             self._held.clear()
+            self._folders.remove_unfinished()
             self._generation = self._supervisor.generation
 
     def _rebuild(self, model_id: str) -> None:
@@ -183,10 +198,12 @@ class Residency:
             _logger.info("Replaying %d operations of %s.", len(todo), model_id)
         held = _Held(seq_id=start)
         self._held[model_id] = held
+        crashpoints.passing("replay.begun")
         for operation in todo:
             began = time.monotonic()
             self._replay(operation)
             self.applied(operation, time.monotonic() - began)
+            crashpoints.passing("replay.step")
 
     def _replay(self, operation: Operation) -> None:
         engine = self._supervisor.engine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, OrderedDict
 
+from tinkex import crashpoints
 from tinkex.engine.interface import (
     EngineFailure,
     EngineUserError,
@@ -74,6 +75,7 @@ class SamplerHost:
         try:
             self._notice_new_engine()
             self._feed()
+            crashpoints.passing("sample.submitted")
             progress = self._supervisor.engine.step_sampling(budget_s)
         except Exception as error:
             self._recover(error)
@@ -212,7 +214,9 @@ class SamplerHost:
         outcomes = [(waiting.sample, result) for waiting, result in finished]
         if not outcomes:
             return
+        crashpoints.passing("sample.finished")
         keep_trying(lambda: self._db.write(samples.finish, outcomes))
+        crashpoints.passing("result.kept", "sample")
         self._publish(
             {sample.request_id: result for sample, result in outcomes},
             {sample.sampling_session_id for sample, _ in outcomes},

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tinkex import crashpoints
 from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
 from tinkex.scheduler.bodies import BodyCache
 from tinkex.scheduler.checkpointing import Checkpointer
@@ -104,7 +105,9 @@ class Scheduler:
 
     def start(self) -> None:
         """Takes up what an earlier run left unfinished, and begins."""
+        crashpoints.passing("start.before")
         self._sweep()
+        crashpoints.passing("start.swept")
         positions = self._db.read(operations.positions)
         now = time.monotonic()
         for operation in self._db.read(operations.queued):
@@ -176,6 +179,7 @@ class Scheduler:
         if engine is not None:
             with contextlib.suppress(EngineError):  # an engine that died has forgotten it anyway
                 engine.cancel_sample(request_id)
+        crashpoints.passing("sample.cancelled")
         result = error_result(
             "The request was cancelled by its client.", category="user", code="cancelled"
         )
@@ -200,6 +204,7 @@ class Scheduler:
             sampler_ids=[sampler.sampling_session_id for sampler in freed],
             model_ids=self._db.read(models.of_session, session_id),
         )
+        crashpoints.passing("session.freed")
         for sampler in freed:
             if sampler.folder is not None:
                 self.folders.remove(self.folders.sampler(sampler.folder))
@@ -214,7 +219,8 @@ class Scheduler:
             self._planner.open(queue)
 
     def _sweep(self) -> None:
-        """Removes folders that a crash left without a row."""
+        """Removes folders that a crash left without a row, or with one of an ended session."""
+        self._db.write(samplers.free_of_ended_sessions)
         self.folders.remove_unknown("checkpoints", self._db.read(checkpoints.all_ids))
         self.folders.remove_unknown("snapshots", self._db.read(models.snapshot_folders))
         self.folders.remove_unknown("samplers", self._db.read(samplers.live_folders))

@@ -13,6 +13,8 @@ import threading
 
 import msgspec
 
+from tinkex import crashpoints
+from tinkex.config import process_settings
 from tinkex.server.config import ServerConfig
 from tinkex.server.process import ServerProcess, Started
 
@@ -20,6 +22,7 @@ from tinkex.server.process import ServerProcess, Started
 def main() -> None:
     """Serves until told to stop."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    crashpoints.arm(process_settings().crash_at)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerConfig, dec_hook=_hook)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

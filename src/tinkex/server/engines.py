@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
+from tinkex import crashpoints
 from tinkex.engine.interface import Engine
 from tinkex.errors import ConfigError
 from tinkex.server.config import ServedModel, ServerConfig
@@ -36,7 +40,13 @@ def engine_factory(config: ServerConfig) -> Callable[[], Engine]:
         deterministic=config.is_deterministic,
         max_rank=config.limits.max_rank,
     )
-    return lambda: EngineProcess(options)
+    numbers = itertools.count(1)
+
+    def start() -> Engine:
+        crash_at = crashpoints.for_engine(next(numbers))
+        return EngineProcess(msgspec.structs.replace(options, crash_at=crash_at))
+
+    return start
 
 
 def find_model(model: ServedModel, data_dir: Path) -> Path:

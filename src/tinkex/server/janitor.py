@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 
+from tinkex import crashpoints
 from tinkex.server.services import Services
 from tinkex.store import checkpoints, clock, results, sessions
 from tinkex.store.clock import steady_now
@@ -37,6 +38,7 @@ async def tidy(parts: Services, *, prune: bool = True) -> None:
         await parts.db.awrite(sessions.record_heartbeats, beats)
     folders = parts.scheduler.folders
     for checkpoint_id in await parts.db.awrite(checkpoints.drop_expired):
+        crashpoints.passing("checkpoint.expired")
         await asyncio.to_thread(folders.remove, folders.checkpoint(checkpoint_id))
     if prune:
         now = steady_now()

@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import Connection
 from starlette.responses import Response
 
+from tinkex import crashpoints
 from tinkex.errors import ClientError
 from tinkex.server.errors import Busy, NotFound, Unprocessable, json_response
 from tinkex.server.services import Services
@@ -62,14 +63,17 @@ async def submit(
         digest=hashlib.sha256(body if identity is None else identity).digest(),
         cost=max(1, cost),
     )
+    crashpoints.passing("submit.before", kind)
     appended = await parts.db.awrite(_append, new)
     if appended.is_new:
+        crashpoints.passing("submit.kept", kind)
         parts.waiters.expect(appended.operation.request_id, owner, kind)
         if parts.scheduler.knows(model_id):
             parts.scheduler.enqueue(appended.operation, request, len(body))
         else:  # the first one since the start: the store is asked for the model's place
             schedule = parts.scheduler.enqueue
             await asyncio.to_thread(schedule, appended.operation, request, len(body))
+        crashpoints.passing("submit.scheduled", kind)
     return promise(appended)
 
 

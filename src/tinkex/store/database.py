@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from tinkex import crashpoints
 from tinkex.store import clock
 from tinkex.store.failures import StoreError, as_store_error
 from tinkex.store.migrations import migrate
@@ -108,12 +109,14 @@ class Database:
             with self._writer.begin() as conn:
                 outcomes = [_attempt(conn, job, alone=len(jobs) == 1) for job in jobs]
                 _require_open(conn)
+                crashpoints.passing("store.commit.before")
         except Exception as error:
             if len(jobs) > 1:
                 for job in jobs:
                     self._commit([job])
                 return
             outcomes = [error]
+        crashpoints.passing("store.commit.after")
         for job, outcome in zip(jobs, outcomes, strict=True):
             _resolve(job.future, outcome)
 

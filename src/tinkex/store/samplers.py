@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import Connection, select, update
 
 from tinkex.store.clock import steady_now
-from tinkex.store.schema import sampling_sessions
+from tinkex.store.schema import sampling_sessions, sessions
 
 
 class Sampler(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +74,20 @@ def free_session(conn: Connection, session_id: str) -> list[Sampler]:
     ]
     conn.execute(update(sampling_sessions).where(*where).values(freed_at=steady_now()))
     return freed
+
+
+def free_of_ended_sessions(conn: Connection) -> None:
+    """Frees what sessions left that ended just before a crash."""
+    ended = select(sessions.c.session_id).where(sessions.c.finished_at.is_not(None))
+    conn.execute(
+        update(sampling_sessions)
+        .where(
+            sampling_sessions.c.session_id.in_(ended),
+            sampling_sessions.c.model_id.is_not(None),
+            sampling_sessions.c.freed_at.is_(None),
+        )
+        .values(freed_at=steady_now())
+    )
 
 
 def live_folders(conn: Connection) -> set[str]:

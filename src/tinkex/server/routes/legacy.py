@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex import crashpoints
 from tinkex.server.bodies import read_json
 from tinkex.server.errors import NotFound, Unauthenticated, json_response
 from tinkex.server.paths import find_checkpoint
@@ -36,6 +37,7 @@ async def unload_model(request: Request) -> Response:
     asked = await read_json(request, UnloadModelRequest, parts.config.limits)
     await require_model(parts, me, asked.model_id)
     request_id = await parts.db.awrite(_unload, me, asked.model_id)
+    crashpoints.passing("unload.kept")
     return json_response(UntypedPromise(request_id=request_id, model_id=asked.model_id))
 
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
 from tinkex.server.bodies import read_json
 from tinkex.server.errors import LimitExceeded, NotFound, Unprocessable, json_response
@@ -83,6 +84,7 @@ async def delete(request: Request) -> Response:
     parts = services(request)
     found = await _find(request)
     await parts.db.awrite(checkpoints.delete_one, owner(request), found.checkpoint_id)
+    crashpoints.passing("checkpoint.deleted")
     folders = parts.scheduler.folders
     await asyncio.to_thread(folders.remove, folders.checkpoint(found.checkpoint_id))
     return json_response({})

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex import crashpoints
 from tinkex.server.bodies import decode_json, read_body, read_json
 from tinkex.server.errors import Busy, NotFound, Unprocessable, json_response
 from tinkex.server.limits import check_sample
@@ -79,7 +80,9 @@ async def asample(request: Request) -> Response:
         num_samples=asked.num_samples,
         cost=min(cost, 2**31 - 1),
     )
+    crashpoints.passing("sample.before")
     sample, is_new = await parts.db.awrite(samples.append, new)
+    crashpoints.passing("sample.kept")
     if is_new:
         parts.waiters.expect(sample.request_id, me, "sample")
         parts.scheduler.enqueue_sample(sample, asked)

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex import crashpoints
 from tinkex.server.auth import user_urn
 from tinkex.server.bodies import read_json
 from tinkex.server.errors import LimitExceeded, NotFound, NotSupported, json_response
@@ -77,6 +78,7 @@ async def finish(request: Request) -> Response:
         sessions.finish, owner(request), session_id, asked.reason.type, asked.detail
     )
     parts.forget_session(session_id)
+    crashpoints.passing("session.ended")
     if ended:
         await asyncio.to_thread(parts.scheduler.free_session, session_id)
     return json_response({})

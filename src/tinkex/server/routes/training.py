@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
 from tinkex.server.bodies import decode_json, read_body, read_json
 from tinkex.server.errors import (
@@ -92,10 +93,13 @@ async def start_model(parts: Services, model: Model, kind: str, body: bytes) -> 
         digest=hashlib.sha256(body).digest(),
         cost=CONTROL_COST,
     )
+    crashpoints.passing("submit.before", kind)
     appended = await parts.db.awrite(_insert_model, model, new)
     if appended.is_new:
+        crashpoints.passing("submit.kept", kind)
         parts.waiters.expect(appended.operation.request_id, model.owner, kind)
         await asyncio.to_thread(parts.scheduler.enqueue, appended.operation)
+        crashpoints.passing("submit.scheduled", kind)
     return promise(appended)
 
 

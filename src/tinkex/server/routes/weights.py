@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import hashlib
 import time
 import uuid
 from typing import TypeVar
@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
 from tinkex.scheduler.bodies import LoadCommand, SaveCommand
 from tinkex.server.bodies import decode_json, read_body, read_json
@@ -128,11 +129,8 @@ async def copy_weights(request: Request) -> Response:
         created_at=now,
         expires_at=None if asked.ttl_seconds is None else now + asked.ttl_seconds,
     )
-    await asyncio.to_thread(
-        shutil.copytree,
-        folders.checkpoint(source.checkpoint_id),
-        folders.checkpoint(copy.checkpoint_id),
-    )
+    await asyncio.to_thread(folders.copy_checkpoint, source.checkpoint_id, copy.checkpoint_id)
+    crashpoints.passing("checkpoint.copied")
     kept = await parts.db.awrite(_insert_copy, copy, asked.destination_project_id)
     return json_response({"tinker_path": kept.tinker_path})
 
@@ -181,7 +179,10 @@ async def _save_command(parts: Services, me: str, asked: SaveRequest) -> SaveCom
         session_id = (await require_model(parts, me, asked.model_id)).session_id
         return msgspec.structs.replace(command, sampling_session_id=f"{session_id}:sample:{number}")
     if asked.path is None:
-        return msgspec.structs.replace(command, name=f"unnamed-{uuid.uuid4().hex[:12]}")
+        # Sent again it gets the same name, or it would look like another request.
+        identity = f"{asked.model_id} {uuid.uuid4() if asked.seq_id is None else asked.seq_id}"
+        name = f"unnamed-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+        return msgspec.structs.replace(command, name=name)
     if not is_checkpoint_name(asked.path):
         raise Unprocessable(
             f"{asked.path[:100]!r} is not a checkpoint name.",
