@@ -71,10 +71,8 @@ def test_a_point_without_a_mark_is_passed_by_every_kind() -> None:
 
 
 def test_points_of_the_engine_are_handed_to_the_engine_they_are_meant_for() -> None:
-    text = (
-        "engine.call.before=snapshot:2,store.commit.after,engine.start.before@2,engine.call.after!"
-    )
-    crashpoints.arm(text)
+    first = "engine.call.before=snapshot:2,engine.call.after!"
+    crashpoints.arm(f"{first},store.commit.after,engine.start.before@2")
     assert crashpoints.for_engine(1) == first
     assert crashpoints.for_engine(2) == "engine.start.before@2"
     assert crashpoints.for_engine(3) == ""
