@@ -24,6 +24,7 @@ from tinkex.store.models import Model
 from tinkex.store.operations import Appended, NewOperation
 from tinkex.types.requests import ForwardBackwardRequest
 from tinkex.types.session import UntypedPromise
+from tinkex.wire import json
 
 CONTROL_COST = 256
 """What an operation without tokens costs in the scheduler's accounts."""
@@ -135,7 +136,7 @@ def target_of_json(body: bytes) -> Target | None:
     """The model and number in a JSON body, if they can be read at all."""
     try:
         return msgspec.json.decode(body, type=Target)
-    except msgspec.DecodeError:
+    except json.BAD_INPUT:
         return None
 
 

@@ -1,0 +1,40 @@
+"""Servers under attack: real processes with the null engine, and keys for any number of tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.server.driving import null_config
+
+from tinkex.server.embedded import EmbeddedServer
+from tinkex.store import Database, keys
+
+NewKey = Callable[[], str]
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("attacked")
+
+
+@pytest.fixture(scope="session")
+def server(data_dir: Path) -> Iterator[EmbeddedServer]:
+    """A server that lets polls go quickly, so that campaigns do not wait."""
+    with EmbeddedServer(null_config(data_dir, poll_hold_s=0.02, error_hold_s=0.0)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def new_key(server: EmbeddedServer, data_dir: Path) -> Iterator[NewKey]:
+    """Makes a key of a new tenant while the server runs."""
+    db = Database(f"sqlite:///{data_dir / 'tinkex.db'}")
+
+    def make() -> str:
+        key = keys.new_key()
+        db.write(keys.add, key, name="test")
+        return key
+
+    yield make
+    db.close()
