@@ -344,9 +344,7 @@ REQUESTS: dict[RouteKey, Entry] = {
         lambda t: Call("GET", f"/samplers/{t.sampler}"), names=True
     ),
     ("POST", "/retrieve_future"): Entry(
-        _post(
-            "/retrieve_future", lambda t: {"request_id": t.future, "allow_metadata_only": True}
-        ),
+        _post("/retrieve_future", lambda t: {"request_id": t.future, "allow_metadata_only": True}),
         names=True,
     ),
     ("POST", "/retrieve_futures"): Entry(_post("/retrieve_futures", _target), names=True),

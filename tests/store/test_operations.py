@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.store.work import OWNER, add_model, append, new_operation
 
+from tinkex.store.models import Snapshot
 from tinkex.store import Database, models, operations, results
 from tinkex.store.operations import Outcome, SequenceError
 from tinkex.store.results import Result, error_result
@@ -90,7 +91,7 @@ def test_what_is_replayed_is_what_was_applied_after_the_snapshot(db: Database) -
     bad = error_result("no", category="user")
     outcomes = [Outcome(operation=op, result=bad if op.seq_id == 4 else DONE) for op in logged[:4]]
     db.write(operations.finish, outcomes)
-    db.write(models.record_snapshot, model, 2, "f" * 32)
+    db.write(models.record_snapshot, model, 2, Snapshot(folder="f" * 32, size_bytes=10))
     assert [op.seq_id for op in db.read(operations.to_replay, model, 2)] == [3]
     kept = db.read(operations.bodies, [op.request_id for op in logged])
     assert set(kept) == {op.request_id for op in logged[2:]}, "bodies before it are dropped"

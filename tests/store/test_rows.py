@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.store.work import OWNER, add_model, add_session, append
 
+from tinkex.store.models import Snapshot
 from tinkex.store import (
     Database,
     checkpoints,
@@ -110,7 +111,7 @@ def test_the_log_works_here_too(db: Database) -> None:
     assert found is not None
     assert found.result == DONE
     assert db.read(operations.positions, model) == {model: (2, set())}
-    db.write(models.record_snapshot, model, 1, "a" * 32)
+    db.write(models.record_snapshot, model, 1, Snapshot(folder="a" * 32, size_bytes=10))
     assert "a" * 32 in db.read(models.snapshot_folders)
 
 

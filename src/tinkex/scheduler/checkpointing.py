@@ -22,7 +22,7 @@ from tinkex.scheduler.folders import Folders
 from tinkex.scheduler.residency import Residency
 from tinkex.scheduler.room import Room
 from tinkex.scheduler.supervisor import Supervisor
-from tinkex.store import Database, checkpoints, models, samplers
+from tinkex.store import Database, checkpoints, models, samplers, usage
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.clock import steady_now
 from tinkex.store.models import Model
@@ -57,6 +57,7 @@ class Checkpointer:
         room: Room,
         *,
         on_snapshot: Callable[[str], None],
+        max_disk_bytes_per_owner: int,
     ) -> None:
         self._db = db
         self._supervisor = supervisor
@@ -64,6 +65,7 @@ class Checkpointer:
         self._folders = folders
         self._room = room
         self._on_snapshot = on_snapshot
+        self._max_disk_bytes_per_owner = max_disk_bytes_per_owner
 
     def create(self, operation: Operation) -> Done:
         """A fresh adapter for a new model."""
@@ -83,6 +85,7 @@ class Checkpointer:
         assert command.name is not None
         model = self._model(operation)
         self._residency.ensure(model.model_id)
+        self._check_disk(model)
         if not command.overwrite:
             self._refuse_existing(model, command)
         checkpoint_id = self._folders.new_id()
@@ -107,6 +110,7 @@ class Checkpointer:
         assert command.sampling_session_id is not None
         model = self._model(operation)
         self._residency.ensure(model.model_id)
+        self._check_disk(model)
         session_id, engine = command.sampling_session_id, self._supervisor.engine
         self._room.fit(lambda: engine.snapshot(model.model_id, session_id))
         self._on_snapshot(session_id)
@@ -162,6 +166,10 @@ class Checkpointer:
         model = self._db.read(models.get_any, operation.model_id)
         assert model is not None, "an operation's model is in the store"
         return model
+
+    def _check_disk(self, model: Model) -> None:
+        """Asked again when its turn comes: any number of saves may have been queued till then."""
+        self._db.read(usage.check_disk, model.owner, self._max_disk_bytes_per_owner)
 
     def _refuse_existing(self, model: Model, command: SaveCommand) -> None:
         assert command.name is not None
@@ -228,8 +236,9 @@ class Checkpointer:
         assert sampler.folder is not None
         assert sampler.model_id is not None
         folder: Path = self._folders.sampler(sampler.folder)
-        self._supervisor.engine.save_adapter(sampler.model_id, folder, "weights")
+        size_bytes = self._supervisor.engine.save_adapter(sampler.model_id, folder, "weights")
         crashpoints.passing("sampler.whole")
+        self._db.submit(samplers.record_size, sampler.sampling_session_id, size_bytes)
 
 
 def _checkpoint(model: Model, command: SaveCommand, checkpoint_id: str, size: int) -> Checkpoint:

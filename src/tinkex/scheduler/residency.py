@@ -22,7 +22,7 @@ from tinkex.scheduler.folders import Folders
 from tinkex.scheduler.room import Room
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, models, operations, samplers
-from tinkex.store.models import Model
+from tinkex.store.models import Model, Snapshot
 from tinkex.store.operations import Operation
 from tinkex.types.requests import OptimStepRequest
 
@@ -118,16 +118,17 @@ class Residency:
         model = self._db.read(models.get_any, model_id)
         if model is None:
             return
-        folder = self.write_snapshot(model_id)
-        self._db.write(models.record_snapshot, model_id, self._held[model_id].seq_id, folder)
+        snapshot = self.write_snapshot(model_id)
+        self._db.write(models.record_snapshot, model_id, self._held[model_id].seq_id, snapshot)
         self.snapshot_kept(model)
 
-    def write_snapshot(self, model_id: str) -> str:
-        """The folder that now holds the adapter's present state; no row speaks of it yet."""
+    def write_snapshot(self, model_id: str) -> Snapshot:
+        """The adapter's present state on disk; no row speaks of it yet."""
         folder = self._folders.new_id()
-        self._supervisor.engine.save_adapter(model_id, self._folders.snapshot(folder), "all")
+        path, engine = self._folders.snapshot(folder), self._supervisor.engine
+        size_bytes = engine.save_adapter(model_id, path, "all")
         crashpoints.passing("snapshot.whole")
-        return folder
+        return Snapshot(folder=folder, size_bytes=size_bytes)
 
     def snapshot_kept(self, before: Model) -> None:
         """Lets go of the snapshot the model had before a newer one was kept."""
@@ -227,7 +228,9 @@ class Residency:
             return
         folder = self._folders.sampler(sampler.folder)
         if not folder.exists():
-            self._supervisor.engine.save_adapter(operation.model_id, folder, "weights")
+            engine = self._supervisor.engine
+            size_bytes = engine.save_adapter(operation.model_id, folder, "weights")
+            self._db.submit(samplers.record_size, sampler.sampling_session_id, size_bytes)
 
 
 def _require(result: object, operation: Operation) -> None:

@@ -43,6 +43,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     hole_grace_s: float = 120.0
     snapshot_after_s: float = 30.0
     snapshot_after_operations: int = 500
+    max_disk_bytes_per_owner: int = 1 << 40  # the server sets it to its limit
     is_deterministic: bool = False  # each request alone: numbers do not depend on neighbours
 
 
@@ -89,7 +90,13 @@ class Scheduler:
             max_samplers=config.max_samplers,
         )
         checkpointer = Checkpointer(
-            db, self._supervisor, residency, self.folders, room, on_snapshot=host.snapshot_taken
+            db,
+            self._supervisor,
+            residency,
+            self.folders,
+            room,
+            on_snapshot=host.snapshot_taken,
+            max_disk_bytes_per_owner=config.max_disk_bytes_per_owner,
         )
         executor = Executor(db, self._supervisor, residency, checkpointer, self._bodies, publish)
         self._driver = Driver(

@@ -17,6 +17,9 @@ from tinkex.wire import json
 _logger = logging.getLogger(__name__)
 
 
+_SHOWN_CHARS = 2000
+
+
 class NotFound(ClientError):
     """404: no such thing, or it belongs to somebody else."""
 
@@ -99,8 +102,14 @@ def error_response(error: TinkexError) -> Response:
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers["retry-after"] = f"{retry_after_s:g}"
-    fields = {"detail": error.message, "code": error.code, "hint": error.hint}
+    # A message may quote what was sent, which may be long: it is not sent back whole.
+    detail = error.message if len(error.message) <= _SHOWN_CHARS else _cut(error.message)
+    fields = {"detail": detail, "code": error.code, "hint": error.hint}
     return json_response(fields, status=status, headers=headers)
+
+
+def _cut(message: str) -> str:
+    return f"{message[: _SHOWN_CHARS // 2]} … {message[-_SHOWN_CHARS // 2 :]}"
 
 
 def json_response(

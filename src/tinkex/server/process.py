@@ -104,7 +104,10 @@ class ServerProcess:
             self._db,
             self._config.data_dir,
             self._make_engine,
-            self._config.scheduler,
+            msgspec.structs.replace(
+                self._config.scheduler,
+                max_disk_bytes_per_owner=self._config.limits.max_disk_bytes_per_owner,
+            ),
             waiters.publish,
         )
         parts = Services(

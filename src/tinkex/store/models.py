@@ -27,8 +27,16 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     last_request_at: float
     snapshot_seq: int | None = None
     snapshot_folder: str | None = None
+    snapshot_bytes: int | None = None
     num_tokens: int = 0
     num_steps: int = 0
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter's whole state on disk, for recovery to begin with."""
+
+    folder: str
+    size_bytes: int
 
 
 def insert(conn: Connection, model: Model) -> None:
@@ -95,12 +103,16 @@ def set_spec(conn: Connection, model_id: str, spec: str) -> None:
     conn.execute(update(models).where(models.c.model_id == model_id).values(spec=spec))
 
 
-def record_snapshot(conn: Connection, model_id: str, seq_id: int, folder: str) -> None:
+def record_snapshot(conn: Connection, model_id: str, seq_id: int, snapshot: Snapshot) -> None:
     """From now on recovery begins at this snapshot; bodies before it are not needed any more."""
     conn.execute(
         update(models)
         .where(models.c.model_id == model_id)
-        .values(snapshot_seq=seq_id, snapshot_folder=folder)
+        .values(
+            snapshot_seq=seq_id,
+            snapshot_folder=snapshot.folder,
+            snapshot_bytes=snapshot.size_bytes,
+        )
     )
     conn.execute(
         update(operations)

@@ -25,6 +25,7 @@ class Sampler(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_id: str | None = None
     model_id: str | None = None
     folder: str | None = None
+    size_bytes: int | None = None
     num_clients: int = 1
     created_at: float
     freed_at: float | None = None
@@ -72,7 +73,8 @@ def free_session(conn: Connection, session_id: str) -> list[Sampler]:
     freed = [
         Sampler(**row._mapping) for row in conn.execute(select(sampling_sessions).where(*where))
     ]
-    conn.execute(update(sampling_sessions).where(*where).values(freed_at=steady_now()))
+    ended = {"freed_at": steady_now(), "size_bytes": None}
+    conn.execute(update(sampling_sessions).where(*where).values(**ended))
     return freed
 
 
@@ -86,7 +88,19 @@ def free_of_ended_sessions(conn: Connection) -> None:
             sampling_sessions.c.model_id.is_not(None),
             sampling_sessions.c.freed_at.is_(None),
         )
-        .values(freed_at=steady_now())
+        .values(freed_at=steady_now(), size_bytes=None)
+    )
+
+
+def record_size(conn: Connection, sampling_session_id: str, size_bytes: int) -> None:
+    """Notes how large the sampler's weights are on disk, unless they were freed meanwhile."""
+    conn.execute(
+        update(sampling_sessions)
+        .where(
+            sampling_sessions.c.sampling_session_id == sampling_session_id,
+            sampling_sessions.c.freed_at.is_(None),
+        )
+        .values(size_bytes=size_bytes)
     )
 
 

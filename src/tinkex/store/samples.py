@@ -17,6 +17,7 @@ from tinkex.store.upsert import insert_if_absent
 CLONE_STRIDE = (
     1_000_000_000  # client n of a sampling session numbers its requests from n times this
 )
+MAX_CLONE = 2**63 // CLONE_STRIDE - 1  # whose numbers still fit 63 bits
 
 
 class NewSample(msgspec.Struct, frozen=True, kw_only=True):

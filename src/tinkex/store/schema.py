@@ -63,6 +63,12 @@ sessions = Table(
     Column("finish_detail", Text),
     Index("sessions_by_owner", "owner", "created_at"),
 )
+sessions_open = Index(
+    "sessions_open",
+    sessions.c.owner,
+    sqlite_where=sessions.c.finished_at.is_(None),
+    postgresql_where=sessions.c.finished_at.is_(None),
+)
 
 models = Table(
     "models",
@@ -80,10 +86,18 @@ models = Table(
     Column("last_request_at", Float, nullable=False),
     Column("snapshot_seq", Integer),
     Column("snapshot_folder", String(64)),
+    Column("snapshot_bytes", BigInteger),
     Column("num_tokens", _BigId, nullable=False, default=0),
     Column("num_steps", _BigId, nullable=False, default=0),
     Index("models_by_owner", "owner", "created_at"),
     Index("models_by_session", "session_id"),
+)
+models_on_disk = Index(
+    "models_on_disk",
+    models.c.owner,
+    models.c.snapshot_bytes,
+    sqlite_where=models.c.snapshot_bytes.is_not(None),
+    postgresql_where=models.c.snapshot_bytes.is_not(None),
 )
 
 operations = Table(
@@ -127,10 +141,18 @@ sampling_sessions = Table(
     Column("checkpoint_id", String(64)),  # a saved sampler
     Column("model_id", String(128)),  # an ephemeral one: whose snapshot it is
     Column("folder", String(64)),  # and where its weights lie once written
+    Column("size_bytes", BigInteger),  # and how large they are there
     Column("num_clients", Integer, nullable=False, default=1),
     Column("created_at", Float, nullable=False),
     Column("freed_at", Float),
     Index("sampling_sessions_by_session", "session_id"),
+)
+samplers_on_disk = Index(
+    "samplers_on_disk",
+    sampling_sessions.c.owner,
+    sampling_sessions.c.size_bytes,
+    sqlite_where=sampling_sessions.c.size_bytes.is_not(None),
+    postgresql_where=sampling_sessions.c.size_bytes.is_not(None),
 )
 
 samples = Table(
@@ -173,3 +195,4 @@ checkpoints = Table(
     UniqueConstraint("model_id", "kind", "name", name="checkpoints_by_name"),
     Index("checkpoints_by_owner", "owner", "created_at"),
 )
+checkpoints_on_disk = Index("checkpoints_on_disk", checkpoints.c.owner, checkpoints.c.size_bytes)

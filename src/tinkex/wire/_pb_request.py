@@ -244,7 +244,10 @@ class _Reader:
     def numbered_datum(self, index: int, at: int, end: int) -> Datum:
         """A datum, with its place in the message of what is wrong with it."""
         if index >= self.limits.max_datums_per_request:
-            raise Malformed(f"it has more than {self.limits.max_datums_per_request} datums")
+            raise Malformed(
+                f"data has more datums than this server's limit of "
+                f"{self.limits.max_datums_per_request}"
+            )
         try:
             return self.datum(at, end)
         except Malformed as error:
@@ -261,7 +264,10 @@ class _Reader:
             if key == 0x0A:
                 chunks.append(self.chunk(a, b))
                 if len(chunks) > self.limits.max_chunks_per_input:
-                    raise Malformed(f"more than {self.limits.max_chunks_per_input} chunks")
+                    raise Malformed(
+                        f"model_input has more chunks than this server's limit of "
+                        f"{self.limits.max_chunks_per_input}"
+                    )
             elif key == 0x12:
                 self.tensor_entry(inputs, a, b)
             elif key == 0x1A:

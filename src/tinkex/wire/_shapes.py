@@ -8,6 +8,7 @@ sent them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -34,7 +35,8 @@ from tinkex.types.telemetry import (
     UnhandledExceptionEvent,
 )
 from tinkex.types.tensor import TensorData, TensorDtype
-from tinkex.wire.limits import DEFAULT_LIMITS
+from tinkex.wire._tensors import MAX_RANK
+from tinkex.wire.limits import DEFAULT_LIMITS, Limits
 
 
 class TensorShape(msgspec.Struct):
@@ -46,15 +48,29 @@ class TensorShape(msgspec.Struct):
     sparse_crow_indices: list[int] | None = None
     sparse_col_indices: list[int] | None = None
 
-    def build(self) -> TensorData:
+    def build(self, limits: Limits = DEFAULT_LIMITS) -> TensorData:
         """The tensor; null stands for NaN, which JSON cannot write."""
-        if self.shape and math.prod(self.shape) > DEFAULT_LIMITS.max_tensor_values:
-            raise ValidationError(f"a tensor of shape {self.shape} is too big")
+        check_tensor_shape(self.shape or (), limits)
         data: list[Any] = self.data
         if self.dtype == "float32" and None in data:
             data = [math.nan if value is None else value for value in data]
         return TensorData(
             data, self.dtype, self.shape, self.sparse_crow_indices, self.sparse_col_indices
+        )
+
+
+def check_tensor_shape(shape: Sequence[int], limits: Limits) -> None:
+    """Refuses a tensor that would be too big once it is dense, or has too many dimensions.
+
+    Raises:
+        ValidationError: it would.
+    """
+    if len(shape) > MAX_RANK:
+        raise ValidationError(f"a tensor has {len(shape)} dimensions, above the {MAX_RANK} allowed")
+    if (values := math.prod(shape)) > limits.max_tensor_values:
+        raise ValidationError(
+            f"a tensor of shape {list(shape)} has {values} values, above this server's limit of "
+            f"{limits.max_tensor_values}"
         )
 
 
@@ -97,8 +113,13 @@ class ModelInputShape(msgspec.Struct):
 
     chunks: list[_TextShape | _ImageShape | _PointerShape | _DmelShape]
 
-    def build(self) -> ModelInput:
+    def build(self, limits: Limits = DEFAULT_LIMITS) -> ModelInput:
         """The model input."""
+        if len(self.chunks) > limits.max_chunks_per_input:
+            raise ValidationError(
+                f"a model input has {len(self.chunks)} chunks, above this server's limit of "
+                f"{limits.max_chunks_per_input}"
+            )
         return ModelInput(chunks=[chunk.build() for chunk in self.chunks])
 
 
@@ -108,10 +129,10 @@ class DatumShape(msgspec.Struct):
     model_input: ModelInputShape
     loss_fn_inputs: dict[str, TensorShape] = {}
 
-    def build(self) -> Datum:
+    def build(self, limits: Limits = DEFAULT_LIMITS) -> Datum:
         """The datum."""
-        inputs = {name: tensor.build() for name, tensor in self.loss_fn_inputs.items()}
-        return Datum(self.model_input.build(), inputs)
+        inputs = {name: tensor.build(limits) for name, tensor in self.loss_fn_inputs.items()}
+        return Datum(self.model_input.build(limits), inputs)
 
 
 class SamplingParamsShape(SamplingParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,7 +140,7 @@ class SamplingParamsShape(SamplingParams, frozen=True, kw_only=True, forbid_unkn
 
     stop: str | list[str | int] | None = None  # type: ignore[assignment]
 
-    def build(self) -> SamplingParams:
+    def build(self, _limits: Limits = DEFAULT_LIMITS) -> SamplingParams:
         """The sampling parameters."""
         if isinstance(self.stop, list) and len({type(item) for item in self.stop}) > 1:
             raise ValidationError("stop lists both strings and tokens; it may list one kind only")
@@ -133,13 +154,13 @@ class SampleRequestShape(SampleRequest, frozen=True, kw_only=True):
     sampling_params: SamplingParamsShape
     target_prompt_logprobs: TensorShape | None = None  # type: ignore[assignment]
 
-    def build(self) -> SampleRequest:
+    def build(self, limits: Limits = DEFAULT_LIMITS) -> SampleRequest:
         """The sampling request."""
         values = _fields_of(self, SampleRequest)
-        values["prompt"] = self.prompt.build()
+        values["prompt"] = self.prompt.build(limits)
         values["sampling_params"] = self.sampling_params.build()
         if self.target_prompt_logprobs is not None:
-            values["target_prompt_logprobs"] = self.target_prompt_logprobs.build()
+            values["target_prompt_logprobs"] = self.target_prompt_logprobs.build(limits)
         return SampleRequest(**values)
 
 
@@ -148,7 +169,7 @@ class TelemetryShape(TelemetrySendRequest, frozen=True, kw_only=True):
 
     events: list[dict[str, Any]]  # type: ignore[assignment]
 
-    def build(self) -> TelemetrySendRequest:
+    def build(self, _limits: Limits = DEFAULT_LIMITS) -> TelemetrySendRequest:
         """The telemetry batch."""
         values = _fields_of(self, TelemetrySendRequest)
         values["events"] = [_build_event(event) for event in self.events]

@@ -62,7 +62,9 @@ def decode_tensor(body: bytes, at: int, end: int, max_values: int) -> TensorData
     for key, a, b in others:
         values, is_sparse = (after + a, after + b), key == 0x12
     if shape and math.prod(shape) > max_values:
-        raise Malformed(f"a tensor of shape {list(shape)} is too big")
+        raise Malformed(
+            f"a tensor of shape {list(shape)} is above this server's limit of {max_values} values"
+        )
     if is_sparse:
         return _decode_csr(body, values, dtype, list(shape))
     raw, name = widen(body[values[0] : values[1]], dtype)

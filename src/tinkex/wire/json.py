@@ -67,7 +67,7 @@ def decode(body: bytes, type_: type[T]) -> T:
         APIResponseValidationError: it is not of this type; the message names the field.
     """
     try:
-        return cast(T, _reader(cast(Any, type_))(body))
+        return cast(T, _reader(cast(Any, type_))(body, DEFAULT_LIMITS))
     except BAD_INPUT as error:
         raise invalid_response(_name(type_), reason(error), field_path(error)) from error
 
@@ -80,7 +80,7 @@ def decode_request(body: bytes, type_: type[T], *, limits: Limits = DEFAULT_LIMI
     """
     check_depth(body, limits.max_json_depth)
     try:
-        return cast(T, _reader(cast(Any, type_))(body))
+        return cast(T, _reader(cast(Any, type_))(body, limits))
     except BAD_INPUT as error:
         raise invalid_body(reason(error), field_path(error)) from error
 
@@ -110,13 +110,14 @@ _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 @lru_cache(maxsize=256)
-def _reader(type_: Any) -> Callable[[bytes], Any]:
+def _reader(type_: Any) -> Callable[[bytes, Limits], Any]:
     """How a type is read: at once, or through its shape."""
     shape = _SHAPES.get(type_)
     if shape is None:
-        return msgspec.json.Decoder(type_, dec_hook=_build_custom).decode
+        plain = msgspec.json.Decoder(type_, dec_hook=_build_custom)
+        return lambda body, _limits: plain.decode(body)
     decoder = msgspec.json.Decoder(shape)
-    return lambda body: decoder.decode(body).build()
+    return lambda body, limits: decoder.decode(body).build(limits)
 
 
 def _build_custom(type_: type, value: Any) -> Any:

@@ -45,14 +45,19 @@ class _ForwardBackwardShape(msgspec.Struct):
     forward_input: _InputShape | None = None
     seq_id: Count | None = None
 
-    def build(self) -> ForwardBackwardRequest:
+    def build(self, limits: Limits) -> ForwardBackwardRequest:
         chosen = self.forward_backward_input or self.forward_input
         if chosen is None:
             raise ValidationError("neither forward_backward_input nor forward_input is there")
+        if (count := len(chosen.data)) > limits.max_datums_per_request:
+            raise ValidationError(
+                f"data has {count} datums, above this server's limit of "
+                f"{limits.max_datums_per_request}"
+            )
         return ForwardBackwardRequest(
             model_id=self.model_id,
             seq_id=self.seq_id or 0,
-            data=[datum.build() for datum in chosen.data],
+            data=[datum.build(limits) for datum in chosen.data],
             loss_fn=chosen.loss_fn,
             loss_fn_config=chosen.loss_fn_config or {},
             forward_only=self.forward_backward_input is None,
@@ -122,12 +127,9 @@ def decode_forward_backward_request(
     """
     json.check_depth(body, limits.max_json_depth)
     try:
-        request = _REQUEST.decode(body).build()
+        return _REQUEST.decode(body).build(limits)
     except json.BAD_INPUT as error:
         raise invalid_body(json.reason(error), json.field_path(error)) from error
-    if len(request.data) > limits.max_datums_per_request:
-        raise invalid_body(f"it has more than {limits.max_datums_per_request} datums", "data")
-    return request
 
 
 def encode_forward_backward_request(request: ForwardBackwardRequest) -> bytes:

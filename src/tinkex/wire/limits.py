@@ -1,8 +1,9 @@
-"""How much of anything one request may hold.
+"""How much of anything one request, or one tenant, may hold.
 
 One struct, so that an operator can change a limit in one place and an error can name it. The
 protocol fixes only the bounds of a TTL and the sizes at which clients cut batches into chunks; the
-other defaults are ours. Knows nothing of models: what fits a context is the engine's to say.
+other defaults are ours. Knows nothing of models: what fits a context is the engine's to say. How
+many connections a server keeps and how long it waits for a slow one is in its `ServerConfig`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_body_bytes: int = 64 * 1024 * 1024
     """Size of a request body, after decompression."""
+
+    max_json_bytes: int = 32 * 1024 * 1024
+    """Size of a JSON body; its values take several times that in memory."""
 
     max_decompression_ratio: int = 1000
     """Decompressed size of a body divided by its compressed size."""
@@ -42,17 +46,32 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_tensor_values: int = 1 << 26
     """Values of a tensor once it is dense; a sparse one may be small on the wire and huge here."""
 
+    max_dense_values: int = 1 << 25
+    """Values of all sparse tensors of one request together, once they are dense."""
+
     max_num_samples: int = 1024
     """Continuations asked for in one sampling request."""
 
     max_stop_sequences: int = 64
     """Stop strings or stop tokens of one sampling request."""
 
+    max_stop_chars: int = 4096
+    """Length of one stop string."""
+
+    max_result_values: int = 1 << 24
+    """Numbers one sampling result may hold: sampled tokens, and top-k entries beside them."""
+
     max_top_k: int = 128
     """Width of top-k logprobs and of alternative tokens at each position."""
 
     max_name_chars: int = 128
-    """Length of a checkpoint's or a model's name."""
+    """Length of a checkpoint's name."""
+
+    max_text_chars: int = 1024
+    """Length of a text about a session: its name, project, one tag; also of a base model's name."""
+
+    max_list_items: int = 256
+    """Entries of a list in a control message: a session's tags, what a search asks for."""
 
     max_metadata_bytes: int = 16 * 1024
     """Size of user metadata, as JSON."""
@@ -65,6 +84,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_ttl_s: int = 10 * _YEAR_S
     """Longest time a checkpoint may be kept for, unless for ever."""
+
+    max_sessions_per_owner: int = 10_000
+    """Open sessions of one tenant."""
+
+    max_models_per_owner: int = 10_000
+    """Models in the open sessions of one tenant."""
+
+    max_disk_bytes_per_owner: int = 1 << 40
+    """Bytes of one tenant on disk: checkpoints, samplers, and what its models recover from."""
+
+    max_requests_per_s: int = 2000
+    """Requests of one tenant per second, on average; 0 for no limit."""
+
+    max_burst_requests: int = 20_000
+    """Requests of one tenant that may come at once after a pause."""
+
+    max_open_requests: int = 4096
+    """Requests of one tenant being answered at the same time, held polls among them."""
+
+    max_open_body_bytes: int = 512 * 1024 * 1024
+    """Bytes of the bodies of one tenant being read at the same time."""
 
     chunk_max_datums: int = 1024
     """Datums after which a client starts another chunk."""

@@ -252,7 +252,7 @@ def _sample_body(**changes: Any) -> bytes:
                     "sparse_col_indices": [],
                 }
             },
-            "too big",
+            "above this server",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from tinkex.errors import ServerError
 from tinkex.server.bodies import read_json
-from tinkex.server.errors import Gone, NotFound, json_response
+from tinkex.server.errors import Gone, NotFound, Unprocessable, json_response
 from tinkex.server.services import Services, owner, services
 from tinkex.server.waiting import wait_for
 from tinkex.store import results, samplers, samples
@@ -59,6 +59,10 @@ async def retrieve_futures(request: Request) -> Response:
     parts, me = services(request), owner(request)
     asked = await read_json(request, FuturesRetrieveRequest, parts.config.limits)
     target = asked.target
+    if target.cloned_sampler_id > samples.MAX_CLONE:
+        raise Unprocessable(
+            f"cloned_sampler_id={target.cloned_sampler_id} must be at most {samples.MAX_CLONE}."
+        )
     if await parts.db.aread(samplers.get, me, target.sampling_session_id) is None:
         raise NotFound("There is no such sampling session.", code="unknown-sampling-session")
     deadline = asyncio.get_running_loop().time() + parts.config.poll_hold_s

@@ -18,7 +18,8 @@ from starlette.routing import Route
 from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
 from tinkex.server.bodies import read_json
-from tinkex.server.errors import LimitExceeded, NotFound, Unprocessable, json_response
+from tinkex.server.errors import NotFound, Unprocessable, json_response
+from tinkex.server.limits import check_ttl
 from tinkex.server.pages import page_of
 from tinkex.server.paths import find_checkpoint
 from tinkex.server.services import owner, services
@@ -105,11 +106,8 @@ async def set_ttl(request: Request) -> Response:
     parts = services(request)
     asked = await read_json(request, SetTTLRequest, parts.config.limits)
     found = await _find(request)
-    limits, ttl_s = parts.config.limits, asked.ttl_seconds
-    if ttl_s is not None and not limits.min_ttl_s <= ttl_s <= limits.max_ttl_s:
-        raise LimitExceeded(
-            f"ttl_seconds={ttl_s} is outside {limits.min_ttl_s}..{limits.max_ttl_s}."
-        )
+    ttl_s = asked.ttl_seconds
+    check_ttl(ttl_s, parts.config.limits)
     expires_at = None if ttl_s is None else time.time() + ttl_s
     await parts.db.awrite(checkpoints.set_expiry, owner(request), found.checkpoint_id, expires_at)
     return json_response({})

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from tinkex import crashpoints
 from tinkex.server.bodies import decode_json, read_body, read_json
 from tinkex.server.errors import Busy, NotFound, Unprocessable, json_response
-from tinkex.server.limits import check_sample
+from tinkex.server.limits import check_sample, check_text
 from tinkex.server.paths import find_checkpoint
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submission import check_number
@@ -127,6 +127,7 @@ async def _describe(parts: Services, me: str, asked: CreateSamplingSessionReques
         )
     if asked.base_model is None:
         raise Unprocessable("One of base_model and model_path must be given.")
+    check_text("base_model", asked.base_model, parts.config.limits.max_text_chars)
     info = (await parts.models()).find(asked.base_model)
     return Sampler(
         sampling_session_id=sampling_session_id,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
-import msgspec
 from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,10 +13,11 @@ from starlette.routing import Route
 from tinkex import crashpoints
 from tinkex.server.auth import user_urn
 from tinkex.server.bodies import read_json
-from tinkex.server.errors import LimitExceeded, NotFound, NotSupported, json_response
+from tinkex.server.errors import NotFound, NotSupported, json_response
+from tinkex.server.limits import check_search, check_session, check_text
 from tinkex.server.pages import page_of
 from tinkex.server.services import owner, services
-from tinkex.store import checkpoints, sessions
+from tinkex.store import checkpoints, sessions, usage
 from tinkex.store.clock import steady_now
 from tinkex.store.sessions import Session
 from tinkex.types.requests import (
@@ -38,24 +38,15 @@ from tinkex.types.session import (
     ListSessionsResponse,
     SessionHeartbeatResponse,
 )
-from tinkex.wire.limits import Limits
 
 
 async def create(request: Request) -> Response:
     """A new session."""
     parts = services(request)
     asked = await read_json(request, CreateSessionRequest, parts.config.limits)
-    metadata = asked.user_metadata or {}
-    check_metadata(metadata, parts.config.limits)
-    session_id = await parts.db.awrite(
-        sessions.create,
-        owner(request),
-        tags=asked.tags,
-        user_metadata=metadata,
-        sdk_version=asked.sdk_version,
-        project_id=asked.project_id,
-        display_name=asked.display_name,
-    )
+    check_session(asked, parts.config.limits)
+    most = parts.config.limits.max_sessions_per_owner
+    session_id = await parts.db.awrite(_create, owner(request), asked, most)
     return json_response(CreateSessionResponse(session_id=session_id))
 
 
@@ -74,8 +65,10 @@ async def finish(request: Request) -> Response:
     session_id = request.path_params["session_id"]
     await parts.session(owner(request), session_id, must_be_open=False)
     asked = await read_json(request, FinishSessionRequest, parts.config.limits)
+    # A reason that is too long is cut: the session must end all the same.
+    detail = asked.detail and asked.detail[: parts.config.limits.max_text_chars]
     ended = await parts.db.awrite(
-        sessions.finish, owner(request), session_id, asked.reason.type, asked.detail
+        sessions.finish, owner(request), session_id, asked.reason.type, detail
     )
     parts.forget_session(session_id)
     crashpoints.passing("session.ended")
@@ -114,6 +107,7 @@ async def set_project(request: Request) -> Response:
     parts = services(request)
     session_id = request.path_params["session_id"]
     asked = await read_json(request, AssignProjectRequest, parts.config.limits)
+    check_text("project_id", asked.project_id, parts.config.limits.max_text_chars)
     if not await parts.db.awrite(
         sessions.set_project, owner(request), session_id, asked.project_id
     ):
@@ -133,6 +127,7 @@ async def search(request: Request) -> Response:
     """The caller's sessions that fit a description, newest first."""
     parts = services(request)
     asked = await read_json(request, SessionSearchRequest, parts.config.limits)
+    check_search(asked, parts.config.limits)
     me = owner(request)
     if isinstance(asked.owner, UserSearchOwner) and user_urn(me) not in asked.owner.owner_urns:
         return json_response({"sessions": [], "next_cursor": None})
@@ -149,6 +144,19 @@ async def search(request: Request) -> Response:
         }
     shown = [_summary(each, *totals.get(each.session_id, (0, 0))) for each in page]
     return json_response({"sessions": shown, "next_cursor": more})
+
+
+def _create(conn: Connection, me: str, asked: CreateSessionRequest, most: int) -> str:
+    usage.check_sessions(conn, me, most)
+    return sessions.create(
+        conn,
+        me,
+        tags=asked.tags,
+        user_metadata=asked.user_metadata or {},
+        sdk_version=asked.sdk_version,
+        project_id=asked.project_id,
+        display_name=asked.display_name,
+    )
 
 
 def _search(conn: Connection, me: str, asked: SessionSearchRequest) -> list[Session]:
@@ -189,19 +197,6 @@ def _has_status(session: Session, query: SessionStatusQuery) -> bool:
         is_wanted = query.reasons is None or session.finish_reason in query.reasons
         return session.finished_at is not None and is_wanted
     return query.type == "active" and session.finished_at is None
-
-
-def check_metadata(metadata: object, limits: Limits) -> None:
-    """Refuses metadata above the limit.
-
-    Raises:
-        LimitExceeded: it is too large.
-    """
-    size = len(msgspec.json.encode(metadata))
-    if size > limits.max_metadata_bytes:
-        raise LimitExceeded(
-            f"user_metadata has {size} bytes, above the limit of {limits.max_metadata_bytes}."
-        )
 
 
 def _summary(session: Session, num_checkpoints: int, size_bytes: int) -> dict[str, object]:

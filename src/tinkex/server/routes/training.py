@@ -16,16 +16,9 @@ from starlette.routing import Route
 from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
 from tinkex.server.bodies import decode_json, read_body, read_json
-from tinkex.server.errors import (
-    LimitExceeded,
-    NotSupported,
-    TooLarge,
-    Unprocessable,
-    json_response,
-)
-from tinkex.server.limits import check_training
+from tinkex.server.errors import NotSupported, TooLarge, Unprocessable, json_response
+from tinkex.server.limits import check_metadata, check_rank, check_text, check_training
 from tinkex.server.peek import target_of_protobuf
-from tinkex.server.routes.session import check_metadata
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submission import (
     CONTROL_COST,
@@ -36,7 +29,7 @@ from tinkex.server.submission import (
     submit,
     target_of_json,
 )
-from tinkex.store import models, operations
+from tinkex.store import models, operations, usage
 from tinkex.store.models import Model
 from tinkex.store.operations import Appended, NewOperation
 from tinkex.types.requests import (
@@ -60,11 +53,11 @@ async def create_model(request: Request) -> Response:
     await parts.session(me, asked.session_id)
     info = (await parts.models()).find(asked.base_model)
     check_metadata(asked.user_metadata, parts.config.limits)
+    check_text("base_model", asked.base_model, parts.config.limits.max_text_chars)
     if not isinstance(asked.optimizer_config, AdamOptimizerConfig):
         raise Unprocessable("This server has the optimizer adamw only.", code="unknown-optimizer")
-    spec = _spec(
-        asked.lora_config or LoraConfig(), min(info.max_rank, parts.config.limits.max_rank)
-    )
+    lora = asked.lora_config or LoraConfig()
+    check_rank(lora.rank, min(info.max_rank, parts.config.limits.max_rank))
     now = time.time()
     model = Model(
         model_id=f"{asked.session_id}:train:{asked.model_seq_id}",
@@ -72,7 +65,7 @@ async def create_model(request: Request) -> Response:
         session_id=asked.session_id,
         base_model=asked.base_model,
         engine_model=info.name,
-        spec=msgspec.json.encode(spec).decode(),
+        spec=msgspec.json.encode(_spec(lora)).decode(),
         optimizer_config={"type": "adamw"},
         user_metadata=asked.user_metadata,
         state="creating",
@@ -93,8 +86,9 @@ async def start_model(parts: Services, model: Model, kind: str, body: bytes) -> 
         digest=hashlib.sha256(body).digest(),
         cost=CONTROL_COST,
     )
+    most = parts.config.limits.max_models_per_owner
     crashpoints.passing("submit.before", kind)
-    appended = await parts.db.awrite(_insert_model, model, new)
+    appended = await parts.db.awrite(_insert_model, model, new, most)
     if appended.is_new:
         crashpoints.passing("submit.kept", kind)
         parts.waiters.expect(appended.operation.request_id, model.owner, kind)
@@ -199,20 +193,15 @@ def _decode(
     return asked, body, check_training(asked, limits)
 
 
-def _insert_model(conn: Connection, model: Model, new: NewOperation) -> Appended:
+def _insert_model(conn: Connection, model: Model, new: NewOperation, most: int) -> Appended:
     known = models.get(conn, model.owner, model.model_id)
     if known is None:
+        usage.check_models(conn, model.owner, most)
         models.insert(conn, model)
     return operations.append(conn, new)
 
 
-def _spec(config: LoraConfig, max_rank: int) -> LoraSpec:
-    if config.rank > max_rank:
-        raise LimitExceeded(
-            f"rank={config.rank} is above this server's limit of {max_rank}.",
-            hint=f"Use rank<={max_rank}.",
-            code="rank-too-large",
-        )
+def _spec(config: LoraConfig) -> LoraSpec:
     seed = secrets.randbits(31) if config.seed is None else config.seed
     return LoraSpec(
         rank=config.rank,

@@ -18,9 +18,9 @@ from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
 from tinkex.scheduler.bodies import LoadCommand, SaveCommand
 from tinkex.server.bodies import decode_json, read_body, read_json
-from tinkex.server.errors import LimitExceeded, Unprocessable, json_response
+from tinkex.server.errors import Unprocessable, json_response
+from tinkex.server.limits import check_metadata, check_recipients, check_text, check_ttl
 from tinkex.server.paths import find_checkpoint, parse_path
-from tinkex.server.routes.session import check_metadata
 from tinkex.server.routes.training import start_model
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submission import (
@@ -30,7 +30,7 @@ from tinkex.server.submission import (
     submit,
     target_of_json,
 )
-from tinkex.store import checkpoints, models, sessions
+from tinkex.store import checkpoints, models, sessions, usage
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.models import Model
 from tinkex.types.requests import (
@@ -43,7 +43,6 @@ from tinkex.types.requests import (
 )
 from tinkex.types.training import WeightsInfoResponse
 from tinkex.wire import json
-from tinkex.wire.limits import Limits
 from tinkex.wire.paths import is_checkpoint_name
 
 _KINDS = {
@@ -117,7 +116,10 @@ async def copy_weights(request: Request) -> Response:
     asked = await read_json(request, CopyWeightsRequest, parts.config.limits)
     token = asked.weights_access_token or request.headers.get("x-tinker-weights-access-token")
     reader = await _reader(parts, me, token)
-    _check_ttl(asked.ttl_seconds, parts.config.limits)
+    limits = parts.config.limits
+    check_ttl(asked.ttl_seconds, limits)
+    check_text("destination_project_id", asked.destination_project_id, limits.max_text_chars)
+    await parts.db.aread(usage.check_disk, me, limits.max_disk_bytes_per_owner)
     source = await find_checkpoint(parts, reader, asked.source_path, published=True)
     folders = parts.scheduler.folders
     now = time.time()
@@ -141,6 +143,8 @@ async def _save(request: Request, type_: type[S]) -> Response:
     async with refusals_counted(parts, me, target_of_json(body)):
         asked = await decode_json(body, type_, parts.config.limits)
         command = await _save_command(parts, me, asked)
+        most = parts.config.limits.max_disk_bytes_per_owner
+        await parts.db.aread(usage.check_disk, me, most)
         # Sent again, an unnamed save asks for another sampling session: it is still the same one.
         identity = msgspec.structs.replace(command, sampling_session_id=None)
         return await submit(
@@ -156,15 +160,12 @@ async def _save(request: Request, type_: type[S]) -> Response:
 
 async def _save_command(parts: Services, me: str, asked: SaveRequest) -> SaveCommand:
     limits = parts.config.limits
-    _check_ttl(asked.ttl_seconds, limits)
+    check_ttl(asked.ttl_seconds, limits)
     metadata = getattr(asked, "user_metadata", None)
     check_metadata(metadata, limits)
     recipients = getattr(asked, "age_encryption_recipients", None)
-    if recipients and len(recipients) > limits.max_age_recipients:
-        raise LimitExceeded(
-            f"age_encryption_recipients names {len(recipients)} keys, above the limit of "
-            f"{limits.max_age_recipients}."
-        )
+    check_recipients(recipients, limits)
+    check_text("path", asked.path, limits.max_name_chars)
     command = SaveCommand(
         kind=_KINDS[asked.type],
         name=asked.path,
@@ -208,6 +209,7 @@ async def _create_by_loading(
             code="wrong-base-model",
         )
     check_metadata(asked.user_metadata, parts.config.limits)
+    check_text("base_model", base_model, parts.config.limits.max_text_chars)
     now = time.time()
     model = Model(
         model_id=f"{asked.session_id}:train:{asked.model_seq_id}",
@@ -230,13 +232,6 @@ async def _reader(parts: Services, me: str, token: str | None) -> str:
     if token is None:
         return me
     return (await parts.keyring.authenticate(token)).owner
-
-
-def _check_ttl(ttl_seconds: int | None, limits: Limits) -> None:
-    if ttl_seconds is not None and not limits.min_ttl_s <= ttl_seconds <= limits.max_ttl_s:
-        raise LimitExceeded(
-            f"ttl_seconds={ttl_seconds} is outside {limits.min_ttl_s}..{limits.max_ttl_s}."
-        )
 
 
 def _insert_copy(conn: Connection, copy: Checkpoint, project_id: str | None) -> Checkpoint:

@@ -1,0 +1,126 @@
+"""What a tenant holds in all: open sessions, their models, bytes on disk. And the refusal of more.
+
+Counted from the rows themselves, inside the transaction that would add to them, so that two
+requests at once cannot both take the last place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Select, func, select
+
+from tinkex.errors import ClientError
+from tinkex.store.schema import checkpoints, models, sampling_sessions, sessions
+
+
+class QuotaExceeded(ClientError):
+    """422: the tenant holds as much as it may.
+
+    Not 429: waiting does not help, and clients would do so for minutes.
+    """
+
+    code = "quota-exceeded"
+    status = 422
+
+
+class DiskUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies on disk for a tenant, in bytes."""
+
+    num_checkpoints: int
+    checkpoints: int
+    samplers: int
+    snapshots: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.checkpoints + self.samplers + self.snapshots
+
+
+def disk_use(conn: Connection, owner: str) -> DiskUse:
+    """What lies on disk for the owner. A checkpoint past its end counts until it is removed."""
+    saved = checkpoints.c.size_bytes
+    count, size = conn.execute(
+        select(func.count(), func.sum(saved)).where(checkpoints.c.owner == owner)
+    ).one()
+    held = sampling_sessions.c.size_bytes
+    in_samplers = select(func.sum(held)).where(
+        sampling_sessions.c.owner == owner, held.is_not(None)
+    )
+    kept = models.c.snapshot_bytes
+    in_snapshots = select(func.sum(kept)).where(models.c.owner == owner, kept.is_not(None))
+    return DiskUse(
+        num_checkpoints=count,
+        checkpoints=int(size or 0),
+        samplers=_number(conn, in_samplers),
+        snapshots=_number(conn, in_snapshots),
+    )
+
+
+def open_sessions(conn: Connection, owner: str) -> int:
+    """How many sessions of the owner have not ended."""
+    query = select(func.count()).where(sessions.c.owner == owner, sessions.c.finished_at.is_(None))
+    return _number(conn, query)
+
+
+def open_models(conn: Connection, owner: str) -> int:
+    """How many models the owner's open sessions have that were not given up."""
+    query = (
+        select(func.count())
+        .select_from(sessions)
+        .join(models, models.c.session_id == sessions.c.session_id)
+        .where(
+            sessions.c.owner == owner,
+            sessions.c.finished_at.is_(None),
+            models.c.state.in_(["creating", "ready"]),
+        )
+    )
+    return _number(conn, query)
+
+
+def check_sessions(conn: Connection, owner: str, most: int) -> None:
+    """Refuses one more session above the limit.
+
+    Raises:
+        QuotaExceeded: the owner has so many.
+    """
+    if (held := open_sessions(conn, owner)) >= most:
+        raise QuotaExceeded(
+            f"You have {held} open sessions, and this server's limit is {most}.",
+            hint="Close clients that are done (close() ends their session), or wait: sessions "
+            "without a heartbeat end by themselves.",
+        )
+
+
+def check_models(conn: Connection, owner: str, most: int) -> None:
+    """Refuses one more model above the limit.
+
+    Raises:
+        QuotaExceeded: the owner has so many.
+    """
+    if (held := open_models(conn, owner)) >= most:
+        raise QuotaExceeded(
+            f"Your open sessions have {held} models, and this server's limit is {most}.",
+            hint="Close clients that are done: models of a session that has ended do not count.",
+        )
+
+
+def check_disk(conn: Connection, owner: str, most: int) -> None:
+    """Refuses to write more once the limit is reached.
+
+    Raises:
+        QuotaExceeded: the owner's files take so much.
+    """
+    if (held := disk_use(conn, owner).total) >= most:
+        raise QuotaExceeded(
+            f"Your checkpoints, samplers and models take {held} bytes on disk, and this server's "
+            f"limit is {most}.",
+            hint="Delete checkpoints you do not need ('tinkex checkpoint delete'), and close "
+            "clients that are done: their unnamed samplers go with them.",
+        )
+
+
+def _number(conn: Connection, query: Select[Any]) -> int:
+    return int(conn.execute(query).scalar() or 0)
