@@ -408,6 +408,9 @@ REQUESTS: dict[RouteKey, Entry] = {
         )
     ),
     ("GET", "/audit"): Entry(_get("/audit", event_type="all", day="2026-01-01")),
+    ("GET", "/billing/usage/checkpoints/current"): Entry(
+        _get("/billing/usage/checkpoints/current", project_id="p")
+    ),
     ("GET", "/billing/{rest:path}"): Entry(
         _get("/billing/usage/events", starting_on="a", ending_before="b")
     ),

@@ -37,6 +37,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 _LIMITS = {
     "max_body_bytes": "Bytes of a request body.",
+    "max_json_bytes": "Bytes of a JSON body.",
     "max_rank": "Rank of a LoRA adapter.",
     "max_tokens_per_request": "Tokens of all sequences of a request.",
     "max_tokens_per_sequence": "Tokens of one sequence.",
@@ -44,9 +45,18 @@ _LIMITS = {
     "max_num_samples": "Continuations of one sampling request.",
     "max_stop_sequences": "Stop strings or tokens of one sampling request.",
     "max_top_k": "Width of top-k logprobs.",
+    "max_result_values": "Numbers one sampling result may hold.",
+    "max_dense_values": "Values of a request's sparse tensors once they are dense.",
     "max_metadata_bytes": "Bytes of user metadata.",
     "min_ttl_s": "Shortest life of a checkpoint with an end, in seconds.",
     "max_ttl_s": "Longest life of a checkpoint with an end, in seconds.",
+    "max_sessions_per_owner": "Open sessions of one tenant.",
+    "max_models_per_owner": "Models in one tenant's open sessions.",
+    "max_disk_bytes_per_owner": "Bytes of one tenant's files on disk.",
+    "max_requests_per_s": "Requests of one tenant per second, on average; 0 for no limit.",
+    "max_burst_requests": "Requests of one tenant that may come at once after a pause.",
+    "max_open_requests": "Requests of one tenant being answered at once, held polls included.",
+    "max_open_body_bytes": "Bytes of one tenant's bodies being read at once.",
 }
 _SERVER = {
     "max_pending_samples": "Sampling requests waiting on the server before it answers 429.",

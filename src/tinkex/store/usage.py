@@ -59,6 +59,41 @@ def disk_use(conn: Connection, owner: str) -> DiskUse:
     )
 
 
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoints a tenant keeps in one project."""
+
+    project_id: str | None
+    num_checkpoints: int
+    size_bytes: int
+
+
+def kept_by_project(conn: Connection, owner: str, project_id: str | None) -> list[Kept]:
+    """The owner's checkpoints by project, or those of one project."""
+    query = (
+        select(
+            sessions.c.project_id,
+            func.count().label("num_checkpoints"),
+            func.sum(checkpoints.c.size_bytes).label("size_bytes"),
+        )
+        .select_from(checkpoints)
+        .join(models, models.c.model_id == checkpoints.c.model_id)
+        .join(sessions, sessions.c.session_id == models.c.session_id)
+        .where(checkpoints.c.owner == owner)
+        .group_by(sessions.c.project_id)
+        .order_by(sessions.c.project_id)
+    )
+    if project_id is not None:
+        query = query.where(sessions.c.project_id == project_id)
+    return [
+        Kept(
+            project_id=row.project_id,
+            num_checkpoints=row.num_checkpoints,
+            size_bytes=int(row.size_bytes),
+        )
+        for row in conn.execute(query)
+    ]
+
+
 def open_sessions(conn: Connection, owner: str) -> int:
     """How many sessions of the owner have not ended."""
     query = select(func.count()).where(sessions.c.owner == owner, sessions.c.finished_at.is_(None))

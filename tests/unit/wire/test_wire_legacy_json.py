@@ -84,7 +84,7 @@ def test_number_of_datums_is_limited() -> None:
     datum = b'{"model_input":{"chunks":[]}}'
     body = b'{"forward_input":{"data":[%b,%b],"loss_fn":"x"},"model_id":"m"}' % (datum, datum)
     assert len(legacy_json.decode_forward_backward_request(body).data) == 2
-    with pytest.raises(ClientError, match="2 datums, above this server.s limit of 1"):
+    with pytest.raises(ClientError, match="2 datums, above this server's limit of 1"):
         legacy_json.decode_forward_backward_request(body, limits=Limits(max_datums_per_request=1))
 
 

@@ -353,11 +353,11 @@ def test_server_says_where_the_mistake_is() -> None:
 def test_server_stops_at_its_limits() -> None:
     datums = b"\x1a\x00" * 5
     assert len(protobuf.decode_forward_backward_request(datums).data) == 5
-    with pytest.raises(ClientError, match="more datums than this server.s limit of 4"):
+    with pytest.raises(ClientError, match="more datums than this server's limit of 4"):
         protobuf.decode_forward_backward_request(datums, limits=Limits(max_datums_per_request=4))
     chunks = b"\x1a\x14" + b"\x0a\x02\x0a\x00" * 5
     assert len(protobuf.decode_forward_backward_request(chunks).data[0].model_input.chunks) == 5
-    with pytest.raises(ClientError, match="more chunks than this server.s limit of 4"):
+    with pytest.raises(ClientError, match="more chunks than this server's limit of 4"):
         protobuf.decode_forward_backward_request(chunks, limits=Limits(max_chunks_per_input=4))
 
 

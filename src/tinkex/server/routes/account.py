@@ -12,7 +12,11 @@ from tinkex.server.auth import user_urn
 from tinkex.server.bodies import read_body
 from tinkex.server.errors import NotSupported, json_response
 from tinkex.server.services import caller, services
-from tinkex.store import keys
+from tinkex.store import keys, usage
+from tinkex.types.billing import (
+    CurrentCheckpointStorageUsageItem,
+    CurrentCheckpointStorageUsageResponse,
+)
 from tinkex.types.session import ApiKeyDetails, ApiKeyInfo, OrgDetails, UserDetails
 
 
@@ -58,6 +62,25 @@ async def telemetry(request: Request) -> Response:
     return json_response({"status": "accepted"})
 
 
+async def storage(request: Request) -> Response:
+    """How many checkpoints the caller keeps, by project, and how large they are."""
+    key = caller(request)
+    kept = await services(request).db.aread(
+        usage.kept_by_project, key.owner, request.query_params.get("project_id")
+    )
+    items = [
+        CurrentCheckpointStorageUsageItem(
+            project_id=each.project_id,
+            org_user_urn=user_urn(key.owner),
+            checkpoint_count=each.num_checkpoints,
+            size_bytes=each.size_bytes,
+            size_gigabytes=each.size_bytes / 1e9,
+        )
+        for each in kept
+    ]
+    return json_response(CurrentCheckpointStorageUsageResponse(data=items))
+
+
 async def no_billing(_request: Request) -> Response:
     """There is no money on a server of one's own."""
     raise NotSupported(
@@ -78,5 +101,6 @@ ROUTES = [
     Route("/auth/apikey/me", revoke_key, methods=["DELETE"]),
     Route("/telemetry", telemetry, methods=["POST"]),
     Route("/audit", no_audit),
+    Route("/billing/usage/checkpoints/current", storage),
     Route("/billing/{rest:path}", no_billing),
 ]
