@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.store.work import OWNER, add_model, append, new_operation
 
-from tinkex.store.models import Snapshot
 from tinkex.store import Database, models, operations, results
+from tinkex.store.models import Snapshot
 from tinkex.store.operations import Outcome, SequenceError
 from tinkex.store.results import Result, error_result
 

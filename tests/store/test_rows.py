@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from tests.store.work import OWNER, add_model, add_session, append
 
-from tinkex.store.models import Snapshot
 from tinkex.store import (
     Database,
     checkpoints,
@@ -25,6 +24,7 @@ from tinkex.store import (
     settings,
 )
 from tinkex.store.checkpoints import Checkpoint
+from tinkex.store.models import Snapshot
 from tinkex.store.operations import Outcome, SequenceError
 from tinkex.store.results import Result
 from tinkex.store.samplers import Sampler
