@@ -84,6 +84,12 @@ class Driver:
             self._errands += [partial(self._set_aside, each) for each in model_ids]
             self.wakeup.notify_all()
 
+    def forget(self, model_ids: list[str]) -> None:
+        """Has adapters dropped whose state nobody needs any more, at the next turn."""
+        with self.wakeup:
+            self._errands += [partial(self._forget, each) for each in model_ids]
+            self.wakeup.notify_all()
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
@@ -160,6 +166,12 @@ class Driver:
             is_busy = queue is not None and len(queue) > 0
         if not is_busy and self._residency.holds(model_id):
             self._residency.set_aside(model_id)
+
+    def _forget(self, model_id: str) -> None:
+        with self.wakeup:
+            self._planner.close(model_id)
+        if self._residency.holds(model_id):
+            self._residency.drop(model_id)
 
     def _skip_holes(self) -> None:
         """Passes over numbers that will not come. Called with the lock held."""

@@ -43,6 +43,11 @@ class Planner:
         """The model's queue: the one known already, or this one from now on."""
         return self._queues.setdefault(queue.model_id, queue)
 
+    def close(self, model_id: str) -> None:
+        """Forgets the model's queue, unless something waits in it."""
+        if model_id not in self._busy:
+            self._queues.pop(model_id, None)
+
     def add(self, operation: Operation, now: float) -> None:
         """Queues an operation of a model whose queue is open."""
         self._queues[operation.model_id].add(operation, now)

@@ -33,6 +33,7 @@ _STATES = {
     "failed": "a model whose creation failed",
     "unloaded": "unloaded",
     "imported": "a copy without a model",
+    "ended": "over, and its training state is no longer kept",
 }
 
 

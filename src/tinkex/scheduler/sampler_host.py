@@ -114,7 +114,9 @@ class SamplerHost:
             sampler = self._db.read(samplers.get, sample.owner, sample.sampling_session_id)
         if sampler is None or sampler.freed_at is not None:
             raise EngineUserError(
-                f"The sampling session {sample.sampling_session_id} has ended.",
+                f"The sampling session {sample.sampling_session_id} is over: its session has "
+                "ended, or its weights were dropped because nobody used them. Save the weights "
+                "again, under a name if they are to stay.",
                 code="sampler-gone",
                 field="sampling_session_id",
             )

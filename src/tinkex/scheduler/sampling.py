@@ -113,6 +113,16 @@ class SampleBoard:
             running = sum(1 for each in tried if each.sample.owner == owner)
             return running + len(self._waiting.get(owner, ()))
 
+    def uses(self, sampling_session_id: str) -> bool:
+        """Whether any unfinished request needs the sampling session."""
+        with self._lock:
+            lines = [self._running.values(), *(line.values() for line in self._waiting.values())]
+            return any(
+                each.sample.sampling_session_id == sampling_session_id
+                for line in lines
+                for each in line
+            )
+
     def total(self) -> int:
         """How many requests are not finished."""
         with self._lock:

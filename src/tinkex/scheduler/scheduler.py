@@ -26,8 +26,10 @@ from tinkex.scheduler.sampler_host import SamplerHost
 from tinkex.scheduler.sampling import SampleBoard, Waiting
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, checkpoints, models, operations, samplers, samples
+from tinkex.store.ended import Left
 from tinkex.store.operations import Operation
 from tinkex.store.results import error_result
+from tinkex.store.samplers import Sampler
 from tinkex.store.samples import Sample
 from tinkex.types.requests import ForwardBackwardRequest, SampleRequest
 
@@ -207,14 +209,29 @@ class Scheduler:
         """Frees what a session that has ended holds: its samplers for good, its adapters from
         memory."""
         freed = self._db.write(samplers.free_session, session_id)
-        self._driver.free(
-            sampler_ids=[sampler.sampling_session_id for sampler in freed],
-            model_ids=self._db.read(models.of_session, session_id),
-        )
+        self._driver.free(sampler_ids=[], model_ids=self._db.read(models.of_session, session_id))
         crashpoints.passing("session.freed")
+        self.forget_samplers(freed)
+
+    def uses_sampler(self, sampling_session_id: str) -> bool:
+        """Whether an unfinished request needs the sampler."""
+        return self._board.uses(sampling_session_id)
+
+    def forget_samplers(self, freed: list[Sampler]) -> None:
+        """Lets go of ephemeral samplers whose rows say that nobody may use them any more."""
+        self._driver.free(sampler_ids=[each.sampling_session_id for each in freed], model_ids=[])
         for sampler in freed:
             if sampler.folder is not None:
                 self.folders.remove(self.folders.sampler(sampler.folder))
+
+    def forget_session(self, left: Left) -> None:
+        """Lets go of everything that a session left whose rows are gone."""
+        self._driver.free(sampler_ids=left.sampling_session_ids, model_ids=[])
+        self._driver.forget(left.model_ids)
+        for folder in left.sampler_folders:
+            self.folders.remove(self.folders.sampler(folder))
+        for folder in left.snapshot_folders:
+            self.folders.remove(self.folders.snapshot(folder))
 
     def _open(self, model_id: str, start: int, refused: set[int]) -> None:
         model = self._db.read(models.get_any, model_id)

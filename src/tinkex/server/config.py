@@ -47,8 +47,15 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_pending_samples: int = 20_000
     max_pending_samples_per_owner: int = 10_000
     max_pending_operations_per_owner: int = 10_000
-    result_life_s: float = 48 * 3600.0
+    result_life_s: float = 24 * 3600.0
+    max_result_bytes: int = 8 * 1024**3  # of one tenant
+    sampler_life_s: float = 24 * 3600.0  # of ephemeral ones, since their last use
+    max_sampler_bytes: int = 16 * 1024**3  # of one tenant's ephemeral ones
     session_silence_s: float = 24 * 3600.0
+    session_life_s: float = 24 * 3600.0  # of what a session held, since its end
+    record_life_s: float = 90 * 24 * 3600.0
+    trim_every_s: float = 60.0
+    patience_s: float = 300.0  # for clients to be heard of again after a start
     download_life_s: float = 3600.0
     token_life_s: float = 3600.0
     drain_s: float = 20.0

@@ -1,54 +1,96 @@
-"""Housekeeping beside the requests: heartbeats written, expired things dropped, links to dead
-sessions cut."""
+"""Housekeeping beside the requests: heartbeats written, expired things dropped, silent sessions
+ended, and what is no longer kept trimmed.
+
+Each chore stands alone: one that fails is logged and tried again, the others go on.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 
 from tinkex import crashpoints
 from tinkex.server.services import Services
-from tinkex.store import checkpoints, clock, results, sessions
+from tinkex.server.trimming import trim
+from tinkex.store import checkpoints, clock, sessions
 from tinkex.store.clock import steady_now
 
 _logger = logging.getLogger(__name__)
 
 _EVERY_S = 5.0
-_PRUNE_EVERY = 120  # rounds
-_PATIENCE_S = 300.0  # after a start clients need time to be heard of again
+_GAP_S = 60.0  # more than that between two rounds: the machine slept, and clients with it
 
 
-async def keep_house(parts: Services) -> None:
-    """Runs until cancelled."""
-    rounds = 0
-    while True:
+class Janitor:
+    """Does the chores of one server, each in its own rhythm."""
+
+    def __init__(self, parts: Services) -> None:
+        self._parts = parts
+        self._every_s = min(_EVERY_S, parts.config.trim_every_s)
+        self._trimmed_at = -float("inf")
+        self._round_at = steady_now()
+        self._patient_until = self._round_at + parts.config.patience_s
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        while True:
+            await self.tidy()
+            await asyncio.sleep(self._every_s)
+
+    async def tidy(self) -> None:
+        """One round."""
+        now, before = steady_now(), self._round_at
+        self._round_at = now
+        if now - before > _GAP_S:
+            self._patient_until = now + self._parts.config.patience_s
+        await self._do(self._write_heartbeats)
+        await self._do(self._drop_expired)
+        if time.monotonic() - self._trimmed_at >= self._parts.config.trim_every_s:
+            self._trimmed_at = time.monotonic()
+            await self._do(self._keep_time)
+            await self._do(self._end_silent_sessions)
+            await self._do(lambda: trim(self._parts))
+            await self._do(self._parts.db.ashrink)
+
+    async def last_round(self) -> None:
+        """What the next start should know."""
+        await self._do(self._write_heartbeats)
+        await self._do(self._keep_time)
+
+    async def _write_heartbeats(self) -> None:
+        """Notes when sessions were last heard of; what cannot be written is kept for later."""
+        parts = self._parts
+        beats, parts.heartbeats = parts.heartbeats, {}
         try:
-            await tidy(parts, prune=rounds % _PRUNE_EVERY == 0)
+            if beats:
+                await parts.db.awrite(sessions.record_heartbeats, beats)
         except Exception:
-            _logger.exception("Housekeeping failed; it tries again.")
-        rounds += 1
-        await asyncio.sleep(_EVERY_S)
+            parts.heartbeats = beats | parts.heartbeats
+            raise
 
+    async def _do(self, chore: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await chore()
+        except Exception as error:
+            _logger.error("Housekeeping failed and will be tried again: %s", error)
 
-async def tidy(parts: Services, *, prune: bool = True) -> None:
-    """One round of housekeeping."""
-    beats, parts.heartbeats = parts.heartbeats, {}
-    if beats:
-        await parts.db.awrite(sessions.record_heartbeats, beats)
-    folders = parts.scheduler.folders
-    for checkpoint_id in await parts.db.awrite(checkpoints.drop_expired):
-        crashpoints.passing("checkpoint.expired")
-        await asyncio.to_thread(folders.remove, folders.checkpoint(checkpoint_id))
-    if prune:
-        now = steady_now()
-        await parts.db.awrite(clock.keep)
-        await parts.db.awrite(results.prune, now - parts.config.result_life_s)
-        if time.monotonic() - parts.started_at > _PATIENCE_S:
-            await _end_silent_sessions(parts, now - parts.config.session_silence_s)
+    async def _keep_time(self) -> None:
+        await self._parts.db.awrite(clock.keep)
 
+    async def _drop_expired(self) -> None:
+        folders = self._parts.scheduler.folders
+        for checkpoint_id in await self._parts.db.awrite(checkpoints.drop_expired):
+            crashpoints.passing("checkpoint.expired")
+            await asyncio.to_thread(folders.remove, folders.checkpoint(checkpoint_id))
 
-async def _end_silent_sessions(parts: Services, before: float) -> None:
-    for session_id in await parts.db.awrite(sessions.finish_silent, before):
-        parts.forget_session(session_id)
-        await asyncio.to_thread(parts.scheduler.free_session, session_id)
+    async def _end_silent_sessions(self) -> None:
+        """Ends sessions nobody hears of; after a start or a sleep clients may take their time."""
+        parts, now = self._parts, steady_now()
+        if now < self._patient_until:
+            return
+        before = now - parts.config.session_silence_s
+        for session_id in await parts.db.awrite(sessions.finish_silent, before):
+            parts.forget_session(session_id)
+            await asyncio.to_thread(parts.scheduler.free_session, session_id)

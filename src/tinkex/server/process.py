@@ -29,7 +29,7 @@ from tinkex.server.app import build_app
 from tinkex.server.auth import Keyring
 from tinkex.server.config import ServerConfig
 from tinkex.server.engines import engine_factory
-from tinkex.server.janitor import keep_house, tidy
+from tinkex.server.janitor import Janitor
 from tinkex.server.services import Services
 from tinkex.server.signing import Signer
 from tinkex.server.waiting import Waiters
@@ -120,7 +120,8 @@ class ServerProcess:
         )
         self._services = app.state.services = parts
         await asyncio.to_thread(scheduler.start)
-        tasks = [asyncio.create_task(keep_house(parts)), asyncio.create_task(self._watch(parts))]
+        janitor = Janitor(parts)
+        tasks = [asyncio.create_task(janitor.run()), asyncio.create_task(self._watch(parts))]
         try:
             yield
         finally:
@@ -129,7 +130,7 @@ class ServerProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.to_thread(scheduler.stop, self._config.drain_s)
-            await tidy(parts, prune=False)
+            await janitor.last_round()
 
     async def _watch(self, parts: Services) -> None:
         """Ends the server if its engine can never start."""

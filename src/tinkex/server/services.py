@@ -36,6 +36,7 @@ class Services:
     signer: Signer
     catalog: Catalog | None = None
     heartbeats: dict[str, float] = field(default_factory=dict)  # not yet written
+    sampler_uses: dict[str, float] = field(default_factory=dict)  # not yet written
     is_draining: bool = False
     started_at: float = field(default_factory=time.monotonic)
     samplers: dict[str, Sampler] = field(default_factory=dict)  # a few, as they never change

@@ -64,6 +64,13 @@ _SERVER = {
     "max_pending_operations_per_owner": "Training operations of one tenant waiting.",
     "poll_hold_s": "Seconds a poll is held; clients allow 45.",
     "result_life_s": "Seconds a result is kept.",
+    "max_result_bytes": "Bytes of results kept for one tenant; above that the oldest go early.",
+    "sampler_life_s": "Seconds a sampler saved without a name is kept after its last use.",
+    "max_sampler_bytes": "Bytes of samplers without a name of one tenant; the least used go.",
+    "session_silence_s": "Seconds without a sign of life after which a session counts as ended.",
+    "session_life_s": "Seconds the training state of an ended session is kept; checkpoints stay.",
+    "record_life_s": "Seconds the record of an ended run without checkpoints is kept.",
+    "trim_every_s": "Seconds between two rounds of dropping what is no longer kept.",
     "drain_s": "Seconds open requests may take at the end.",
 }
 _SCHEDULER = {
@@ -73,7 +80,8 @@ _SCHEDULER = {
     "max_adapters": "Adapters kept in memory.",
     "max_samplers": "Samplers kept in memory.",
     "hole_grace_s": "Seconds a missing sequence number is waited for.",
-    "snapshot_after_s": "Seconds of work after which an adapter's state is saved for recovery.",
+    "snapshot_after_s": "Seconds of engine time a crash may have to repeat, of all runs.",
+    "snapshot_after_operations": "Operations of one run that a crash may have to repeat.",
 }
 
 

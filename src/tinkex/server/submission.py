@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from tinkex import crashpoints
 from tinkex.errors import ClientError
-from tinkex.server.errors import Busy, NotFound, Unprocessable, json_response
+from tinkex.server.errors import Busy, Gone, NotFound, Unprocessable, json_response
 from tinkex.server.services import Services
 from tinkex.store import models, operations
 from tinkex.store.models import Model
@@ -155,17 +155,26 @@ async def _count_as_used(parts: Services, owner: str, target: Target) -> None:
 
 
 def _append(conn: Connection, new: NewOperation) -> Appended:
-    if models.get(conn, new.owner, new.model_id) is None:
+    model = models.get(conn, new.owner, new.model_id)
+    if model is None:
         raise _no_model(new.model_id)
     if new.seq_id < 0:
         new = msgspec.structs.replace(new, seq_id=operations.free_seq(conn, new.model_id))
-    return operations.append(conn, new)
+    if model.state == "ended" and not operations.is_known(conn, new.model_id, new.seq_id):
+        raise Gone(
+            f"The run {new.model_id} is over: its session ended, and its training state is no "
+            "longer kept.",
+            hint="Load one of its checkpoints into a new model.",
+            code="run-ended",
+        )
+    return operations.append(conn, new, trimmed_seq=model.trimmed_seq)
 
 
 def _consume(conn: Connection, refused: NewOperation) -> bool:
-    if models.get(conn, refused.owner, refused.model_id) is None:
+    model = models.get(conn, refused.owner, refused.model_id)
+    if model is None or model.state == "ended":
         return False
-    return operations.consume(conn, refused, "refused")
+    return operations.consume(conn, refused, "refused", trimmed_seq=model.trimmed_seq)
 
 
 def _no_model(model_id: str) -> NotFound:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -23,6 +24,7 @@ from tinkex import crashpoints
 from tinkex.store import clock
 from tinkex.store.failures import StoreError, as_store_error
 from tinkex.store.migrations import migrate
+from tinkex.store.space import prepare, shrink
 
 T = TypeVar("T")
 
@@ -32,8 +34,9 @@ _BUSY_TIMEOUT_MS = 30_000
 
 @dataclass(slots=True)
 class _Job:
-    run: Callable[[Connection], Any]
+    run: Callable[[Any], Any]
     future: Future[Any]
+    is_bare: bool = False  # gets the driver's cursor and no transaction
 
 
 class Database:
@@ -72,6 +75,20 @@ class Database:
         """What `run(connection, ...)` returns, once it is on disk."""
         return self.submit(run, *args, **kwargs).result()
 
+    async def ashrink(self) -> None:
+        """Gives room that was freed back to the disk, in slices between other writes."""
+        if self._writer.dialect.name != "sqlite":
+            return
+        name = self._writer.url.database
+        path = None if name is None else Path(name)
+        more = True
+        while more and not self._closed:
+            job = _Job(
+                lambda cursor: shrink(cursor, path, _BUSY_TIMEOUT_MS), Future(), is_bare=True
+            )
+            self._jobs.put(job)
+            more = await asyncio.shield(asyncio.wrap_future(job.future))
+
     async def aread(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """`read` without blocking the event loop."""
         loop = asyncio.get_running_loop()
@@ -100,8 +117,12 @@ class Database:
                 group.append(self._jobs.get())
             is_open = None not in group
             jobs = [job for job in group if job is not None]
-            if jobs:
-                self._commit(jobs)
+            together = [job for job in jobs if not job.is_bare]
+            if together:
+                self._commit(together)
+            for job in jobs:
+                if job.is_bare:
+                    self._run_bare(job)
 
     def _commit(self, jobs: list[_Job]) -> None:
         """Commits the jobs together, or, if that fails, each alone: one may be to blame."""
@@ -119,6 +140,18 @@ class Database:
         crashpoints.passing("store.commit.after")
         for job, outcome in zip(jobs, outcomes, strict=True):
             _resolve(job.future, outcome)
+
+    def _run_bare(self, job: _Job) -> None:
+        outcome: _Value | Exception
+        try:
+            connection = self._writer.raw_connection()
+            try:
+                outcome = _Value(job.run(connection.cursor()))
+            finally:
+                connection.close()
+        except Exception as error:
+            outcome = error
+        _resolve(job.future, outcome)
 
 
 @dataclass(slots=True)
@@ -179,6 +212,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     # The driver's own transaction handling is switched off, or savepoints would not work.
     connection.isolation_level = None
     cursor = connection.cursor()
+    prepare(cursor)
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")

@@ -39,7 +39,31 @@ def m002_sizes_on_disk(conn: Connection) -> None:
         index.create(conn, checkfirst=True)
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [m001_first_tables, m002_sizes_on_disk]
+def m003_marks_of_what_was_trimmed(conn: Connection) -> None:
+    """How far the log, the samples and ended sessions were trimmed; sizes of results."""
+    schema.sample_marks.create(conn, checkfirst=True)
+    for column in (
+        schema.models.c.trimmed_seq,
+        schema.sessions.c.trimmed_at,
+        schema.sampling_sessions.c.used_at,
+    ):
+        _add_column(conn, column)
+    if _add_column(conn, schema.results.c.size_bytes):
+        conn.execute(text("UPDATE results SET size_bytes = length(body)"))
+    conn.execute(text("DROP INDEX IF EXISTS results_by_age"))
+    for index in schema.results.indexes:
+        index.create(conn, checkfirst=True)
+    if conn.dialect.name == "postgresql":
+        # Rows of these come and go all day; the default lets a fifth of a table be dead.
+        for table in ("operations", "results", "samples"):
+            conn.execute(text(f"ALTER TABLE {table} SET (autovacuum_vacuum_scale_factor = 0.05)"))
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [
+    m001_first_tables,
+    m002_sizes_on_disk,
+    m003_marks_of_what_was_trimmed,
+]
 
 
 def migrate(conn: Connection) -> list[str]:
@@ -57,9 +81,11 @@ def migrate(conn: Connection) -> list[str]:
     return applied
 
 
-def _add_column(conn: Connection, column: Column[Any]) -> None:
-    """Adds a nullable column unless the table has it: a new database is made with all of them."""
+def _add_column(conn: Connection, column: Column[Any]) -> bool:
+    """Whether a nullable column was added: a new database is made with all of them."""
     known = {each["name"] for each in inspect(conn).get_columns(column.table.name)}
-    if column.name not in known:
-        kind = column.type.compile(conn.dialect)
-        conn.execute(text(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}"))
+    if column.name in known:
+        return False
+    kind = column.type.compile(conn.dialect)
+    conn.execute(text(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}"))
+    return True

@@ -28,6 +28,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_seq: int | None = None
     snapshot_folder: str | None = None
     snapshot_bytes: int | None = None
+    trimmed_seq: int | None = None
     num_tokens: int = 0
     num_steps: int = 0
 

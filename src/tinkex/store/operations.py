@@ -1,14 +1,14 @@
 """Operations: what was asked of each model, in the order of its sequence numbers.
 
-The log is append-only. `(model_id, seq_id)` is the identity of an operation: the same pair with
-the same content is the same operation, with other content it is refused. Numbers that were
-refused, or never came, have rows of their own (`refused`, `skipped`), so that the order is known
-after a restart too.
+`(model_id, seq_id)` is the identity of an operation: the same pair with the same content is the
+same operation, with other content it is refused. Numbers that were refused, or never came, have
+rows of their own (`refused`, `skipped`), so that the order is known after a restart too. The log
+is written at its end and trimmed at its beginning (see `trimming`); the model's mark says how far,
+so that a number once used is never used again.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +18,9 @@ from sqlalchemy import Connection, bindparam, func, select, update
 from tinkex.errors import ClientError
 from tinkex.store import models
 from tinkex.store.clock import steady_now
+from tinkex.store.request_ids import new_request_id
 from tinkex.store.results import Result, keep
+from tinkex.store.schema import models as model_rows
 from tinkex.store.schema import operations
 from tinkex.store.upsert import insert_if_absent
 
@@ -28,6 +30,17 @@ class SequenceError(ClientError):
 
     code = "sequence-conflict"
     status = 422
+
+
+class OperationDropped(ClientError):
+    """410: the number was used so long ago that nothing of the operation is kept."""
+
+    code = "result-dropped"
+    status = 410
+
+
+REPLAYED = frozenset({"forward_backward", "optim_step", "save_sampler"})
+"""The kinds whose bodies are needed to rebuild a model; the others' go when they are done."""
 
 
 class NewOperation(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,12 +87,21 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 _COLUMNS = [operations.c[name] for name in Operation.__struct_fields__]
 
 
-def append(conn: Connection, new: NewOperation) -> Appended:
+def append(conn: Connection, new: NewOperation, *, trimmed_seq: int | None = None) -> Appended:
     """The operation's place in the log; one that is there already keeps its request id.
+
+    `trimmed_seq` is the model's mark: what is not there up to it was there once.
 
     Raises:
         SequenceError: the number was used for something else, refused, or passed over.
+        OperationDropped: the number was used and trimmed.
     """
+    if trimmed_seq is not None and 0 <= new.seq_id <= trimmed_seq:
+        raise OperationDropped(
+            f"seq_id={new.seq_id} of {new.model_id} was used long ago and its result is no "
+            "longer kept; it was not run again.",
+            hint="Go on with the next number.",
+        )
     operation = _insert(conn, new, state="queued")
     if operation is not None:
         return Appended(operation=operation, is_new=True)
@@ -89,8 +111,21 @@ def append(conn: Connection, new: NewOperation) -> Appended:
     return Appended(operation=known[0], is_new=False)
 
 
-def consume(conn: Connection, new: NewOperation, state: str) -> bool:
+def is_known(conn: Connection, model_id: str, seq_id: int) -> bool:
+    """Whether the number is in the log or was trimmed from it."""
+    mark = select(model_rows.c.trimmed_seq).where(model_rows.c.model_id == model_id)
+    trimmed_seq = conn.execute(mark).scalar()
+    if trimmed_seq is not None and seq_id <= trimmed_seq:
+        return True
+    return _find(conn, model_id, seq_id) is not None
+
+
+def consume(
+    conn: Connection, new: NewOperation, state: str, *, trimmed_seq: int | None = None
+) -> bool:
     """Whether the number was free; nothing will run under it. `state`: refused or skipped."""
+    if trimmed_seq is not None and new.seq_id <= trimmed_seq:
+        return False
     return _insert(conn, new, state=state) is not None
 
 
@@ -125,6 +160,7 @@ def to_replay(conn: Connection, model_id: str, after_seq: int) -> list[Operation
             operations.c.model_id == model_id,
             operations.c.seq_id > after_seq,
             operations.c.state == "done",
+            operations.c.kind.in_(REPLAYED),
         )
         .order_by(operations.c.seq_id)
     )
@@ -141,10 +177,17 @@ def positions(conn: Connection, model_id: str | None = None) -> dict[str, tuple[
     refused = select(operations.c.model_id, operations.c.seq_id).where(
         operations.c.state == "refused"
     )
+    marks = select(model_rows.c.model_id, model_rows.c.trimmed_seq).where(
+        model_rows.c.trimmed_seq.is_not(None)
+    )
     if model_id is not None:
         passed = passed.where(operations.c.model_id == model_id)
         refused = refused.where(operations.c.model_id == model_id)
-    found = {name: (last + 1, set[int]()) for name, last in conn.execute(passed)}
+        marks = marks.where(model_rows.c.model_id == model_id)
+    found = {name: (last + 1, set[int]()) for name, last in conn.execute(marks)}
+    for name, last in conn.execute(passed):
+        start, _ = found.get(name, (0, None))
+        found[name] = (max(start, last + 1), set())
     for name, seq_id in conn.execute(refused):
         start, ahead = found.setdefault(name, (0, set()))
         if seq_id >= start:
@@ -154,8 +197,9 @@ def positions(conn: Connection, model_id: str | None = None) -> dict[str, tuple[
 
 def free_seq(conn: Connection, model_id: str) -> int:
     """The number after the last one; for old clients, which do not number their requests."""
-    query = select(func.max(operations.c.seq_id)).where(operations.c.model_id == model_id)
-    return (conn.execute(query).scalar() or 0) + 1
+    last = select(func.max(operations.c.seq_id)).where(operations.c.model_id == model_id)
+    mark = select(model_rows.c.trimmed_seq).where(model_rows.c.model_id == model_id)
+    return max(0, conn.execute(last).scalar() or 0, conn.execute(mark).scalar() or 0) + 1
 
 
 def finish(conn: Connection, outcomes: list[Outcome]) -> None:
@@ -171,20 +215,28 @@ def finish(conn: Connection, outcomes: list[Outcome]) -> None:
     closing = [each for each in outcomes if each.operation.request_id in is_open]
     if not closing:
         return
-    close = update(operations).where(operations.c.request_id == bindparam("id"))
-    rows = [
-        {
-            "id": each.operation.request_id,
-            "new_state": "failed" if each.result.encoding == "error" else "done",
-        }
-        for each in closing
-    ]
-    conn.execute(close.values(state=bindparam("new_state")), rows)
+    _close(conn, closing)
     keep(conn, [(each.operation.owner, each.operation.request_id, each.result) for each in closing])
     for each in closing:
         models.add_usage(
             conn, each.operation.model_id, num_tokens=each.num_tokens, num_steps=each.num_steps
         )
+
+
+def _close(conn: Connection, outcomes: list[Outcome]) -> None:
+    """Notes how operations ended, and drops the bodies that no replay will ask for."""
+    close = update(operations).where(operations.c.request_id == bindparam("id"))
+    close = close.values(state=bindparam("new_state"))
+    kept: list[dict[str, str]] = []
+    dropped: list[dict[str, str]] = []
+    for each in outcomes:
+        is_failed = each.result.encoding == "error"
+        row = {"id": each.operation.request_id, "new_state": "failed" if is_failed else "done"}
+        (kept if each.operation.kind in REPLAYED and not is_failed else dropped).append(row)
+    if kept:
+        conn.execute(close, kept)
+    if dropped:
+        conn.execute(close.values(body=None), dropped)
 
 
 def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, bytes] | None:
@@ -201,7 +253,7 @@ def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, byte
 def _insert(conn: Connection, new: NewOperation, state: str) -> Operation | None:
     """The new entry; None if the number has one already."""
     values: dict[str, Any] = {
-        "request_id": uuid.uuid4().hex,
+        "request_id": new_request_id(new.owner),
         "owner": new.owner,
         "model_id": new.model_id,
         "seq_id": new.seq_id,

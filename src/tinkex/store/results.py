@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
-from sqlalchemy import Connection, delete, literal, select
+from sqlalchemy import Connection, literal, select
 
 from tinkex.store.clock import steady_now
 from tinkex.store.schema import operations, results, samples
@@ -47,6 +47,7 @@ def keep(conn: Connection, finished: list[tuple[str, str, Result]]) -> None:
             "owner": owner,
             "encoding": result.encoding,
             "body": result.body,
+            "size_bytes": len(result.body),
             "created_at": now,
         }
         for owner, request_id, result in finished
@@ -71,8 +72,3 @@ def find(conn: Connection, owner: str, request_id: str) -> Found | None:
         if known is not None:
             return Found(kind=known.kind, is_finished=known.state != "queued", result=result)
     return None
-
-
-def prune(conn: Connection, before: float) -> int:
-    """How many results older than `before` were dropped."""
-    return conn.execute(delete(results).where(results.c.created_at < before)).rowcount

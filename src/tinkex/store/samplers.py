@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, func, select, update
 
 from tinkex.store.clock import steady_now
 from tinkex.store.schema import sampling_sessions, sessions
@@ -28,6 +28,7 @@ class Sampler(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None = None
     num_clients: int = 1
     created_at: float
+    used_at: float | None = None
     freed_at: float | None = None
 
 
@@ -101,6 +102,35 @@ def record_size(conn: Connection, sampling_session_id: str, size_bytes: int) -> 
             sampling_sessions.c.freed_at.is_(None),
         )
         .values(size_bytes=size_bytes)
+    )
+
+
+def record_uses(conn: Connection, uses: dict[str, float]) -> None:
+    """Notes when each sampling session was last used."""
+    for sampling_session_id, at in uses.items():
+        conn.execute(
+            update(sampling_sessions)
+            .where(sampling_sessions.c.sampling_session_id == sampling_session_id)
+            .values(used_at=at)
+        )
+
+
+def ephemeral(conn: Connection) -> list[Sampler]:
+    """Every ephemeral sampler still in use, the one used last first."""
+    last_used = func.coalesce(sampling_sessions.c.used_at, sampling_sessions.c.created_at)
+    query = (
+        select(sampling_sessions)
+        .where(sampling_sessions.c.model_id.is_not(None), sampling_sessions.c.freed_at.is_(None))
+        .order_by(last_used.desc())
+    )
+    return [Sampler(**row._mapping) for row in conn.execute(query)]
+
+
+def free(conn: Connection, sampling_session_ids: list[str]) -> None:
+    """Ends these sampling sessions; nobody may use them any more."""
+    where = sampling_sessions.c.sampling_session_id.in_(sampling_session_ids)
+    conn.execute(
+        update(sampling_sessions).where(where).values(freed_at=steady_now(), size_bytes=None)
     )
 
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, func, select, update
 
+from tinkex.errors import ClientError
 from tinkex.store.clock import steady_now
 from tinkex.store.operations import SequenceError
+from tinkex.store.request_ids import new_request_id
 from tinkex.store.results import Result, keep
-from tinkex.store.schema import results, samples
+from tinkex.store.schema import results, sample_marks, samples
 from tinkex.store.upsert import insert_if_absent
+
+
+class SampleDropped(ClientError):
+    """410: the number was used so long ago that nothing of the request is kept."""
+
+    code = "result-dropped"
+    status = 410
+
 
 CLONE_STRIDE = (
     1_000_000_000  # client n of a sampling session numbers its requests from n times this
@@ -30,6 +39,7 @@ class NewSample(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes
     num_samples: int
     cost: int
+    may_be_trimmed: bool = False  # the session is so old that rows of it may be gone
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +72,12 @@ def append(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
 
     Raises:
         SequenceError: the number was used for another request.
+        SampleDropped: the number was used and trimmed.
     """
+    if new.may_be_trimmed:
+        _refuse_trimmed(conn, new)
     sample = Sample(
-        request_id=uuid.uuid4().hex,
+        request_id=new_request_id(new.owner),
         owner=new.owner,
         sampling_session_id=new.sampling_session_id,
         seq_id=new.seq_id,
@@ -155,6 +168,27 @@ def completions(
         .limit(limit)
     )
     return [Completion(**row._mapping) for row in conn.execute(query)]
+
+
+def _refuse_trimmed(conn: Connection, new: NewSample) -> None:
+    """Refuses a number that was there once, but lets one through that is there still."""
+    same_number = (
+        samples.c.sampling_session_id == new.sampling_session_id,
+        samples.c.seq_id == new.seq_id,
+    )
+    mark = select(sample_marks.c.trimmed_seq).where(
+        sample_marks.c.sampling_session_id == new.sampling_session_id,
+        sample_marks.c.clone == new.seq_id // CLONE_STRIDE,
+    )
+    trimmed_seq = conn.execute(mark).scalar()
+    if trimmed_seq is None or new.seq_id > trimmed_seq:
+        return
+    if conn.execute(select(samples.c.request_id).where(*same_number)).first() is None:
+        raise SampleDropped(
+            f"seq_id={new.seq_id} of {new.sampling_session_id} was used long ago and its result "
+            "is no longer kept.",
+            hint="Ask for the samples under a new number.",
+        )
 
 
 def _same(conn: Connection, new: NewSample) -> Sample:

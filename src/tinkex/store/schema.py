@@ -61,6 +61,7 @@ sessions = Table(
     Column("finished_at", Float),
     Column("finish_reason", String(16)),
     Column("finish_detail", Text),
+    Column("trimmed_at", Float),  # when what it held was dropped, long after its end
     Index("sessions_by_owner", "owner", "created_at"),
 )
 sessions_open = Index(
@@ -81,12 +82,14 @@ models = Table(
     Column("spec", Text, nullable=False),
     Column("optimizer_config", Text, nullable=False),
     Column("user_metadata", Text),
-    Column("state", String(16), nullable=False),  # creating, ready, failed, unloaded, imported
+    # creating, ready, failed, unloaded, imported, ended
+    Column("state", String(16), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("last_request_at", Float, nullable=False),
     Column("snapshot_seq", Integer),
     Column("snapshot_folder", String(64)),
     Column("snapshot_bytes", BigInteger),
+    Column("trimmed_seq", Integer),  # operations up to this number are no longer in the log
     Column("num_tokens", _BigId, nullable=False, default=0),
     Column("num_steps", _BigId, nullable=False, default=0),
     Index("models_by_owner", "owner", "created_at"),
@@ -125,8 +128,9 @@ results = Table(
     Column("owner", String(128), nullable=False),
     Column("encoding", String(8), nullable=False),  # json, proto, error
     Column("body", LargeBinary, nullable=False),
+    Column("size_bytes", Integer),
     Column("created_at", Float, nullable=False),
-    Index("results_by_age", "created_at"),
+    Index("results_by_owner_and_age", "owner", "created_at", "size_bytes"),
 )
 
 sampling_sessions = Table(
@@ -144,6 +148,7 @@ sampling_sessions = Table(
     Column("size_bytes", BigInteger),  # and how large they are there
     Column("num_clients", Integer, nullable=False, default=1),
     Column("created_at", Float, nullable=False),
+    Column("used_at", Float),  # written from time to time
     Column("freed_at", Float),
     Index("sampling_sessions_by_session", "session_id"),
 )
@@ -173,6 +178,14 @@ samples = Table(
     Index("samples_by_state", "state"),
     Index("samples_by_completion", "sampling_session_id", "completion"),
     Index("samples_by_order", "completion"),
+)
+
+sample_marks = Table(
+    "sample_marks",
+    metadata,
+    Column("sampling_session_id", String(128), primary_key=True),
+    Column("clone", BigInteger, primary_key=True, autoincrement=False),
+    Column("trimmed_seq", BigInteger, nullable=False),  # rows up to this number are gone
 )
 
 checkpoints = Table(

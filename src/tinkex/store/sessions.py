@@ -28,6 +28,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: float | None
     finish_reason: str | None
     finish_detail: str | None
+    trimmed_at: float | None
 
 
 def create(

@@ -15,6 +15,7 @@ from tinkex.server.errors import Gone, NotFound, Unprocessable, json_response
 from tinkex.server.services import Services, owner, services
 from tinkex.server.waiting import wait_for
 from tinkex.store import results, samplers, samples
+from tinkex.store.request_ids import was_made_for
 from tinkex.store.results import Found, Result
 from tinkex.types.requests import (
     CancelFutureRequest,
@@ -45,10 +46,10 @@ async def retrieve_future(request: Request) -> Response:
         # The client polls again at once, whatever the error: hold it, or it comes back spinning.
         await asyncio.sleep(parts.config.error_hold_s)
         raise
-    if found is None:
+    if found is None and not was_made_for(owner(request), asked.request_id):
         raise NotFound(f"There is no request {asked.request_id[:100]!r}.", code="unknown-request")
-    if found.result is None and found.is_finished:
-        raise Gone(f"The result of {asked.request_id} is no longer kept.", code="result-dropped")
+    if found is None or (found.result is None and found.is_finished):
+        raise _dropped(parts, asked.request_id)
     if found.result is None:
         return json_response(TryAgainResponse(request_id=asked.request_id), status=408)
     return await _answer(request, parts, asked, found.kind, found.result)
@@ -90,9 +91,11 @@ async def cancel_future(request: Request) -> Response:
     """Stops a sampling request; other requests run to their end."""
     parts = services(request)
     asked = await read_json(request, CancelFutureRequest, parts.config.limits)
-    if await parts.db.aread(results.find, owner(request), asked.request_id) is None:
+    me = owner(request)
+    is_kept = await parts.db.aread(results.find, me, asked.request_id) is not None
+    if not is_kept and not was_made_for(me, asked.request_id):
         raise NotFound(f"There is no request {asked.request_id[:100]!r}.", code="unknown-request")
-    await asyncio.to_thread(parts.scheduler.cancel_sample, owner(request), asked.request_id)
+    await asyncio.to_thread(parts.scheduler.cancel_sample, me, asked.request_id)
     return json_response({})
 
 
@@ -119,6 +122,17 @@ async def _answer(
         return Response(result.body, media_type=PROTOBUF)
     body = await asyncio.to_thread(_as_json, kind, result.body)
     return Response(body, media_type="application/json")
+
+
+def _dropped(parts: Services, request_id: str) -> Gone:
+    config = parts.config
+    return Gone(
+        f"The result of {request_id} is no longer kept: results stay for "
+        f"{config.result_life_s / 3600:g} hours, and the oldest of a tenant go earlier when its "
+        f"results take more than {config.max_result_bytes:,} bytes.",
+        hint="Fetch results soon after they are made; the operation itself was done once.",
+        code="result-dropped",
+    )
 
 
 def _as_json(kind: str, body: bytes) -> bytes:

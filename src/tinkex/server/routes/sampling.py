@@ -71,6 +71,9 @@ async def asample(request: Request) -> Response:
     sampler = await _require(parts, me, asked.sampling_session_id)
     info = (await parts.models()).find(sampler.engine_model)
     cost = check_sample(asked, limits, info.context_length)
+    now = steady_now()
+    if sampler.model_id is not None:
+        parts.sampler_uses[sampler.sampling_session_id] = now
     new = NewSample(
         owner=me,
         sampling_session_id=asked.sampling_session_id,
@@ -79,6 +82,7 @@ async def asample(request: Request) -> Response:
         digest=hashlib.sha256(body).digest(),
         num_samples=asked.num_samples,
         cost=min(cost, 2**31 - 1),
+        may_be_trimmed=now - sampler.created_at > parts.config.result_life_s,
     )
     crashpoints.passing("sample.before")
     sample, is_new = await parts.db.awrite(samples.append, new)

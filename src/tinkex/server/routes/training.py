@@ -198,7 +198,7 @@ def _insert_model(conn: Connection, model: Model, new: NewOperation, most: int) 
     if known is None:
         usage.check_models(conn, model.owner, most)
         models.insert(conn, model)
-    return operations.append(conn, new)
+    return operations.append(conn, new, trimmed_seq=None if known is None else known.trimmed_seq)
 
 
 def _spec(config: LoraConfig) -> LoraSpec:
