@@ -48,7 +48,8 @@ class EngineProcess:
         with EngineProcess(EngineOptions(models={"tiny": "path/to/folder"})) as engine:
             engine.create_adapter("a", "tiny", LoraSpec(rank=8))
 
-    `device="null"` in the options starts the engine without numerics.
+    `device="null"` in the options starts the engine without numerics; `"null:0.05"` one that takes
+    so many seconds for each call.
 
     Raises:
         EngineUserError: a model folder cannot be read.

@@ -63,10 +63,11 @@ def main() -> None:
 
 def build_engine(options: EngineOptions) -> Engine:
     """The engine the options describe; torch is imported only if it is needed."""
-    if options.device == "null":
+    kind, _, delay = options.device.partition(":")
+    if kind == "null":
         from tinkex.engine.null import NullEngine
 
-        return NullEngine(tuple(options.models))
+        return NullEngine(tuple(options.models), delay_s=float(delay or 0))
     from tinkex.engine.torch_engine import TorchEngine
 
     return TorchEngine(options)

@@ -57,6 +57,10 @@ class Planner:
         """How many of the owner's operations wait."""
         return sum(len(q) for q in self._busy_queues() if q.owner == owner)
 
+    def owners(self) -> set[str]:
+        """Whose operations wait."""
+        return {queue.owner for queue in self._busy_queues()}
+
     def blocked(self) -> Iterable[ModelQueue]:
         """Queues that wait for a number that has not come."""
         return [q for q in self._busy_queues() if q.head() is None]

@@ -123,6 +123,11 @@ class SampleBoard:
                 for each in line
             )
 
+    def is_waiting(self, owner: str, request_id: str) -> bool:
+        """Whether the owner's request has not been given to the engine yet."""
+        with self._lock:
+            return request_id in self._waiting.get(owner, ())
+
     def total(self) -> int:
         """How many requests are not finished."""
         with self._lock:

@@ -201,6 +201,15 @@ class Scheduler:
         with self._driver.wakeup:
             return self._planner.pending(owner)
 
+    def tenants_waiting(self) -> int:
+        """How many tenants have operations that wait."""
+        with self._driver.wakeup:
+            return len(self._planner.owners())
+
+    def is_sample_waiting(self, owner: str, request_id: str) -> bool:
+        """Whether the owner's sampling request has not been given to the engine yet."""
+        return self._board.is_waiting(owner, request_id)
+
     def pending_samples(self, owner: str | None = None) -> int:
         """How many sampling requests are unfinished, of one owner or of all."""
         return self._board.total() if owner is None else self._board.pending(owner)

@@ -11,7 +11,10 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
 from tinkex.errors import TinkexError
+from tinkex.server.admission import Admission, AdmissionMiddleware
 from tinkex.server.auth import AuthMiddleware, Keyring
+from tinkex.server.config import ConnectionBounds, ServerConfig
+from tinkex.server.connections import HeadMiddleware
 from tinkex.server.errors import on_http_error, on_tinkex_error, on_unexpected
 from tinkex.server.routes import (
     account,
@@ -25,6 +28,7 @@ from tinkex.server.routes import (
     training,
     weights,
 )
+from tinkex.wire.limits import DEFAULT_LIMITS
 
 API_ROUTES = [
     *service.ROUTES,
@@ -42,12 +46,19 @@ API_ROUTES = [
 
 def build_app(
     keyring: Keyring,
+    config: ServerConfig | None = None,
+    admission: Admission | None = None,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
 ) -> Starlette:
     """The application; whoever starts it puts a `Services` into `app.state.services`."""
+    bounds = ConnectionBounds() if config is None else config.connections
     return Starlette(
         routes=[Mount("/api/v1", routes=API_ROUTES), Route("/healthz", service.healthz)],
-        middleware=[Middleware(AuthMiddleware, keyring=keyring)],
+        middleware=[
+            Middleware(HeadMiddleware, bounds=bounds),
+            Middleware(AuthMiddleware, keyring=keyring),
+            Middleware(AdmissionMiddleware, admission=admission or Admission(DEFAULT_LIMITS)),
+        ],
         exception_handlers={
             TinkexError: on_tinkex_error,
             HTTPException: on_http_error,

@@ -6,6 +6,7 @@ this server signed. Answers are remembered for two seconds, so a revoked key die
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import time
 
@@ -24,6 +25,7 @@ SIGNED_PREFIX = "/api/v1/download/"
 
 _REMEMBER_S = 2.0
 _REMEMBER_MOST = 4096
+_LOOK_UP = 256  # keys at once
 
 
 def user_urn(owner: str) -> str:
@@ -38,6 +40,8 @@ class Keyring:
         self._db = db
         self._signer = signer
         self._known: dict[bytes, tuple[Key, float]] = {}
+        self._asked: dict[bytes, asyncio.Future[Key | None]] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     async def authenticate(self, credential: str) -> Key:
         """The key's record.
@@ -51,7 +55,7 @@ class Keyring:
         known = self._known.get(digest)
         if known is not None and known[1] > time.monotonic():
             return known[0]
-        key = await self._db.aread(keys.find, digest)
+        key = await self._look_up(digest)
         if key is None or key.revoked_at is not None or not hmac.compare_digest(key.hash, digest):
             self._known.pop(digest, None)
             raise Unauthenticated("The API key is not known here, or it was revoked.")
@@ -61,6 +65,29 @@ class Keyring:
     def forget(self, key: Key) -> None:
         """Drops what is remembered of a key."""
         self._known.pop(key.hash, None)
+
+    async def _look_up(self, digest: bytes) -> Key | None:
+        """The key in the store. Whoever asks meanwhile shares the next look: a flood of unknown
+        keys costs one query at a time."""
+        answer = self._asked.get(digest)
+        if answer is None:
+            answer = self._asked[digest] = asyncio.get_running_loop().create_future()
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._answer_all())
+        return await asyncio.shield(answer)
+
+    async def _answer_all(self) -> None:
+        while self._asked:
+            asked = {digest: self._asked.pop(digest) for digest in list(self._asked)[:_LOOK_UP]}
+            try:
+                found = await self._db.aread(keys.find_many, list(asked))
+            except Exception as error:
+                for answer in asked.values():
+                    answer.set_exception(error)
+                continue
+            for digest, answer in asked.items():
+                answer.set_result(found.get(digest))
+        self._looking = None
 
     def _digest(self, credential: str) -> bytes:
         if not credential.startswith("eyJ"):

@@ -23,6 +23,16 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
         return cls(name=name, source=source) if separator else cls(name=text, source=text)
 
 
+class ConnectionBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """How many connections there may be, and how much one may take before it has a request."""
+
+    max_connections: int = 4096
+    max_head_bytes: int = 64 * 1024
+    max_headers: int = 128
+    head_timeout_s: float = 20.0
+    write_timeout_s: float = 60.0
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a server runs."""
 
@@ -39,6 +49,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     is_deterministic: bool = False
 
     limits: Limits = DEFAULT_LIMITS
+    connections: ConnectionBounds = ConnectionBounds()
     scheduler: SchedulerConfig = SchedulerConfig()
 
     poll_hold_s: float = 30.0
@@ -59,6 +70,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     download_life_s: float = 3600.0
     token_life_s: float = 3600.0
     drain_s: float = 20.0
+    body_silence_s: float = 30.0  # how long a client may pause inside a body
+    min_body_bytes_per_s: int = 1024  # and how slow it may be on average after that
+    max_body_bytes_in_memory: int = 2 << 30  # bodies of all tenants being read at once
 
     @property
     def url_of_database(self) -> str:

@@ -27,7 +27,7 @@ def engine_factory(config: ServerConfig) -> Callable[[], Engine]:
 
     if not config.models:
         raise ConfigError("There is no model to serve.", hint=_HINT, code="no-model")
-    is_null = config.device == "null"
+    is_null = config.device.partition(":")[0] == "null"
     folders = {
         model.name: "" if is_null else str(find_model(model, config.data_dir))
         for model in config.models

@@ -57,6 +57,13 @@ class TooLarge(ClientError):
     head: bytes = b""
 
 
+class HeadTooLarge(ClientError):
+    """431: too many headers, or too long ones."""
+
+    code = "head-too-large"
+    status = 431
+
+
 class Gone(ClientError):
     """410: it existed and is over."""
 
@@ -81,8 +88,15 @@ class Busy(ClientError):
     status = 429
     retryable = True
 
-    def __init__(self, message: str, *, retry_after_s: float = 1.0, hint: str | None = None):
-        super().__init__(message, hint=hint)
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float = 1.0,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, code=code)
         self.retry_after_s = retry_after_s
 
 
@@ -93,6 +107,15 @@ class NotReady(ServerError):
     status = 503
     retry_after_s = 2.0
     default_hint = "Try again in a few seconds."
+
+
+class OverCapacity(ServerError):
+    """503: the server has as much to do as it can take."""
+
+    code = "over-capacity"
+    status = 503
+    retry_after_s = 1.0
+    default_hint = "Try again; clients do so by themselves."
 
 
 def error_response(error: TinkexError) -> Response:

@@ -25,9 +25,11 @@ from starlette.applications import Starlette
 from tinkex.engine.interface import Engine, EngineUserError
 from tinkex.errors import ConfigError
 from tinkex.scheduler import Scheduler
+from tinkex.server.admission import Admission
 from tinkex.server.app import build_app
 from tinkex.server.auth import Keyring
 from tinkex.server.config import ServerConfig
+from tinkex.server.connections import protocol_class
 from tinkex.server.engines import engine_factory
 from tinkex.server.janitor import Janitor
 from tinkex.server.services import Services
@@ -63,6 +65,9 @@ class ServerProcess:
             opened.callback(self._db.close)
             self._signer = Signer(self._db.write(settings.secret, "signing"))
             self._keyring = Keyring(self._db, self._signer)
+            self._admission = Admission(
+                config.limits, max_body_bytes_in_memory=config.max_body_bytes_in_memory
+            )
             self.new_key = self._first_key()
             self._opened = opened.pop_all()
 
@@ -80,14 +85,15 @@ class ServerProcess:
             self._http.drain()
 
     async def _serve(self, listener: socket.socket, on_started: Callable[[Started], None]) -> None:
-        app = build_app(self._keyring, self._lifespan)
+        app = build_app(self._keyring, self._config, self._admission, self._lifespan)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=int(self._config.drain_s),
-            h11_max_incomplete_event_size=64 * 1024,
+            http=protocol_class(self._config.connections),
+            h11_max_incomplete_event_size=self._config.connections.max_head_bytes,
             server_header=False,
             ws="none",
         )
@@ -117,6 +123,7 @@ class ServerProcess:
             waiters=waiters,
             keyring=self._keyring,
             signer=self._signer,
+            admission=self._admission,
         )
         self._services = app.state.services = parts
         await asyncio.to_thread(scheduler.start)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from tinkex.scheduler import Scheduler
+from tinkex.server.admission import Admission
 from tinkex.server.auth import Keyring
 from tinkex.server.catalog import Catalog
 from tinkex.server.config import ServerConfig
@@ -34,6 +35,7 @@ class Services:
     waiters: Waiters
     keyring: Keyring
     signer: Signer
+    admission: Admission
     catalog: Catalog | None = None
     heartbeats: dict[str, float] = field(default_factory=dict)  # not yet written
     sampler_uses: dict[str, float] = field(default_factory=dict)  # not yet written
@@ -66,13 +68,13 @@ class Services:
             Gone: it has ended.
         """
         found = self._sessions.get(session_id)
-        if found is None:
+        if found is None or found.owner != owner:  # the way of an id that nobody has, and its time
             found = await self.db.aread(sessions.get, owner, session_id)
             if found is not None:
                 if len(self._sessions) >= _SESSIONS_KEPT:
                     self._sessions.clear()
                 self._sessions[session_id] = found
-        if found is None or found.owner != owner:
+        if found is None:
             raise NotFound(f"There is no session {session_id[:100]!r}.", code="unknown-session")
         if must_be_open and found.finished_at is not None:
             raise Gone(f"The session {session_id} has ended.", code="session-ended")

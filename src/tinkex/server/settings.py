@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tinkex.scheduler import SchedulerConfig
-from tinkex.server.config import ServedModel, ServerConfig
+from tinkex.server.config import ConnectionBounds, ServedModel, ServerConfig
 from tinkex.wire.limits import Limits
 
 
@@ -72,6 +72,16 @@ _SERVER = {
     "record_life_s": "Seconds the record of an ended run without checkpoints is kept.",
     "trim_every_s": "Seconds between two rounds of dropping what is no longer kept.",
     "drain_s": "Seconds open requests may take at the end.",
+    "body_silence_s": "Seconds a client may pause inside a body.",
+    "min_body_bytes_per_s": "Bytes per second a body must come with on average after that.",
+    "max_body_bytes_in_memory": "Bytes of all bodies being read at once.",
+}
+_CONNECTIONS = {
+    "max_connections": "Connections kept; one more is answered 503.",
+    "max_head_bytes": "Bytes of a request's path and headers.",
+    "max_headers": "Headers of a request.",
+    "head_timeout_s": "Seconds a client may take for the head of a request.",
+    "write_timeout_s": "Seconds a client may take without reading its answer.",
 }
 _SCHEDULER = {
     "max_batch_tokens": "Tokens of an engine batch.",
@@ -91,6 +101,7 @@ def settings() -> list[Setting]:
     for struct, names in (
         (Limits, _LIMITS),
         (ServerConfig, _SERVER),
+        (ConnectionBounds, _CONNECTIONS),
         (SchedulerConfig, _SCHEDULER),
     ):
         defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
@@ -115,6 +126,7 @@ def make_config(
         data_dir=data_dir,
         models=models,
         limits=Limits(**only(_LIMITS)),
+        connections=ConnectionBounds(**only(_CONNECTIONS)),
         scheduler=SchedulerConfig(**only(_SCHEDULER), is_deterministic=is_deterministic),
         **only(_SERVER),
         **only(_PLAIN),

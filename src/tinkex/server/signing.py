@@ -36,7 +36,8 @@ class Signer:
 
     def allows_download(self, checkpoint_id: str, name: str, expires: str, given: str) -> bool:
         """Whether the link was signed by us and is still good."""
-        if not expires.isdigit() or len(expires) > 12 or int(expires) < steady_now():
+        is_number = expires.isascii() and expires.isdecimal() and len(expires) <= 12
+        if not is_number or int(expires) < steady_now():
             return False
         wanted = self.sign_download(checkpoint_id, name, int(expires))
         return hmac.compare_digest(wanted.encode(), given.encode())

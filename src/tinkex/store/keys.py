@@ -63,6 +63,12 @@ def find(conn: Connection, digest: bytes) -> Key | None:
     return None if row is None else _to_key(row)
 
 
+def find_many(conn: Connection, digests: list[bytes]) -> dict[bytes, Key]:
+    """The keys with these hashes, revoked or not, as far as there are such keys."""
+    rows = conn.execute(select(keys).where(keys.c.hash.in_(digests)))
+    return {bytes(row.hash): _to_key(row) for row in rows}
+
+
 def list_all(conn: Connection) -> list[Key]:
     """Every key, oldest first."""
     return [_to_key(row) for row in conn.execute(select(keys).order_by(keys.c.key_id))]

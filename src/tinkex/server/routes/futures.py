@@ -12,6 +12,7 @@ from starlette.routing import Route
 from tinkex.errors import ServerError
 from tinkex.server.bodies import read_json
 from tinkex.server.errors import Gone, NotFound, Unprocessable, json_response
+from tinkex.server.queue_state import queue_state
 from tinkex.server.services import Services, owner, services
 from tinkex.server.waiting import wait_for
 from tinkex.store import results, samplers, samples
@@ -51,7 +52,11 @@ async def retrieve_future(request: Request) -> Response:
     if found is None or (found.result is None and found.is_finished):
         raise _dropped(parts, asked.request_id)
     if found.result is None:
-        return json_response(TryAgainResponse(request_id=asked.request_id), status=408)
+        state, reason = queue_state(parts, owner(request), found.kind, asked.request_id)
+        again = TryAgainResponse(
+            request_id=asked.request_id, queue_state=state, queue_state_reason=reason
+        )
+        return json_response(again, status=408)
     return await _answer(request, parts, asked, found.kind, found.result)
 
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
-from tinkex.server.bodies import decode_json, read_body, read_json
+from tinkex.server.bodies import check_json_size, decode_json, read_body, read_json
 from tinkex.server.errors import NotSupported, TooLarge, Unprocessable, json_response
 from tinkex.server.limits import check_metadata, check_rank, check_text, check_training
 from tinkex.server.peek import target_of_protobuf
@@ -178,6 +178,7 @@ def _decode(
 ) -> tuple[ForwardBackwardRequest, bytes, int]:
     """The request, the protobuf form to keep, and its tokens."""
     if is_json:
+        check_json_size(body, limits)
         asked = legacy_json.decode_forward_backward_request(body, limits=limits)
         parts = protobuf.encode_forward_backward_request(
             model_id=asked.model_id,

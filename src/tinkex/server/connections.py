@@ -1,0 +1,168 @@
+"""Connections: how many there may be, and how long a slow one is waited for.
+
+uvicorn waits for ever for the head of a request, for a client that does not read its answer, and
+takes any number of connections. The protocol made here is uvicorn's own with a clock beside it.
+Bodies have their own pace, in `bodies`, where they are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tinkex.server.config import ConnectionBounds
+from tinkex.server.errors import HeadTooLarge, OverCapacity, error_response
+
+_logger = logging.getLogger(__name__)
+
+_SPARE_FILES = 256
+"""Files the server needs beside its connections: the database, adapters, the engine."""
+
+
+def protocol_class(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
+    """uvicorn's protocol, the quick one if it is installed, with these bounds."""
+    config = uvicorn.Config(_over_capacity, log_config=None, ws="none", lifespan="off")
+    config.load()
+    most = min(bounds.max_connections, _room_for_connections())
+    bounds = msgspec.structs.replace(bounds, max_connections=most)
+    return bounded(config.http_protocol_class, bounds)
+
+
+def bounded(base: type[asyncio.Protocol], bounds: ConnectionBounds) -> type[asyncio.Protocol]:
+    """One of uvicorn's protocols with these bounds."""
+    return type("BoundedProtocol", (_Bounded, base), {"bounds": bounds})
+
+
+class _Bounded(asyncio.Protocol):
+    """What is added to uvicorn's protocol; `cycle`, `app` and `connections` are its own."""
+
+    bounds: ConnectionBounds
+    app: ASGIApp
+    connections: set[Any]
+    cycle: Any
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        if len(self.connections) > 2 * self.bounds.max_connections:
+            self.transport.abort()  # too many to say sorry to
+            return
+        if len(self.connections) > self.bounds.max_connections:
+            self.app = _over_capacity
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        is_body = before is not None and before.more_body
+        try:
+            super().data_received(data)
+        except Exception as error:  # a parser that stumbles costs its own connection, no other
+            _logger.warning("A connection sent what no parser expects: %r", error)
+            self.transport.abort()
+            return
+        if self.cycle is not before:
+            self._stop_head_timer()
+            return
+        if is_body and not before.response_complete:
+            return  # somebody reads it at its own pace
+        if not is_body:
+            self._head_bytes += len(data)
+        if self._head_bytes > self.bounds.max_head_bytes:
+            self.transport.abort()
+        elif self._head_timer is None:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timer is None:
+            abort = self.transport.abort
+            self._write_timer = self.loop.call_later(self.bounds.write_timeout_s, abort)
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        super().resume_writing()
+
+    def _await_head(self) -> None:
+        """Gives the next head its time; what is left of an unread body has the same time."""
+        self._head_timer = self.loop.call_later(self.bounds.head_timeout_s, self._head_is_late)
+
+    def _stop_head_timer(self) -> None:
+        self._head_bytes = 0
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        is_busy = self.cycle is not None and not self.cycle.response_complete
+        if is_busy:
+            self._await_head()  # a request is being answered: what came is the head of the next
+        else:
+            self.transport.close()
+
+
+class HeadMiddleware:
+    """Answers 431 to a head that is too large, before anybody looks at it."""
+
+    def __init__(self, app: ASGIApp, bounds: ConnectionBounds) -> None:
+        self._app = app
+        self._bounds = bounds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
+            await error_response(refusal)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> HeadTooLarge | None:
+        headers, bounds = scope["headers"], self._bounds
+        if len(headers) > bounds.max_headers:
+            return HeadTooLarge(
+                f"The request has {len(headers)} headers, above this server's limit of "
+                f"{bounds.max_headers}."
+            )
+        size = len(scope["path"]) + len(scope["query_string"])
+        size += sum([len(name) + len(value) + 4 for name, value in headers])
+        if size > bounds.max_head_bytes:
+            return HeadTooLarge(
+                f"The request's head has {size} bytes, above this server's limit of "
+                f"{bounds.max_head_bytes}."
+            )
+        return None
+
+
+async def _over_capacity(scope: Scope, receive: Receive, send: Send) -> None:
+    """The whole application, to a connection above the limit."""
+    answer = error_response(OverCapacity("The server has as many connections as it may."))
+    answer.headers["connection"] = "close"
+    await answer(scope, receive, send)
+
+
+def _room_for_connections() -> int:
+    """How many connections the process may have open; its own limit is raised as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (ValueError, OSError):  # some systems refuse; the lower limit holds
+            pass
+    return max(64, soft - _SPARE_FILES)
