@@ -287,14 +287,14 @@ def test_answer_ends_with_the_context(tiny) -> None:
 
 
 def test_failure_inside_sampling_is_an_answer_and_the_engine_lives_on(engine, monkeypatch) -> None:
-    backbone = engine._base("tiny").backbone
+    runner = engine._base("tiny").sampler._runner
 
     def fail(*_: object) -> None:
         raise RuntimeError("no memory")
 
     engine.submit_sample(sample_request("lost"))
     with monkeypatch.context() as patch:
-        patch.setattr(backbone, "hidden", fail)
+        patch.setattr(runner, "run", fail)
         (result,) = engine.step_sampling(0.0).finished
     assert result.request_id == "lost"
     assert result.error is not None

@@ -35,12 +35,16 @@ class BaseModel:
         self.info = info
         self.backbone = backbone
         self.folder = folder
-        self.memory = _plan_memory(backbone, info, memory_bytes)
+        self.memory = _plan_memory(backbone, info, options, memory_bytes)
         self.microbatch_tokens = self.memory.microbatch_tokens(options.microbatch_tokens)
+        prefill_tokens = self.memory.microbatch_tokens(options.prefill_tokens)
         limits = SamplerLimits(
-            cache_tokens=options.cache_tokens or self.memory.cache_tokens,
-            prefill_tokens=self.memory.microbatch_tokens(options.prefill_tokens),
+            cache_tokens=self.memory.cache_tokens,
+            prefill_tokens=prefill_tokens,
+            beside_tokens=min(prefill_tokens, options.prefill_tokens_beside),
             max_sequences=options.max_sequences,
+            stack_bytes=self.memory.adapter_bytes // 4,
+            reuses_prompts=not options.deterministic,
         )
         decode = load_text_decoder(folder)
         self.can_decode_text = decode is not None
@@ -100,8 +104,13 @@ def _info(
     )
 
 
-def _plan_memory(backbone: Backbone, info: ModelInfo, total: int) -> MemoryPlan:
-    """Half for activations, a quarter each for the cache and for adapters."""
+def _plan_memory(
+    backbone: Backbone, info: ModelInfo, options: EngineOptions, total: int
+) -> MemoryPlan:
+    """Half for activations, a quarter each for the cache and for adapters.
+
+    Off the whole comes what sampling takes for weights laid out for few rows.
+    """
     config: ModelConfig | None = getattr(backbone, "config", None)
     size = backbone.head_VD.element_size()
     wide = 12 * info.hidden_size
@@ -114,9 +123,11 @@ def _plan_memory(backbone: Backbone, info: ModelInfo, total: int) -> MemoryPlan:
             + 3 * config.intermediate_size
         )
         cache_token = bytes_per_token(config, size)
+        total = max(total - info.num_parameters * size, total // 2)
+    cache_bytes = options.cache_tokens * cache_token if options.cache_tokens else total // 4
     return MemoryPlan(
         activation_bytes=total // 2,
-        cache_bytes=total // 4,
+        cache_bytes=cache_bytes,
         adapter_bytes=total // 4,
         # A quarter more for what a layer's backward holds on top of what was kept for it.
         train_bytes_per_token=max(1, info.num_layers) * wide * size * 5 // 4,

@@ -1,29 +1,39 @@
-"""The keys and values of sequences being decoded, in slots of a few sizes.
+"""The keys and values of sequences, in blocks of a few tokens.
 
-A sequence lies in one slot, contiguous, so that attention reads it in place: gathering pages
-would copy the whole cache at every step on a CPU. Slots come in capacities of powers of two, one
-pool each; a sequence that outgrows its slot moves to the next pool. The live slots of a pool are
-always its first ones (the last fills the hole when one is freed), so a step takes one attention
-call per pool.
+A sequence lies in a list of blocks anywhere in the cache. A block may belong to several sequences
+(samples of one prompt, prompts that begin alike); nobody writes to one that is shared. Which block
+belongs to whom is the pool's affair; this holds the numbers.
 
-Shapes: L layers · S slots · K key/value heads · M capacity of a slot · C features of a head ·
-B sequences decoded · G query heads per key/value head.
+Keys lie features first, values tokens first: so that the attention of one query, which sums rows of
+either with weights (`paged_attention`), reads long runs of memory.
+
+Shapes: L layers · N blocks · K key/value heads · C features of a head · W tokens of a block ·
+T rows to be stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tinkex.engine.model_config import ModelConfig
 
-__all__ = ["CacheSlot", "DecodeAttention", "KvCache", "bytes_per_token"]
+__all__ = [
+    "BLOCK_TOKENS",
+    "FIRST_BLOCK",
+    "WASTE_BLOCK",
+    "ZERO_BLOCK",
+    "KvCache",
+    "Places",
+    "blocks_for",
+    "bytes_per_token",
+]
 
-_SMALLEST_CAPACITY = 64
+BLOCK_TOKENS = 32
+ZERO_BLOCK = 0  # zeros for ever: what short lists of blocks are filled up with
+WASTE_BLOCK = 1  # where rows that belong to nobody are written
+FIRST_BLOCK = 2  # the first one that can hold a sequence
 
 
 def bytes_per_token(config: ModelConfig, element_size: int = 4) -> int:
@@ -31,184 +41,90 @@ def bytes_per_token(config: ModelConfig, element_size: int = 4) -> int:
     return 2 * config.num_layers * config.num_kv_heads * config.head_dim * element_size
 
 
-@dataclass(slots=True)
-class CacheSlot:
-    """Where one sequence lies, and how many of its tokens are there."""
-
-    capacity: int
-    index: int
-    length: int
+def blocks_for(num_tokens: int) -> int:
+    """How many blocks hold so many tokens."""
+    return -(-num_tokens // BLOCK_TOKENS)
 
 
 class KvCache:
-    """All slots. `max_tokens` bounds the sum of the capacities in use."""
+    """Memory for `num_blocks` blocks. On a CPU the system gives it when it is first written to."""
 
-    def __init__(self, config: ModelConfig, max_tokens: int, like: Tensor) -> None:
-        self._config = config
-        self._like = like
-        self._max_tokens = max_tokens
-        self._pools: dict[int, _Pool] = {}
+    def __init__(self, config: ModelConfig, num_blocks: int, like: Tensor) -> None:
+        count = num_blocks + FIRST_BLOCK
+        heads, width = config.num_kv_heads, config.head_dim
+        self._k_LNKCW = like.new_empty(config.num_layers, count, heads, width, BLOCK_TOKENS)
+        self._v_LNKWC = like.new_empty(config.num_layers, count, heads, BLOCK_TOKENS, width)
+        self.clear([ZERO_BLOCK, WASTE_BLOCK])
+        # Views made once: a step needs them for every layer.
+        self._keys = list(self._k_LNKCW.unbind(0))
+        self._values = list(self._v_LNKWC.unbind(0))
+        self._flat_keys = [k.view(-1) for k in self._keys]
+        self.key_rows = [k.view(-1, BLOCK_TOKENS) for k in self._keys]
+        self.value_rows = [v.view(-1, width) for v in self._values]
 
-    def used_tokens(self) -> int:
-        """The capacity taken by live slots."""
-        return sum(capacity * len(pool.slots) for capacity, pool in self._pools.items())
+    @property
+    def num_heads(self) -> int:
+        """Key/value heads."""
+        return int(self._k_LNKCW.shape[2])
 
-    def has_room(self, lengths: Sequence[int]) -> bool:
-        """Whether sequences of these lengths can be added."""
-        wanted = sum(capacity_for(length) for length in lengths)
-        return self.used_tokens() + wanted <= self._max_tokens
+    @property
+    def head_dim(self) -> int:
+        """Features of a head."""
+        return int(self._k_LNKCW.shape[3])
 
-    def add(self, kept: list[tuple[Tensor, Tensor]], start: int, end: int) -> CacheSlot:
-        """A slot holding rows start..end of a packed batch's keys and values."""
-        slot = self._pool(capacity_for(end - start)).take(end - start)
-        pool = self._pools[slot.capacity]
-        for layer, (k_TKC, v_TKC) in enumerate(kept):
-            pool.k_LSKMC[layer, slot.index, :, : slot.length] = k_TKC[start:end].transpose(0, 1)
-            pool.v_LSKMC[layer, slot.index, :, : slot.length] = v_TKC[start:end].transpose(0, 1)
-        return slot
+    @property
+    def device(self) -> torch.device:
+        """Where the cache lies."""
+        return self._k_LNKCW.device
 
-    def make_room(self, slot: CacheSlot) -> bool:
-        """Whether the slot can take one more token, moved to a larger pool if it was full."""
-        if slot.length < slot.capacity:
-            return True
-        larger = slot.capacity * 2
-        if self.used_tokens() + slot.capacity > self._max_tokens:
-            return False
-        moved = self._pool(larger).take(slot.length)
-        old, new = self._pools[slot.capacity], self._pools[larger]
-        for source, goal in ((old.k_LSKMC, new.k_LSKMC), (old.v_LSKMC, new.v_LSKMC)):
-            goal[:, moved.index, :, : slot.length] = source[:, slot.index, :, : slot.length]
-        self.free(slot)
-        slot.capacity, slot.index = larger, moved.index
-        new.slots[moved.index] = slot
-        return True
+    @property
+    def can_sum_rows(self) -> bool:
+        """Whether weighted sums of rows, taken by index, are fast where the cache lies."""
+        return self.device.type == "cpu" and self._k_LNKCW.dtype == torch.float32
 
-    def free(self, slot: CacheSlot) -> None:
-        """Gives the slot back; an empty pool gives back its memory."""
-        pool = self._pools[slot.capacity]
-        pool.release(slot)
-        if not pool.slots:
-            del self._pools[slot.capacity]
+    def clear(self, blocks: list[int]) -> None:
+        """Makes blocks all zeros. Places nobody has written to are masked, but they must be finite:
+        what a ruined adapter left there would spoil its sum all the same (0 * nan)."""
+        for block in blocks:
+            self._k_LNKCW[:, block] = 0
+            self._v_LNKWC[:, block] = 0
 
-    def pool_of(self, slot: CacheSlot) -> _Pool:
-        """The pool the slot is in."""
-        return self._pools[slot.capacity]
+    def copy(self, source: int, target: int) -> None:
+        """Makes one block like another."""
+        self._k_LNKCW[:, target] = self._k_LNKCW[:, source]
+        self._v_LNKWC[:, target] = self._v_LNKWC[:, source]
 
-    def _pool(self, capacity: int) -> _Pool:
-        if capacity not in self._pools:
-            self._pools[capacity] = _Pool(self._config, capacity, self._like)
-        return self._pools[capacity]
-
-
-def capacity_for(length: int) -> int:
-    """The smallest slot that holds `length` tokens and one to come."""
-    return max(_SMALLEST_CAPACITY, 1 << length.bit_length())
-
-
-class _Pool:
-    """Slots of one capacity; the live ones are the first `len(slots)`."""
-
-    def __init__(self, config: ModelConfig, capacity: int, like: Tensor) -> None:
-        shape = (config.num_layers, 0, config.num_kv_heads, capacity, config.head_dim)
-        self.capacity = capacity
-        self.slots: list[CacheSlot] = []
-        self.k_LSKMC = like.new_empty(shape)
-        self.v_LSKMC = like.new_empty(shape)
-
-    def take(self, length: int) -> CacheSlot:
-        if len(self.slots) == self.k_LSKMC.shape[1]:
-            self.k_LSKMC, self.v_LSKMC = self._grown(self.k_LSKMC), self._grown(self.v_LSKMC)
-        slot = CacheSlot(self.capacity, len(self.slots), length)
-        self.slots.append(slot)
-        return slot
-
-    def release(self, slot: CacheSlot) -> None:
-        # What a ruined adapter leaves behind must not reach the next sequence in its place.
-        last = self.slots.pop()
-        for cache in (self.k_LSKMC, self.v_LSKMC):
-            cache[:, slot.index, :, : slot.length] = 0
-            if last is not slot:
-                cache[:, slot.index, :, : last.length] = cache[:, last.index, :, : last.length]
-                cache[:, last.index, :, : last.length] = 0
-        if last is not slot:
-            self.slots[slot.index] = last
-            last.index = slot.index
-
-    def _grown(self, old: Tensor) -> Tensor:
-        layers, count, *rest = old.shape
-        # All free memory is finite: masked places are multiplied by zero, and 0 * inf is not 0.
-        new = old.new_zeros((layers, max(1, 2 * count), *rest))
-        new[:, :count] = old
-        return new
-
-
-class DecodeAttention:
-    """One new token for each of these sequences, attending to all before it and itself.
-
-    Counts the new token into every slot once, when built; `attend` then stores it layer by layer.
-    """
-
-    def __init__(self, cache: KvCache, slots: Sequence[CacheSlot], device: torch.device) -> None:
-        by_capacity: dict[int, list[int]] = {}
-        for row, slot in enumerate(slots):
-            slot.length += 1
-            by_capacity.setdefault(slot.capacity, []).append(row)
-        self._parts = [
-            _PoolPart(cache.pool_of(slots[rows[0]]), rows, [slots[r] for r in rows], device)
-            for rows in by_capacity.values()
-        ]
-
-    def attend(
-        self, layer: int, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, window: int
-    ) -> Tensor:
-        """What each new token sees."""
-        out_THC = torch.empty_like(q_THC)
-        for part in self._parts:
-            rows = part.rows
-            out_THC[rows] = part.attend(layer, q_THC[rows], k_TKC[rows], v_TKC[rows], window)
-        return out_THC.flatten(1)
-
-
-class _PoolPart:
-    """The sequences of a step that lie in one pool, in the order of their slots."""
-
-    def __init__(
-        self, pool: _Pool, rows: list[int], slots: list[CacheSlot], device: torch.device
-    ) -> None:
-        order = sorted(range(len(rows)), key=lambda i: slots[i].index)
-        indices = [slots[i].index for i in order]
-        self.rows = torch.tensor([rows[i] for i in order], device=device)
-        self._pool = pool
-        self._slots = torch.tensor(indices, device=device)
-        self._covers_pool = len(indices) == len(pool.slots)
-        self._last = torch.tensor([slots[i].length - 1 for i in order], device=device)
-        self._extent = int(self._last.max()) + 1
-        self._masks: dict[int, Tensor] = {}
-
-    def attend(
-        self, layer: int, q_BHC: Tensor, k_BKC: Tensor, v_BKC: Tensor, window: int
-    ) -> Tensor:
-        k_BKMC = self._store(self._pool.k_LSKMC[layer], k_BKC)
-        v_BKMC = self._store(self._pool.v_LSKMC[layer], v_BKC)
-        # The query heads that share a key/value head are taken as several queries of it.
-        q_BKGC = torch.unflatten(q_BHC, 1, (k_BKC.shape[1], -1))
-        out_BKGC = F.scaled_dot_product_attention(
-            q_BKGC, k_BKMC, v_BKMC, attn_mask=self._mask(window)
+    def places(self, blocks: np.ndarray, slots: np.ndarray) -> Places:
+        """Where rows go, given each one's block and its place in it."""
+        heads, width = self.num_heads, self.head_dim
+        head = blocks[:, None] * heads + np.arange(heads)
+        feature = head[:, :, None] * width + np.arange(width)
+        key_E = (feature * BLOCK_TOKENS + slots[:, None, None]).reshape(-1)
+        value_R = (head * BLOCK_TOKENS + slots[:, None]).reshape(-1)
+        return Places(
+            torch.from_numpy(key_E).to(self.device), torch.from_numpy(value_R).to(self.device)
         )
-        return out_BKGC.flatten(1, 2)
 
-    def _store(self, cache_SKMC: Tensor, new_BKC: Tensor) -> Tensor:
-        """Puts the new rows in their places; the view of all places up to the longest's end."""
-        cache_SKMC[self._slots, :, self._last] = new_BKC
-        if self._covers_pool:
-            return cache_SKMC[: len(self._slots), :, : self._extent]
-        return cache_SKMC[self._slots, :, : self._extent]
+    def store(self, layer: int, places: Places, k_TKC: Tensor, v_TKC: Tensor) -> None:
+        """Writes rows to their places."""
+        self._flat_keys[layer].index_copy_(0, places.key_E, k_TKC.reshape(-1))
+        values = v_TKC.reshape(-1, self.head_dim)
+        self.value_rows[layer].index_copy_(0, places.value_R, values)
 
-    def _mask(self, window: int) -> Tensor:
-        if window not in self._masks:
-            place = torch.arange(self._extent, device=self._last.device)
-            is_seen = place[None, :] <= self._last[:, None]
-            if window:
-                is_seen &= place[None, :] > self._last[:, None] - window
-            self._masks[window] = is_seen[:, None, None, :]
-        return self._masks[window]
+    def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of lists of blocks [..., n], as [..., K, n * W, C]."""
+        k, v = (
+            self._keys[layer][blocks],
+            self._values[layer][blocks],
+        )  # [..., n, K, C, W], [...W, C]
+        k = k.transpose(-1, -2).transpose(-4, -3).flatten(-3, -2)
+        return k, v.transpose(-4, -3).flatten(-3, -2)
+
+
+class Places:
+    """Where rows go: every single number of their keys, every row of their values."""
+
+    __slots__ = ("key_E", "value_R")
+
+    def __init__(self, key_E: Tensor, value_R: Tensor) -> None:
+        self.key_E, self.value_R = key_E, value_R

@@ -15,6 +15,7 @@ keeps the base weights; merging such an adapter must untie the two.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ __all__ = [
 
 LORA_ALPHA = 32.0
 HEAD_SITE = "head"
+
+_identities = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class AdapterWeights:
     """The numbers of one adapter, ready to be applied. Immutable if nobody else has `flat`."""
 
     def __init__(self, layout: LoraLayout, flat: Tensor) -> None:
+        self.identity = next(_identities)  # tells apart what was computed with other weights
         self.layout = layout
         self.flat = flat
         self.pairs = layout.pairs(flat)

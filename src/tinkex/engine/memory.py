@@ -11,7 +11,7 @@ from pathlib import Path
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.head import CHUNK_BYTES
 from tinkex.engine.interface import ModelInfo, SampleRequest, TrainRequest
-from tinkex.engine.kv_cache import capacity_for
+from tinkex.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sample_validation import max_new_tokens
 
 __all__ = ["MemoryPlan", "available_bytes"]
@@ -31,8 +31,8 @@ class MemoryPlan:
 
     @property
     def cache_tokens(self) -> int:
-        """How many tokens the cache may hold; half its bytes are for growing and moving."""
-        return self.cache_bytes // (2 * self.cache_bytes_per_token)
+        """How many tokens the cache may hold."""
+        return self.cache_bytes // self.cache_bytes_per_token
 
     def microbatch_tokens(self, wanted: int) -> int:
         """The largest micro-batch that fits, at most `wanted`."""
@@ -81,12 +81,12 @@ class MemoryPlan:
         """
         new = max_new_tokens(request, model)
         longest = int(request.tokens.size) + new
-        capacity = capacity_for(longest - 1)  # the last token is never attended to
-        if new > 1 and capacity > self.cache_tokens:
+        needed = blocks_for(longest - 1)  # the last token is never attended to
+        if new > 1 and needed > self.cache_tokens // BLOCK_TOKENS:
             raise EngineUserError(
                 f"Prompt and answer of {longest} tokens need about "
-                f"{capacity * self.cache_bytes_per_token // _MIB} MiB of cache, this "
-                f"engine has {self.cache_bytes // 2 // _MIB} MiB. Lower max_tokens or shorten the "
+                f"{needed * BLOCK_TOKENS * self.cache_bytes_per_token // _MIB} MiB of cache, this "
+                f"engine has {self.cache_bytes // _MIB} MiB. Lower max_tokens or shorten the "
                 "prompt, or give the engine more memory.",
                 code="too-large",
                 field="max_tokens",

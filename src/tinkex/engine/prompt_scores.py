@@ -19,15 +19,33 @@ from tinkex.engine.head import Head, Targets, chunk_rows, score
 from tinkex.engine.interface import SampleRequest, SampleResult, TopK
 from tinkex.engine.token_choice import ChoiceRule, choose, stream, top_logprobs
 
-__all__ = ["EMPTY_LOGPROB", "PromptRows", "score_prompts"]
+__all__ = ["EMPTY_LOGPROB", "PromptRows", "first_row_needed", "score_prompts"]
 
 EMPTY_LOGPROB = -99999.0
 _ALTERNATIVES = 1_000_003  # a stream of its own, far from any sample's
 
 
+def first_row_needed(request: SampleRequest) -> int:
+    """The first row whose hidden state is asked for; the last one says what follows the prompt."""
+    if request.target_prompt_logprobs is not None or request.prompt_alt_tokens_k:
+        return 0
+    last = int(request.tokens.size) - 1
+    if request.prompt_logprobs or request.topk_prompt_logprobs:
+        return min(_first_scored(request) - 1, last)
+    return last
+
+
+def _first_scored(request: SampleRequest) -> int:
+    last_n = request.prompt_logprobs_last_n
+    return 1 if last_n is None else int(request.tokens.size) - last_n
+
+
 @dataclass(frozen=True, slots=True)
 class PromptRows:
-    """A prompt, where its rows begin in the prefill, and the result to fill in."""
+    """A prompt, which row of the hidden states is its first, and the result to fill in.
+
+    Rows before the first one needed may be missing: `start` is where the first would be.
+    """
 
     request: SampleRequest
     start: int
@@ -36,9 +54,7 @@ class PromptRows:
     @property
     def first_scored(self) -> int:
         """The first prompt token whose logprob is wanted."""
-        last_n = self.request.prompt_logprobs_last_n
-        size = int(self.request.tokens.size)
-        return 1 if last_n is None else size - last_n
+        return _first_scored(self.request)
 
 
 def score_prompts(head: Head, hidden_TD: Tensor, prompts: list[PromptRows]) -> None:

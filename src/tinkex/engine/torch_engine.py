@@ -157,10 +157,8 @@ class TorchEngine:
 
     def submit_sample(self, request: SampleRequest) -> None:
         self.check_fits(request)
-        pairs = None
-        if request.sampler_id is not None:
-            pairs = self._sampler(request).pairs
-        self._base(request.model).sampler.submit(request, pairs)
+        weights = None if request.sampler_id is None else self._sampler(request)
+        self._base(request.model).sampler.submit(request, weights)
 
     def submit_samples(self, batch: list[SampleRequest]) -> list[RequestError | None]:
         return [self._submit_one(request) for request in batch]

@@ -74,7 +74,7 @@ def optim_request(model_id: str, params: OptimParams) -> engine.OptimRequest:
 
 
 def sample_request(
-    request: SampleRequest, *, request_id: str, model: str, sampler_id: str | None
+    request: SampleRequest, *, request_id: str, owner: str, model: str, sampler_id: str | None
 ) -> engine.SampleRequest:
     """The sampling the engine is to do.
 
@@ -104,6 +104,8 @@ def sample_request(
         topk_sample_logprobs=request.topk_sample_logprobs,
         target_prompt_logprobs=None if targets is None else targets.to_dense(-1).to_numpy(),
         prompt_alt_tokens_k=request.prompt_alt_tokens_k,
+        # Nobody learns, by how soon an answer comes, what others have asked.
+        cache_scope=owner,
     )
 
 

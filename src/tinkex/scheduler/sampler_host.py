@@ -127,6 +127,7 @@ class SamplerHost:
         request = sample_request(
             waiting.request,
             request_id=sample.request_id,
+            owner=sample.owner,
             model=sampler.engine_model,
             sampler_id=sampler_id,
         )

@@ -1,0 +1,246 @@
+"""One step of sampling through the model: rows in, the hidden state after each one out.
+
+`PagedRunner` is for the lean decoder with its cache. `WholeRunner` serves models that run through
+transformers: no cache, every sequence computed anew from its beginning.
+
+Shapes: T rows · D hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tinkex.engine.block_pool import BlockPool
+from tinkex.engine.inference import InferencePass
+from tinkex.engine.kv_cache import (
+    BLOCK_TOKENS,
+    FIRST_BLOCK,
+    WASTE_BLOCK,
+    ZERO_BLOCK,
+    KvCache,
+    blocks_for,
+)
+from tinkex.engine.linear import FrozenLinear
+from tinkex.engine.lora import AdapterWeights, LoraBatch
+from tinkex.engine.model import Backbone, Decoder
+from tinkex.engine.paged_attention import StepAttention, Stretch, Tail
+from tinkex.engine.prompt_line import SamplerLimits
+from tinkex.engine.row_lora import RowLora, Run, pair_views
+from tinkex.engine.row_plan import RowPlanner
+from tinkex.engine.sample_jobs import PromptPart, Sequence
+
+__all__ = ["PagedRunner", "StepRows", "StepRunner", "WholeRunner"]
+
+_FEWEST_ROWS = 4
+"""With fewer rows a product is slower, and its bits differ from those in company."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """The hidden states of a step, and where each sequence's row and each part's rows begin."""
+
+    hidden_TD: Tensor
+    sequence_rows: list[int]
+    part_rows: list[int]
+
+
+class StepRunner(Protocol):
+    """A base model as the sampler sees it."""
+
+    @property
+    def pool(self) -> BlockPool | None:
+        """The cache's blocks; None if there is no cache, and parts are whole prompts."""
+        ...
+
+    @property
+    def head(self) -> FrozenLinear:
+        """The unembedding."""
+        ...
+
+    def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
+        """The newest token of each sequence and the tokens of each part, computed."""
+        ...
+
+    def clear_block(self, block: int) -> None:
+        """Makes a block fit to be written token by token."""
+        ...
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Makes one block like another."""
+        ...
+
+
+class PagedRunner:
+    """The lean decoder. Its packed weights and its cache are made when they are first needed."""
+
+    def __init__(self, decoder: Decoder, limits: SamplerLimits) -> None:
+        self._decoder = decoder
+        self._num_blocks = limits.cache_tokens // BLOCK_TOKENS
+        self.pool = BlockPool(self._num_blocks, FIRST_BLOCK, remembers=limits.reuses_prompts)
+        self._planner = RowPlanner(limits.stack_bytes, decoder.head_VD)
+
+    @cached_property
+    def _model(self) -> InferencePass:
+        return InferencePass(self._decoder)
+
+    @cached_property
+    def _cache(self) -> KvCache:
+        return KvCache(self._decoder.config, self._num_blocks, self._decoder.head_VD)
+
+    @property
+    def head(self) -> FrozenLinear:
+        return self._model.head
+
+    def clear_block(self, block: int) -> None:
+        self._cache.clear([block])
+
+    def copy_block(self, source: int, target: int) -> None:
+        self._cache.copy(source, target)
+
+    def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
+        plan = self._planner.plan([each.job.weights for each in sequences])
+        # Parts that are stored first, those of an adapter and those of a length side by side.
+        order = sorted(range(len(parts)), key=lambda i: _part_order(parts[i]))
+        num_prompt_rows = sum(part.end - part.start for part in parts)
+        missing = _FEWEST_ROWS - len(plan.order) - num_prompt_rows
+        plan.order += [None] * max(0, missing)
+        rows = _Rows()
+        for place in plan.order:
+            rows.add_sequence(None if place is None else sequences[place])
+        part_rows = [0] * len(parts)
+        runs = list(plan.runs)
+        for i in order:
+            stem = parts[i].stem
+            if stem.blocks and parts[i].end % BLOCK_TOKENS:
+                self.clear_block(stem.blocks[-1])
+            part_rows[i] = len(rows)
+            rows.add_part(parts[i])
+            self._add_run(runs, part_rows[i], len(rows), stem.job.weights)
+        device = self._decoder.head_VD.device
+        hidden_TD = self._model.hidden(
+            rows.tokens().to(device),
+            rows.positions().to(device),
+            rows.attention(self._cache),
+            RowLora(len(rows), runs, plan.stacked),
+        )
+        sequence_rows = [0] * len(sequences)
+        for row, place in enumerate(plan.order):
+            if place is not None:
+                sequence_rows[place] = row
+        return StepRows(hidden_TD, sequence_rows, part_rows)
+
+    def _add_run(
+        self, runs: list[Run], start: int, end: int, weights: AdapterWeights | None
+    ) -> None:
+        if weights is None:
+            return
+        pairs = pair_views(weights, self._decoder.head_VD.dtype)
+        if runs and runs[-1].end == start and runs[-1].pairs is pairs:
+            start = runs.pop().start
+        runs.append(Run(start, end, pairs))
+
+
+def _part_order(part: PromptPart) -> tuple[bool, int, int]:
+    weights = part.stem.job.weights
+    identity = 0 if weights is None else weights.identity
+    return not part.stem.blocks, identity, part.end - part.start
+
+
+class _Rows:
+    """The rows of a step being put together: tokens, positions, and where each is stored.
+
+    Sequences come first, then parts that are stored, then parts that are not.
+    """
+
+    def __init__(self) -> None:
+        self._tails: list[Tail] = []
+        self._stretches: list[Stretch] = []
+        self._tokens: list[int] = []
+        self._positions: list[int] = []
+        self._blocks: list[int] = []  # of every row that is stored
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def add_sequence(self, sequence: Sequence | None) -> None:
+        """A row for the newest token of the sequence, or an empty one."""
+        if sequence is None:
+            self._tails.append(Tail([ZERO_BLOCK], 1))
+            token, position, block = 0, 0, WASTE_BLOCK
+        else:
+            position = sequence.num_tokens - 1
+            self._tails.append(Tail(sequence.blocks, position + 1))
+            token, block = sequence.tokens[-1], sequence.blocks[position // BLOCK_TOKENS]
+        self._tokens.append(token)
+        self._positions.append(position)
+        self._blocks.append(block)
+
+    def add_part(self, part: PromptPart) -> None:
+        """The rows of a part of a prompt."""
+        stem, past, end = part.stem, part.start, part.end
+        past_blocks = stem.blocks[: blocks_for(past)]
+        self._stretches.append(Stretch(end - past, past, past_blocks))
+        if stem.blocks:
+            assert len(self._blocks) == len(self._tokens), "what is stored comes first"
+            self._blocks += [stem.blocks[i // BLOCK_TOKENS] for i in range(past, end)]
+        self._tokens += stem.tokens[past:end].tolist()
+        self._positions += range(past, end)
+
+    def tokens(self) -> Tensor:
+        """The token of every row."""
+        return torch.tensor(self._tokens)
+
+    def positions(self) -> Tensor:
+        """Where in its text every row is."""
+        return torch.tensor(self._positions)
+
+    def attention(self, cache: KvCache) -> StepAttention:
+        """How these rows see what is in the cache and each other."""
+        places, count = None, len(self._blocks)
+        if count:
+            slots = np.array(self._positions[:count]) % BLOCK_TOKENS
+            places = cache.places(np.array(self._blocks), slots)
+        return StepAttention(cache, self._tails, self._stretches, places, count)
+
+
+class WholeRunner:
+    """Any backbone, without a cache."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+
+    @property
+    def pool(self) -> None:
+        return None
+
+    @property
+    def head(self) -> FrozenLinear:
+        return self._backbone.head
+
+    def clear_block(self, block: int) -> None:
+        raise NotImplementedError("there is no cache")
+
+    def copy_block(self, source: int, target: int) -> None:
+        raise NotImplementedError("there is no cache")
+
+    def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
+        texts = [each.all_tokens() for each in sequences] + [part.stem.tokens for part in parts]
+        jobs = [each.job for each in sequences] + [part.stem.job for part in parts]
+        lengths = [len(text) for text in texts]
+        ends = np.cumsum(lengths).tolist()
+        lora = LoraBatch.merged(
+            (end, None if job.weights is None else job.weights.pairs)
+            for end, job in zip(ends, jobs, strict=True)
+        )
+        tokens_T = torch.from_numpy(np.concatenate(texts)).to(self._backbone.head_VD.device)
+        hidden_TD = self._backbone.packed_hidden(tokens_T, lengths, lora)
+        count = len(sequences)
+        starts = [end - length for end, length in zip(ends, lengths, strict=True)]
+        return StepRows(hidden_TD, [end - 1 for end in ends[:count]], starts[count:])
