@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks._kept import kept
+
 ROOT = Path(__file__).resolve().parent.parent
 
 Question = Callable[[int], bool]
@@ -58,7 +60,8 @@ def run_questions(
         parser.error(f"no question matches {options.only!r}; --list shows them")
     # So that sides in processes of their own are ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    met = [_answer(name, question, options.rounds) for name, question in chosen.items()]
+    with kept:
+        met = [_answer(name, question, options.rounds) for name, question in chosen.items()]
     return 0 if all(met) or not options.check else 1
 
 
@@ -154,7 +157,8 @@ def paired(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
 
 def machine() -> str:
     """Where this was measured."""
-    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    cores = len(os.sched_getaffinity(0))
+    return f"{platform.machine()}, {cores} cores, Python {platform.python_version()}"
 
 
 def cpu_of(command: Sequence[str]) -> float:

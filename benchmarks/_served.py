@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks._model import NAME, model_folder
 from benchmarks._sides import LOGS, import_path
-from benchmarks._workload import Row
+from benchmarks._workload import Request, Row, even_rows
 
 os.environ["TINKER_TELEMETRY"] = "0"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -95,6 +95,23 @@ class Served:
         """A client that trains a new adapter: attention, MLP and unembedding, as by default."""
         return self.service.create_lora_training_client(base_model=NAME, rank=rank, **options)
 
+    def adapters(self, count: int, rank: int) -> tuple[list[Any], tuple[Path, ...]]:
+        """Samplers of fresh adapters, each a step away from the base, and their PEFT folders."""
+        samplers, folders = [], []
+        known = set(self._adapter_folders())
+        for n in range(count):
+            training = self.training(rank, seed=n)
+            step(training, datums(even_rows(1, 16, seed=n)), learning_rate=1e-3)
+            path = training.save_weights_for_sampler(f"adapter-{n}").result().path
+            samplers.append(self.service.create_sampling_client(model_path=path))
+            (new,) = set(self._adapter_folders()) - known
+            known.add(new)
+            folders.append(new)
+        return samplers, tuple(folders)
+
+    def _adapter_folders(self) -> list[Path]:
+        return [path.parent for path in self._data_dir.glob("checkpoints/*/adapter_config.json")]
+
     def _wait_ready(self) -> None:
         # Health is answered once models are loaded, so this is when work can begin.
         while True:
@@ -125,13 +142,41 @@ def datums(rows: Sequence[Row]) -> list[Any]:
     ]
 
 
-def step(training: Any, data: list[Any]) -> float:
+def step(training: Any, data: list[Any], learning_rate: float = 1e-4) -> float:
     """Seconds of a training step: both requests sent at once, then both awaited."""
     from tinker import types
 
     began = time.perf_counter()
     scored = training.forward_backward(data, "cross_entropy")
-    stepped = training.optim_step(types.AdamParams(learning_rate=1e-4))
+    stepped = training.optim_step(types.AdamParams(learning_rate=learning_rate))
     scored.result()
     stepped.result()
     return time.perf_counter() - began
+
+
+def run(samplers: Sequence[Any], requests: Sequence[Request]) -> list[float]:
+    """Sends each request at its time; when each was answered, in seconds since the start."""
+    began = time.perf_counter()
+    ends = [0.0] * len(requests)
+    sent = []
+    for i, request in enumerate(requests):
+        time.sleep(max(0.0, request["at"] - (time.perf_counter() - began)))
+        sent.append(send(samplers, request))
+        sent[i].add_done_callback(lambda _, i=i: ends.__setitem__(i, time.perf_counter() - began))
+    for i, handle in enumerate(sent):
+        lengths = [len(each.tokens) for each in handle.result().sequences]
+        assert lengths == [requests[i]["max_tokens"]] * requests[i]["samples"], lengths
+    return ends
+
+
+def send(samplers: Sequence[Any], request: Request) -> Any:
+    """The future of one sampling request, without any stop."""
+    from tinker import types
+
+    return samplers[request["adapter"]].sample(
+        prompt=types.ModelInput.from_ints(request["tokens"]),
+        num_samples=request["samples"],
+        sampling_params=types.SamplingParams(
+            max_tokens=request["max_tokens"], temperature=1.0, stop=[]
+        ),
+    )

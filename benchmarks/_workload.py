@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 VOCAB = (10, 30_000)
 """Token ids are drawn from here: no special token, and an id every model of the size has."""
 
 Row = tuple[list[int], list[float]]
 """Tokens of a sequence, one more than positions, and the weight of each position."""
+
+Request = dict[str, Any]
+"""A sampling request: at, tokens, samples, max_tokens, adapter (its number)."""
 
 
 def tokens(count: int, seed: int) -> list[int]:
@@ -32,3 +36,31 @@ def conversations(count: int, seed: int = 0) -> list[Row]:
         weights = [0.0] * (length - answer) + [1.0] * answer
         rows.append((tokens(length + 1, 1000 * seed + i), weights))
     return rows
+
+
+def sample_request(
+    prompt: list[int], max_tokens: int, samples: int = 1, at: float = 0.0, adapter: int = 0
+) -> Request:
+    """One request, sent `at` seconds after the start."""
+    return {
+        "at": at,
+        "tokens": prompt,
+        "samples": samples,
+        "max_tokens": max_tokens,
+        "adapter": adapter,
+    }
+
+
+def traffic(count: int, per_second: float, adapters: int, seed: int = 0) -> list[Request]:
+    """Requests as they come: prompts of 16 to 400 tokens, answers of 8 to 128, mixed adapters."""
+    dice = random.Random(seed)
+    arrivals = sorted(dice.uniform(0, count / per_second) for _ in range(count))
+    return [
+        sample_request(
+            tokens(dice.randint(16, 400), 1000 * seed + i),
+            dice.randint(8, 128),
+            at=at,
+            adapter=dice.randrange(adapters),
+        )
+        for i, at in enumerate(arrivals)
+    ]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from benchmarks._model import model_folder
 from benchmarks._sides import ROOT, Side
-from benchmarks._workload import Row
+from benchmarks._vllm import vllm_python
+from benchmarks._workload import Request, Row
 
 HERE = ROOT / "benchmarks"
 
+CORES = sorted(os.sched_getaffinity(0))
 TUNED = {
-    "OMP_NUM_THREADS": str(os.cpu_count()),
+    "OMP_NUM_THREADS": str(len(CORES)),
     "OMP_PROC_BIND": "close",
     # Tensors of megabytes come and go with every operation. By default glibc returns each to the
     # system and has the next one's pages zeroed again; kept, a loop runs up to a third faster.
@@ -33,6 +36,49 @@ class PeftSide(Side):
     def step(self, rows: list[Row], microbatch: int = 0) -> float:
         """Seconds of a training step."""
         return float(self.call("step", rows=rows, microbatch=microbatch))
+
+
+class GenerateSide(Side):
+    """Transformers' `generate` over adapters given as PEFT folders."""
+
+    def __init__(self, adapters: tuple[Path, ...]) -> None:
+        super().__init__([sys.executable, str(HERE / "_side_generate.py")], TUNED)
+        self.call("load", folder=str(model_folder()), adapters=[str(each) for each in adapters])
+
+    def run(self, requests: list[Request]) -> list[float]:
+        """When each request was answered, in seconds since the start."""
+        return list(self.call("run", requests=requests))
+
+    def save_merged(self, folder: Path) -> None:
+        """Writes the model with the first adapter merged into it."""
+        self.call("save_merged", folder=str(folder))
+
+
+class VllmSide(Side):
+    """vLLM over a model folder and adapters given as PEFT folders, or none."""
+
+    def __init__(
+        self, model: Path, adapters: tuple[Path, ...] = (), *, is_eager: bool = False
+    ) -> None:
+        environment = {
+            **TUNED,
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, CORES)),
+            "VLLM_CPU_KVCACHE_SPACE": "2",
+            "VLLM_CACHE_ROOT": str(ROOT / ".bench" / "vllm-cache"),
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        super().__init__([str(vllm_python()), str(HERE / "_side_vllm.py")], environment)
+        folders = [str(each) for each in adapters]
+        self.call("load", folder=str(model), adapters=folders, is_eager=is_eager)
+
+    def __exit__(self, *error: object) -> None:
+        self.call("stop")
+        super().__exit__(*error)
+
+    def run(self, requests: list[Request]) -> list[float]:
+        """When each request was answered, in seconds since the start."""
+        return list(self.call("run", requests=requests))
 
 
 class GemmSide(Side):
