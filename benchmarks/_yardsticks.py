@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks._model import model_folder
@@ -73,7 +74,8 @@ class VllmSide(Side):
         self.call("load", folder=str(model), adapters=folders, is_eager=is_eager)
 
     def __exit__(self, *error: object) -> None:
-        self.call("stop")
+        with suppress(RuntimeError):  # it may have ended with us
+            self.call("stop")
         super().__exit__(*error)
 
     def run(self, requests: list[Request]) -> list[float]:
