@@ -96,7 +96,7 @@ class Checker:
             self._requests[model, call.begun.arguments["seq"]] = request_id
             self._answers[request_id] = value
 
-    def _save_state(self, call: Call, model: str, name: str, ttl_s: int | None = None) -> None:
+    def _save_state(self, call: Call, model: str, name: str, **_options: object) -> None:
         self._saved(call, self._reference.save_state, model, name)
 
     def _save_sampler(self, call: Call, model: str, name: str) -> None:
@@ -131,7 +131,7 @@ class Checker:
             if not path.startswith(f"tinker://{run}/"):
                 continue
             deletion = self._deletions.get(path)
-            may_expire = save.begun.arguments.get("ttl_s") is not None
+            may_expire = save.begun.arguments.get("ttl_seconds") is not None
             was_there = _end(save) < begun and (deletion is None or deletion.begun.at > ended)
             if was_there and path not in listed and not may_expire:
                 self._blame(call, f"lost: {path} is not listed")

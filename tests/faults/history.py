@@ -60,7 +60,7 @@ class Recorder:
         self._number = 0
         self._lock = threading.Lock()
 
-    def invoke(self, name: str, **arguments: Any) -> int:
+    def invoke(self, name: str, /, **arguments: Any) -> int:
         """The number of a call that is about to be made."""
         with self._lock:
             self._number += 1

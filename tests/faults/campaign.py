@@ -1,0 +1,251 @@
+"""A server that is killed again and again under clients that go on working, and the judgement.
+
+A kill is the name of a crash point (`result.kept=optim_step`; see `tinkex.crashpoints`), or
+`server`, `engine` or `both` for a `kill -9` at a random moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tests.faults.audit import audit
+from tests.faults.checker import Checker
+from tests.faults.history import read_history
+from tests.faults.reference import Reference
+from tests.faults.workload import Task
+from tests.server.children import ROOT
+from tests.server.driving import MODEL, null_config
+
+from tinkex.engine.interface import Engine
+from tinkex.engine.null import NullEngine
+from tinkex.errors import ServerError
+from tinkex.scheduler import SchedulerConfig
+from tinkex.server.config import ServerConfig
+from tinkex.server.embedded import EmbeddedServer
+
+LIBRARIES = ("tinker", "tinkex", "plain")
+RANDOM = ("server", "engine", "both")
+REACH_S = 60.0  # how long a crash point may take to be reached
+END_S = 60.0  # how long the clients may take to finish once the server stays
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What a campaign did and found."""
+
+    seed: int
+    deaths: list[str] = []  # what each process died of
+    unreached: list[str] = []
+    ready_s: list[float] = []  # from each start to ready
+    calls: int = 0
+    violations: list[str] = []
+
+    def __str__(self) -> str:
+        ready = sorted(self.ready_s)
+        return (
+            f"seed {self.seed}: {len(self.deaths)} kills, {self.calls} calls, "
+            f"{len(self.violations)} violations, ready after {ready[len(ready) // 2]:.2f} s "
+            f"(median) {ready[-1]:.2f} s (longest), unreached {self.unreached}"
+        )
+
+
+class Campaign:
+    """One server and its clients, from start to judgement."""
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        config: ServerConfig | None = None,
+        libraries: tuple[str, ...] = LIBRARIES,
+        walkers: int = 1,
+        at_least: int = 30,
+    ) -> None:
+        self._folder = folder
+        self._data_dir = folder / "data"
+        self._history = folder / "history"
+        self._stop_file = folder / "stop"
+        for each in (self._data_dir, self._history):
+            each.mkdir(parents=True)
+        self._config = config or busy_config(self._data_dir)
+        self._libraries, self._walkers, self._at_least = libraries, walkers, at_least
+        self._dice = random.Random(f"kills/{seed}")
+        self._server = EmbeddedServer(self._config)
+        self._has_died_at_start = False
+        self.outcome = Outcome(seed=seed)
+
+    def run(self, kills: list[str]) -> Outcome:
+        """The outcome of a campaign with these kills, one after the other."""
+        with contextlib.closing(self._server):
+            self._start(armed=_point(kills[0]))
+            clients = [self._start_client(library) for library in self._libraries]
+            try:
+                for kill, following in zip(kills, [*kills[1:], ""], strict=True):
+                    if not self._has_died_at_start:
+                        self._await_death(kill, clients)
+                    self._start(armed=_point(following))
+                self._stop_file.touch()
+                self._join(clients)
+            finally:
+                for client in clients:
+                    client.kill()
+                    client.wait()
+            self._server.stop()
+            self._server.start()  # sweeps up what the last crash left
+            self._server.stop()
+        self._judge()
+        return self.outcome
+
+    def _start(self, armed: str) -> None:
+        """Has the server run, also if it was to die while it starts."""
+        self._has_died_at_start = False
+        if self._is_running() and not armed:
+            return
+        if self._is_running():
+            self._kill("server")
+        while True:
+            began = time.monotonic()
+            try:
+                with _environment(armed):
+                    self._server.start()
+                self.outcome.ready_s.append(time.monotonic() - began)
+                return
+            except ServerError:
+                if not armed:
+                    raise
+                self._server.kill()
+                self.outcome.deaths.append(armed)
+                self._has_died_at_start = True
+                armed = ""
+
+    def _await_death(self, kill: str, clients: list[subprocess.Popen[str]]) -> None:
+        if kill in RANDOM:
+            time.sleep(self._dice.uniform(0.1, 1.2))
+            self._kill(kill)
+            return
+        deadline = time.monotonic() + REACH_S
+        while time.monotonic() < deadline:
+            if self._has_died_of(kill):
+                self.outcome.deaths.append(kill)
+                return
+            _require_running(clients)
+            time.sleep(0.02)
+        self.outcome.unreached.append(kill)
+        self._kill("server")
+
+    def _has_died_of(self, kill: str) -> bool:
+        """Whether the process is dead that the kill was for; an engine leaves its server alive."""
+        if kill.startswith("engine.") and not kill.endswith("!"):
+            if f"at {kill.split(',')[-1]}\n" not in self._server.log():
+                return False
+            time.sleep(self._dice.uniform(0.0, 0.5))  # some way into the recovery
+            return True
+        if self._is_running():
+            return False
+        self._server.kill()  # collects what is left of it
+        return True
+
+    def _kill(self, what: str) -> None:
+        if what in ("engine", "both"):
+            for pid in _children(self._server.pid):
+                os.kill(pid, signal.SIGKILL)
+            self.outcome.deaths.append("engine")
+        if what in ("server", "both"):
+            self._server.kill()
+            self.outcome.deaths.append("server")
+
+    def _is_running(self) -> bool:
+        process = self._server._process
+        return process is not None and process.poll() is None
+
+    def _start_client(self, library: str) -> subprocess.Popen[str]:
+        task = Task(
+            library=library,
+            base_url=self._server.base_url,
+            api_key=self._server.api_key,
+            base_model=self._config.models[0].name,
+            seed=self.outcome.seed,
+            history=str(self._history),
+            stop_file=str(self._stop_file),
+            walkers=self._walkers,
+            at_least=self._at_least,
+        )
+        with (self._folder / f"{library}.err").open("w") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.workload", msgspec.json.encode(task).decode()],
+                cwd=ROOT,
+                env={**os.environ, "TINKER_TELEMETRY": "0"},
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                text=True,
+            )
+
+    def _join(self, clients: list[subprocess.Popen[str]]) -> None:
+        deadline = time.monotonic() + END_S
+        for client, library in zip(clients, self._libraries, strict=True):
+            try:
+                code = client.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.outcome.violations.append(f"{library}: the clients did not come to their end")
+                continue
+            if code != 0:
+                said = (self._folder / f"{library}.err").read_text()[-3000:]
+                self.outcome.violations.append(f"{library}: ended with {code}\n{said}")
+
+    def _judge(self) -> None:
+        events = read_history(self._history.iterdir())
+        self.outcome.calls = sum(event.phase == "invoke" for event in events)
+        reference_dir = self._folder / "reference"
+        reference_dir.mkdir()
+        reference = Reference(self.make_engine(), reference_dir, self._config.models[0].name)
+        self.outcome.violations += Checker(reference).check(events)
+        self.outcome.violations += audit(self._data_dir)
+
+    def make_engine(self) -> Engine:
+        """The engine the reference computes with."""
+        return NullEngine((MODEL,))
+
+
+def busy_config(data_dir: Path, **changes: Any) -> ServerConfig:
+    """A server that takes snapshots often, holds few adapters, and lets checkpoints end soon."""
+    scheduler = SchedulerConfig(
+        hole_grace_s=60.0, snapshot_after_operations=7, max_adapters=4, max_samplers=5
+    )
+    config = null_config(data_dir, scheduler=scheduler, poll_hold_s=10.0, **changes)
+    limits = msgspec.structs.replace(config.limits, min_ttl_s=1)
+    return msgspec.structs.replace(config, limits=limits)
+
+
+def _point(kill: str) -> str:
+    return "" if kill in RANDOM else kill
+
+
+@contextmanager
+def _environment(crash_at: str) -> Iterator[None]:
+    os.environ["TINKEX_TEST_CRASH"] = crash_at
+    try:
+        yield
+    finally:
+        del os.environ["TINKEX_TEST_CRASH"]
+
+
+def _children(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
+    return [int(each) for each in found.stdout.split()]
+
+
+def _require_running(clients: list[subprocess.Popen[str]]) -> None:
+    for client in clients:
+        code = client.poll()
+        assert code is None, f"a client ended with {code} before it was told to"

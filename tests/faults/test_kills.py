@@ -1,0 +1,114 @@
+"""kill -9 at every named point and at random moments, under both clients and plain HTTP.
+
+Each campaign kills a server and its engine many times while clients train, sample, save, load and
+delete; afterwards what the clients saw is checked against a reference, and the data folder is
+looked through. A short share runs with the other tests; `make soak` passes every point.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.faults.campaign import RANDOM, Campaign
+from tests.support.soak import IS_SOAK, SEED, amount
+
+from tinkex import crashpoints
+
+OPERATIONS = (
+    "forward_backward",
+    "optim_step",
+    "create_model",
+    "load_weights",
+    "save_weights",
+    "save_sampler",
+    "save_weights_for_sampler",
+)
+ENGINE_CALLS = (
+    "forward_backward",
+    "optim_step",
+    "create_adapter",
+    "save_adapter",
+    "load_adapter",
+    "unload_adapter",
+    "snapshot",
+    "load_sampler",
+    "submit_sample",
+    "step_sampling",
+)
+MARKS: dict[str, tuple[str, ...]] = {
+    "submit.before": OPERATIONS,
+    "submit.kept": OPERATIONS,
+    "submit.scheduled": OPERATIONS,
+    "execute.before": OPERATIONS,
+    "execute.after": OPERATIONS,
+    "result.kept": (*OPERATIONS, "sample"),
+    "result.published": OPERATIONS,
+    "engine.call.before": ENGINE_CALLS,
+    "engine.call.after": ENGINE_CALLS,
+    "engine.folder.begun": ("checkpoints", "snapshots", "samplers"),
+    "engine.folder.synced": ("checkpoints", "snapshots", "samplers"),
+    "engine.folder.renamed": ("checkpoints", "snapshots", "samplers"),
+}
+AT_ONCE = 5  # points of one campaign; as many kills at random moments are mixed in
+
+
+def all_points() -> list[str]:
+    """Every point with every mark; of the engine's, also with the server going down with it."""
+    found = []
+    for point in crashpoints.POINTS:
+        for mark in MARKS.get(point, ("",)):
+            text = f"{point}={mark}" if mark else point
+            found.append(text)
+            if point.startswith("engine.folder") or point == "engine.batch.middle":
+                found.append(f"{text}!")
+    # An engine that dies, and the one after it while it loads.
+    found.append("engine.call.before=optim_step,engine.start.before@2")
+    found.append("engine.call.after=step_sampling,engine.start.after@2")
+    return found
+
+
+def plan(number: int) -> list[str]:
+    """The kills of a campaign, in order."""
+    points = all_points()
+    random.Random(SEED).shuffle(points)
+    dice = random.Random(f"{SEED}/{number}")
+    at_once = amount(4, AT_ONCE)
+    mine = [_counted(each, dice) for each in points[number * at_once :][:at_once]]
+    kills = mine + [dice.choice(RANDOM) for _ in range(amount(2, AT_ONCE))]
+    dice.shuffle(kills)
+    return kills
+
+
+def _counted(point: str, dice: random.Random) -> str:
+    """The point at its first or a later passing; what is passed often, much later."""
+    if "," in point or "start." in point:
+        return point  # once in the life of a process
+    name, is_both = point.removesuffix("!"), point.endswith("!")
+    most = 30 if name.startswith("store.") else 3 if name.startswith("engine.call") else 2
+    return f"{name}:{dice.randint(1, most)}{'!' if is_both else ''}"
+
+
+CAMPAIGNS = -(-len(all_points()) // AT_ONCE)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(amount(1, CAMPAIGNS)))
+def test_whatever_is_killed_nothing_is_lost_doubled_or_late(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    kills = plan(number)
+    outcome = Campaign(tmp_path / "campaign", SEED + number).run(kills)
+    if IS_SOAK:
+        with capsys.disabled():
+            print(f"\n{outcome}")
+    assert outcome.violations == [], f"seed {SEED}, campaign {number}, kills {kills}"
+    assert outcome.unreached == []
+    assert len(outcome.deaths) >= len(kills)
+
+
+def test_every_point_has_its_turn_in_the_soak() -> None:
+    planned = {each.split("=")[0].split(":")[0].rstrip("!") for each in all_points()}
+    assert planned == set(crashpoints.POINTS)
+    assert CAMPAIGNS * 2 * AT_ONCE >= 200
