@@ -13,7 +13,7 @@ from tests.scheduler.work import Bench
 from tinkex.engine.interface import AdapterInfo, EngineUserError, LoraSpec, StateScope
 from tinkex.engine.null import NullEngine
 from tinkex.scheduler import SchedulerConfig
-from tinkex.store import operations
+from tinkex.store import models, operations, sessions
 from tinkex.store.operations import NewOperation
 from tinkex.wire import protobuf
 
@@ -224,6 +224,48 @@ def test_what_a_crash_left_half_done_is_swept_up(bench: Make) -> None:
         for path in (work.scheduler.folders.root / kind).iterdir()
     ]
     assert left == []
+
+
+def test_samplers_of_a_session_that_ended_just_before_a_crash_are_freed(bench: Make) -> None:
+    work = bench().start()
+    model = work.model()
+    session = work.answer(work.save_ephemeral(model, 1))["sampling_session_id"]
+    scores(work, session)
+    session_id = model.partition(":")[0]
+    work.db.write(sessions.finish, "a", session_id, "success", None)  # and there it died
+    work.close()
+    again = bench().start()
+    again.scheduler.wait_ready(5)
+    assert list((again.scheduler.folders.root / "samplers").iterdir()) == []
+    assert "has ended" in again.answer(again.sample(session, 9))["error"]
+
+
+def test_a_load_that_did_not_come_to_its_end_changed_nothing(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory()).start()
+    model, other = work.model(), work.model()
+    run(work, model, 2)
+    run(work, other, 1)
+    path = work.answer(work.save(model, 7))["path"]
+    row = work.db.read(models.get_any, other)
+    faults.left["save_adapter"] = 2  # both times while the snapshot of what was loaded is taken
+    failed = work.answer(work.load(other, 4, path))
+    assert failed["category"] == "server"
+    assert work.db.read(models.get_any, other).snapshot_seq == row.snapshot_seq
+    assert run(work, other, 1, start=5) == run(work, work.model(), 2)[1:], "as if never asked"
+
+
+def test_an_engine_that_died_while_writing_leaves_nothing_behind(bench: Make) -> None:
+    faults = Faults()
+    work = bench(faults.factory()).start()
+    model = work.model()
+    work.answer(work.step(model, 1))
+    root = work.scheduler.folders.root
+    for kind in ("checkpoints", "snapshots", "samplers"):
+        (root / kind / f".{'0' * 32}.abc.new").mkdir()
+    faults.left["forward_backward"] = 1
+    work.result(work.train(model, 2))
+    assert [path for path in root.glob("*/.*") if path.is_dir()] == []
 
 
 def test_unfinished_work_runs_at_the_next_start(bench: Make) -> None:

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from tinkex.server.services import Services
-from tinkex.store import ended, samplers, trimming
+from tinkex.store import deletions, ended, samplers, trimming
 from tinkex.store.clock import steady_now
 from tinkex.store.samplers import Sampler
 
 __all__ = ["trim"]
+
+_DELETIONS_LIFE_S = 3600.0  # clients give up asking again long before
 
 
 async def trim(parts: Services) -> None:
@@ -32,6 +34,7 @@ async def trim(parts: Services) -> None:
     await _trim_samplers(parts, now - config.sampler_life_s)
     await _trim_sessions(parts, now - config.session_life_s)
     await _repeat(parts, ended.drop_records, now - config.record_life_s)
+    await parts.db.awrite(deletions.forget, now - _DELETIONS_LIFE_S)
 
 
 async def _trim_results(parts: Services, before: float) -> None:

@@ -59,10 +59,16 @@ def m003_marks_of_what_was_trimmed(conn: Connection) -> None:
             conn.execute(text(f"ALTER TABLE {table} SET (autovacuum_vacuum_scale_factor = 0.05)"))
 
 
+def m004_deletions(conn: Connection) -> None:
+    """Which checkpoints were deleted a moment ago."""
+    schema.deletions.create(conn, checkfirst=True)
+
+
 MIGRATIONS: list[Callable[[Connection], None]] = [
     m001_first_tables,
     m002_sizes_on_disk,
     m003_marks_of_what_was_trimmed,
+    m004_deletions,
 ]
 
 

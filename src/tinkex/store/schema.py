@@ -208,4 +208,11 @@ checkpoints = Table(
     UniqueConstraint("model_id", "kind", "name", name="checkpoints_by_name"),
     Index("checkpoints_by_owner", "owner", "created_at"),
 )
+deletions = Table(
+    "deletions",
+    metadata,
+    Column("path", String(512), primary_key=True),
+    Column("owner", String(128), nullable=False),
+    Column("deleted_at", Float, nullable=False),
+)
 checkpoints_on_disk = Index("checkpoints_on_disk", checkpoints.c.owner, checkpoints.c.size_bytes)

@@ -23,7 +23,7 @@ from tinkex.server.limits import check_ttl
 from tinkex.server.pages import page_of
 from tinkex.server.paths import find_checkpoint
 from tinkex.server.services import owner, services
-from tinkex.store import checkpoints, models
+from tinkex.store import checkpoints, deletions, models
 from tinkex.store.models import Model
 from tinkex.types.checkpoint import (
     CHECKPOINT_TYPES,
@@ -83,8 +83,13 @@ async def list_of_owner(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Deletes a checkpoint, row first, then its files."""
     parts = services(request)
-    found = await _find(request)
-    await parts.db.awrite(checkpoints.delete_one, owner(request), found.checkpoint_id)
+    try:
+        found = await _find(request)
+    except NotFound:
+        if await _was_answered_in_vain(request):
+            return json_response({})
+        raise
+    await parts.db.awrite(_delete, owner(request), found)
     crashpoints.passing("checkpoint.deleted")
     folders = parts.scheduler.folders
     await asyncio.to_thread(folders.remove, folders.checkpoint(found.checkpoint_id))
@@ -142,6 +147,19 @@ async def external_weights_urls(request: Request) -> Response:
     )
 
 
+async def _was_answered_in_vain(request: Request) -> bool:
+    """Whether the client asks again because the answer to its deletion was lost."""
+    if request.headers.get("x-stainless-retry-count", "0") == "0":
+        return False
+    db = services(request).db
+    return await db.aread(deletions.was_deleted, owner(request), _path(request))
+
+
+def _delete(conn: Connection, me: str, found: checkpoints.Checkpoint) -> None:
+    if checkpoints.delete_one(conn, me, found.checkpoint_id):
+        deletions.note(conn, found)
+
+
 async def _set_public(request: Request, *, is_public: bool) -> Response:
     found = await _find(request)
     await services(request).db.awrite(
@@ -151,9 +169,12 @@ async def _set_public(request: Request, *, is_public: bool) -> Response:
 
 
 async def _find(request: Request) -> checkpoints.Checkpoint:
+    return await find_checkpoint(services(request), owner(request), _path(request))
+
+
+def _path(request: Request) -> str:
     values = request.path_params
-    path = f"tinker://{values['run_id']}/{values['kind']}/{values['name']}"
-    return await find_checkpoint(services(request), owner(request), path)
+    return f"tinker://{values['run_id']}/{values['kind']}/{values['name']}"
 
 
 def _unreadable_kinds(request: Request) -> frozenset[str]:

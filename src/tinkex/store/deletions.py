@@ -1,0 +1,33 @@
+"""What was deleted a moment ago: a client whose answer was lost sends its request again, and must
+not be told that there is nothing to delete."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, select
+
+from tinkex.store.checkpoints import Checkpoint
+from tinkex.store.clock import steady_now
+from tinkex.store.schema import deletions
+
+__all__ = ["forget", "note", "was_deleted"]
+
+
+def note(conn: Connection, checkpoint: Checkpoint) -> None:
+    """Remembers that the owner has just deleted the checkpoint."""
+    conn.execute(delete(deletions).where(deletions.c.path == checkpoint.tinker_path))
+    conn.execute(
+        deletions.insert().values(
+            path=checkpoint.tinker_path, owner=checkpoint.owner, deleted_at=steady_now()
+        )
+    )
+
+
+def was_deleted(conn: Connection, owner: str, path: str) -> bool:
+    """Whether the owner has deleted the checkpoint of this path not long ago."""
+    query = select(deletions.c.path).where(deletions.c.path == path, deletions.c.owner == owner)
+    return conn.execute(query).first() is not None
+
+
+def forget(conn: Connection, before: float) -> None:
+    """Drops what nobody will ask for any more."""
+    conn.execute(delete(deletions).where(deletions.c.deleted_at < before))
