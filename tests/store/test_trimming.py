@@ -186,8 +186,8 @@ def test_results_above_the_size_go_oldest_first_and_only_the_tenants_own(
     big = Result(encoding="proto", body=b"x" * 100)
     for place in range(10):
         pass_by(1)
-        db.write(results.keep, [(greedy, f"{greedy}-{place}", big)])
-    db.write(results.keep, [(polite, polite, big)])
+        db.write(results.keep, greedy, f"{greedy}-{place}", big)
+    db.write(results.keep, polite, polite, big)
     limits = db.read(trimming.results_to_drop, steady_now() - 3600, 350)
     assert polite not in limits
     assert db.write(trimming.drop_results, greedy, limits[greedy]) == 7

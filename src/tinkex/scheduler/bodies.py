@@ -1,7 +1,7 @@
 """Operation bodies: what is kept in the log, and how it is read when its turn comes.
 
 Training data stays in the protobuf form it came in; everything else is JSON. Requests decoded
-when they were submitted are remembered for a while, so that most are decoded once.
+when they were submitted are remembered for a while, so that most are read and decoded once.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class SaveCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BodyCache:
-    """Decoded training requests by request id, up to a size; thread-safe."""
+    """Decoded requests by request id, up to a size; thread-safe."""
 
     def __init__(self, db: Database, *, max_bytes: int = 256 * 1024 * 1024) -> None:
         self._db = db
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[str, tuple[ForwardBackwardRequest, int]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[object, int]] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
-    def remember(self, request_id: str, request: ForwardBackwardRequest, size_bytes: int) -> None:
+    def remember(self, request_id: str, request: object, size_bytes: int) -> None:
         """Keeps a decoded request for when its turn comes."""
         with self._lock:
             self._kept[request_id] = (request, size_bytes)
@@ -60,16 +60,23 @@ class BodyCache:
 
     def training(self, request_id: str) -> ForwardBackwardRequest:
         """The training request of an operation."""
-        with self._lock:
-            known = self._kept.pop(request_id, None)
-            if known is not None:
-                self._size -= known[1]
-                return known[0]
+        known = self._take(request_id)
+        if known is not None:
+            return cast("ForwardBackwardRequest", known)
         return protobuf.decode_forward_backward_request(self._body(request_id))
 
     def command(self, request_id: str, type_: type[T]) -> T:
         """The command of an operation that is not training."""
+        known = self._take(request_id)
+        if known is not None:
+            return cast("T", known)
         return cast("T", json.decode_request(self._body(request_id), cast("Any", type_)))
+
+    def _take(self, request_id: str) -> object | None:
+        with self._lock:
+            known, size = self._kept.pop(request_id, (None, 0))
+            self._size -= size
+            return known
 
     def _body(self, request_id: str) -> bytes:
         return self._db.read(operations.bodies, [request_id])[request_id]

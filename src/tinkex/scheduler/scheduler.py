@@ -31,7 +31,7 @@ from tinkex.store.operations import Operation
 from tinkex.store.results import error_result
 from tinkex.store.samplers import Sampler
 from tinkex.store.samples import Sample
-from tinkex.types.requests import ForwardBackwardRequest, SampleRequest
+from tinkex.types.requests import SampleRequest
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,9 +152,7 @@ class Scheduler:
         """Whether an operation of the model can be scheduled without a look into the store."""
         return self._planner.queue(model_id) is not None
 
-    def enqueue(
-        self, operation: Operation, request: ForwardBackwardRequest | None = None, size: int = 0
-    ) -> None:
+    def enqueue(self, operation: Operation, request: object | None = None, size: int = 0) -> None:
         """Schedules an operation that was just appended to the log."""
         if request is not None:
             self._bodies.remember(operation.request_id, request, size)

@@ -22,7 +22,6 @@ from tinkex.server.services import Services
 from tinkex.store import models, operations
 from tinkex.store.models import Model
 from tinkex.store.operations import Appended, NewOperation
-from tinkex.types.requests import ForwardBackwardRequest
 from tinkex.types.session import UntypedPromise
 from tinkex.wire import json
 
@@ -49,9 +48,12 @@ async def submit(
     body: bytes,
     cost: int = CONTROL_COST,
     identity: bytes | None = None,
-    request: ForwardBackwardRequest | None = None,
+    request: object | None = None,
 ) -> Response:
-    """The promise for an operation. `identity` is what makes it the same one when sent again."""
+    """The promise for an operation. `identity` is what makes it the same one when sent again.
+
+    `request` is the body decoded, if it is at hand: the scheduler then need not read it again.
+    """
     check_room(parts, owner)
     if seq_id is not None:
         check_number("seq_id", seq_id)
@@ -155,26 +157,26 @@ async def _count_as_used(parts: Services, owner: str, target: Target) -> None:
 
 
 def _append(conn: Connection, new: NewOperation) -> Appended:
-    model = models.get(conn, new.owner, new.model_id)
-    if model is None:
+    standing = models.standing(conn, new.owner, new.model_id)
+    if standing is None:
         raise _no_model(new.model_id)
     if new.seq_id < 0:
         new = msgspec.structs.replace(new, seq_id=operations.free_seq(conn, new.model_id))
-    if model.state == "ended" and not operations.is_known(conn, new.model_id, new.seq_id):
+    if standing.state == "ended" and not operations.is_known(conn, new.model_id, new.seq_id):
         raise Gone(
             f"The run {new.model_id} is over: its session ended, and its training state is no "
             "longer kept.",
             hint="Load one of its checkpoints into a new model.",
             code="run-ended",
         )
-    return operations.append(conn, new, trimmed_seq=model.trimmed_seq)
+    return operations.append(conn, new, trimmed_seq=standing.trimmed_seq)
 
 
 def _consume(conn: Connection, refused: NewOperation) -> bool:
-    model = models.get(conn, refused.owner, refused.model_id)
-    if model is None or model.state == "ended":
+    standing = models.standing(conn, refused.owner, refused.model_id)
+    if standing is None or standing.state == "ended":
         return False
-    return operations.consume(conn, refused, "refused", trimmed_seq=model.trimmed_seq)
+    return operations.consume(conn, refused, "refused", trimmed_seq=standing.trimmed_seq)
 
 
 def _no_model(model_id: str) -> NotFound:

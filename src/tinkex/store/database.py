@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ _BUSY_TIMEOUT_MS = 30_000
 @dataclass(slots=True)
 class _Job:
     run: Callable[[Any], Any]
-    future: Future[Any]
+    future: Future[Any] | asyncio.Future[Any]
     is_bare: bool = False  # gets the driver's cursor and no transaction
 
 
@@ -65,10 +66,8 @@ class Database:
 
     def submit(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
         """A future of what `run(connection, ...)` returns, resolved once it is on disk."""
-        if self._closed:
-            raise StoreError("The store is closed.", code="store-closed")
         future: Future[T] = Future()
-        self._jobs.put(_Job(lambda conn: run(conn, *args, **kwargs), future))
+        self._hand_in(_Job(lambda conn: run(conn, *args, **kwargs), future))
         return future
 
     def write(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -83,11 +82,11 @@ class Database:
         path = None if name is None else Path(name)
         more = True
         while more and not self._closed:
-            job = _Job(
-                lambda cursor: shrink(cursor, path, _BUSY_TIMEOUT_MS), Future(), is_bare=True
-            )
-            self._jobs.put(job)
-            more = await asyncio.shield(asyncio.wrap_future(job.future))
+            future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            job = _Job(lambda cursor: shrink(cursor, path, _BUSY_TIMEOUT_MS), future)
+            job.is_bare = True
+            self._hand_in(job)
+            more = await future
 
     async def aread(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """`read` without blocking the event loop."""
@@ -96,7 +95,9 @@ class Database:
 
     async def awrite(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """`write` without blocking the event loop; a caller that goes away does not undo it."""
-        return await asyncio.shield(asyncio.wrap_future(self.submit(run, *args, **kwargs)))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._hand_in(_Job(lambda conn: run(conn, *args, **kwargs), future))
+        return await future
 
     def close(self) -> None:
         """Finishes the writes already handed in, then lets go of the database."""
@@ -108,6 +109,11 @@ class Database:
         self._read_pool.shutdown(wait=True)
         self._writer.dispose()
         self._reader.dispose()
+
+    def _hand_in(self, job: _Job) -> None:
+        if self._closed:
+            raise StoreError("The store is closed.", code="store-closed")
+        self._jobs.put(job)
 
     def _write_loop(self) -> None:
         is_open = True
@@ -138,8 +144,7 @@ class Database:
                 return
             outcomes = [error]
         crashpoints.passing("store.commit.after")
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            _resolve(job.future, outcome)
+        _tell(jobs, outcomes)
 
     def _run_bare(self, job: _Job) -> None:
         outcome: _Value | Exception
@@ -151,7 +156,7 @@ class Database:
                 connection.close()
         except Exception as error:
             outcome = error
-        _resolve(job.future, outcome)
+        _tell([job], [outcome])
 
 
 @dataclass(slots=True)
@@ -162,14 +167,20 @@ class _Value:
 def _attempt(conn: Connection, job: _Job, *, alone: bool) -> _Value | Exception:
     if alone:
         return _Value(job.run(conn))
+    # The driver's own words: SQLAlchemy's savepoints cost more than most jobs.
+    driver: Any = conn.connection.driver_connection
+    driver.execute("SAVEPOINT job")
+    outcome: _Value | Exception
     try:
-        with conn.begin_nested():
-            return _Value(job.run(conn))
+        outcome = _Value(job.run(conn))
     except Exception as error:
         if conn.invalidated or not conn.in_transaction():
             raise
         _require_open(conn)
-        return error
+        driver.execute("ROLLBACK TO SAVEPOINT job")
+        outcome = error
+    driver.execute("RELEASE SAVEPOINT job")
+    return outcome
 
 
 def _require_open(conn: Connection) -> None:
@@ -183,15 +194,34 @@ def _require_open(conn: Connection) -> None:
         raise StoreError("The database gave up the transaction.")
 
 
-def _resolve(future: Future[Any], outcome: _Value | Exception) -> None:
+def _tell(jobs: list[_Job], outcomes: list[_Value | Exception]) -> None:
+    """Resolves the futures; those of an event loop all at once, for waking it costs."""
+    of_loops: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Value | Exception]]] = {}
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if isinstance(job.future, Future):
+            _resolve(job, outcome)
+        else:
+            of_loops.setdefault(job.future.get_loop(), []).append((job, outcome))
+    for loop, told in of_loops.items():
+        with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+            loop.call_soon_threadsafe(_resolve_all, told)
+
+
+def _resolve_all(told: list[tuple[_Job, _Value | Exception]]) -> None:
+    for job, outcome in told:
+        if not job.future.done():  # who waited may have gone away
+            _resolve(job, outcome)
+
+
+def _resolve(job: _Job, outcome: _Value | Exception) -> None:
     if isinstance(outcome, _Value):
-        future.set_result(outcome.value)
+        job.future.set_result(outcome.value)
     elif isinstance(outcome, SQLAlchemyError):
         wrapped = as_store_error(outcome)
         wrapped.__cause__ = outcome
-        future.set_exception(wrapped)
+        job.future.set_exception(wrapped)
     else:
-        future.set_exception(outcome)
+        job.future.set_exception(outcome)
 
 
 def _make_engine(url: str, *, begin: str, pool_size: int) -> Engine:

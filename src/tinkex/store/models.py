@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 
+from tinkex.store.prepared import Prepared
 from tinkex.store.schema import models, operations, sessions
 
 
@@ -31,6 +32,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     trimmed_seq: int | None = None
     num_tokens: int = 0
     num_steps: int = 0
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What a submit must know of its model."""
+
+    state: str
+    trimmed_seq: int | None
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,17 +94,31 @@ def set_state(conn: Connection, model_id: str, state: str) -> None:
     conn.execute(update(models).where(models.c.model_id == model_id).values(state=state))
 
 
+_ADD_USAGE = Prepared(
+    update(models)
+    .where(models.c.model_id == bindparam("id"))
+    .values(
+        num_tokens=models.c.num_tokens + bindparam("tokens", type_=models.c.num_tokens.type),
+        num_steps=models.c.num_steps + bindparam("steps", type_=models.c.num_steps.type),
+        last_request_at=bindparam("now"),
+    )
+)
+_STANDING = Prepared(
+    select(models.c.state, models.c.trimmed_seq).where(
+        models.c.model_id == bindparam("id"), models.c.owner == bindparam("by")
+    )
+)
+
+
 def add_usage(conn: Connection, model_id: str, *, num_tokens: int = 0, num_steps: int = 0) -> None:
     """Counts trained tokens and optimizer steps, and notes that the model was just used."""
-    conn.execute(
-        update(models)
-        .where(models.c.model_id == model_id)
-        .values(
-            num_tokens=models.c.num_tokens + num_tokens,
-            num_steps=models.c.num_steps + num_steps,
-            last_request_at=time.time(),
-        )
-    )
+    _ADD_USAGE.count(conn, id=model_id, tokens=num_tokens, steps=num_steps, now=time.time())
+
+
+def standing(conn: Connection, owner: str, model_id: str) -> Standing | None:
+    """How it stands with the owner's model, without the rest of it. For use inside a write."""
+    rows = _STANDING.rows(conn, id=model_id, by=owner)
+    return Standing(*rows[0]) if rows else None
 
 
 def set_spec(conn: Connection, model_id: str, spec: str) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, func, null, select, update
 
 from tinkex.errors import ClientError
 from tinkex.store import models
 from tinkex.store.clock import steady_now
+from tinkex.store.prepared import Prepared
 from tinkex.store.request_ids import new_request_id
 from tinkex.store.results import Result, keep
 from tinkex.store.schema import models as model_rows
@@ -85,6 +86,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _COLUMNS = [operations.c[name] for name in Operation.__struct_fields__]
+_ADD = insert_if_absent(operations, *Operation.__struct_fields__, "body", "body_hash")
+_CLOSING = (
+    update(operations)
+    .where(operations.c.request_id == bindparam("id"), operations.c.state == "queued")
+    .values(state=bindparam("new_state"))
+)
+_CLOSE, _CLOSE_FOR_GOOD = Prepared(_CLOSING), Prepared(_CLOSING.values(body=null()))
 
 
 def append(conn: Connection, new: NewOperation, *, trimmed_seq: int | None = None) -> Appended:
@@ -204,39 +212,22 @@ def free_seq(conn: Connection, model_id: str) -> int:
 
 def finish(conn: Connection, outcomes: list[Outcome]) -> None:
     """Keeps the results and closes the operations; one already closed stays as it was."""
-    ids = [outcome.operation.request_id for outcome in outcomes]
-    is_open = set(
-        conn.execute(
-            select(operations.c.request_id).where(
-                operations.c.request_id.in_(ids), operations.c.state == "queued"
-            )
-        ).scalars()
-    )
-    closing = [each for each in outcomes if each.operation.request_id in is_open]
-    if not closing:
-        return
-    _close(conn, closing)
-    keep(conn, [(each.operation.owner, each.operation.request_id, each.result) for each in closing])
-    for each in closing:
+    for each in outcomes:
+        operation, result = each.operation, each.result
+        if not _close(conn, each):
+            continue
+        keep(conn, operation.owner, operation.request_id, result)
         models.add_usage(
-            conn, each.operation.model_id, num_tokens=each.num_tokens, num_steps=each.num_steps
+            conn, operation.model_id, num_tokens=each.num_tokens, num_steps=each.num_steps
         )
 
 
-def _close(conn: Connection, outcomes: list[Outcome]) -> None:
-    """Notes how operations ended, and drops the bodies that no replay will ask for."""
-    close = update(operations).where(operations.c.request_id == bindparam("id"))
-    close = close.values(state=bindparam("new_state"))
-    kept: list[dict[str, str]] = []
-    dropped: list[dict[str, str]] = []
-    for each in outcomes:
-        is_failed = each.result.encoding == "error"
-        row = {"id": each.operation.request_id, "new_state": "failed" if is_failed else "done"}
-        (kept if each.operation.kind in REPLAYED and not is_failed else dropped).append(row)
-    if kept:
-        conn.execute(close, kept)
-    if dropped:
-        conn.execute(close.values(body=None), dropped)
+def _close(conn: Connection, outcome: Outcome) -> bool:
+    """Whether the operation was open; its body goes if no replay will ask for it."""
+    operation, is_failed = outcome.operation, outcome.result.encoding == "error"
+    close = _CLOSE if operation.kind in REPLAYED and not is_failed else _CLOSE_FOR_GOOD
+    state = "failed" if is_failed else "done"
+    return bool(close.count(conn, id=operation.request_id, new_state=state))
 
 
 def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, bytes] | None:
@@ -264,7 +255,7 @@ def _insert(conn: Connection, new: NewOperation, state: str) -> Operation | None
     }
     body = new.body if state == "queued" else None
     row = {**values, "body": body, "body_hash": new.digest}
-    return Operation(**values) if insert_if_absent(conn, operations, row) else None
+    return Operation(**values) if _ADD.rows(conn, **row) else None
 
 
 def _check_same(operation: Operation, digest: bytes, new: NewOperation) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import Connection, literal, select
 
 from tinkex.store.clock import steady_now
+from tinkex.store.prepared import Prepared
 from tinkex.store.schema import operations, results, samples
 
 Encoding = Literal["json", "proto", "error"]
@@ -38,21 +39,20 @@ def error_result(message: str, *, category: str, code: str = "", hint: str = "")
     return Result(encoding="error", body=msgspec.json.encode(fields))
 
 
-def keep(conn: Connection, finished: list[tuple[str, str, Result]]) -> None:
-    """Stores results, each with its owner and request id."""
-    now = steady_now()
-    rows = [
-        {
-            "request_id": request_id,
-            "owner": owner,
-            "encoding": result.encoding,
-            "body": result.body,
-            "size_bytes": len(result.body),
-            "created_at": now,
-        }
-        for owner, request_id, result in finished
-    ]
-    conn.execute(results.insert(), rows)
+_KEEP = Prepared(results.insert())
+
+
+def keep(conn: Connection, owner: str, request_id: str, result: Result) -> None:
+    """Stores the result of the owner's request."""
+    _KEEP.count(
+        conn,
+        request_id=request_id,
+        owner=owner,
+        encoding=result.encoding,
+        body=result.body,
+        size_bytes=len(result.body),
+        created_at=steady_now(),
+    )
 
 
 def find(conn: Connection, owner: str, request_id: str) -> Found | None:

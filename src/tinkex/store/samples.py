@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy import Connection, bindparam, func, null, select, update
 
 from tinkex.errors import ClientError
 from tinkex.store.clock import steady_now
 from tinkex.store.operations import SequenceError
+from tinkex.store.prepared import Prepared
 from tinkex.store.request_ids import new_request_id
 from tinkex.store.results import Result, keep
 from tinkex.store.schema import results, sample_marks, samples
@@ -65,6 +64,13 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _COLUMNS = [samples.c[name] for name in Sample.__struct_fields__]
+_ADD = insert_if_absent(samples, *Sample.__struct_fields__, "body", "body_hash")
+_LAST = Prepared(select(func.max(samples.c.completion)))
+_CLOSE = Prepared(
+    update(samples)
+    .where(samples.c.request_id == bindparam("id"), samples.c.state == "queued")
+    .values(state=bindparam("new_state"), completion=bindparam("number"), body=null())
+)
 
 
 def append(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
@@ -87,7 +93,7 @@ def append(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
         created_at=steady_now(),
     )
     row = {**msgspec.structs.asdict(sample), "body": new.body, "body_hash": new.digest}
-    if insert_if_absent(conn, samples, row):
+    if _ADD.rows(conn, **row):
         return sample, True
     return _same(conn, new), False
 
@@ -115,34 +121,12 @@ def queued(conn: Connection) -> list[Sample]:
 
 def finish(conn: Connection, outcomes: list[tuple[Sample, Result]]) -> None:
     """Keeps the results and numbers the completions; a request already closed stays as it was."""
-    ids = [sample.request_id for sample, _ in outcomes]
-    is_open = set(
-        conn.execute(
-            select(samples.c.request_id).where(
-                samples.c.request_id.in_(ids), samples.c.state == "queued"
-            )
-        ).scalars()
-    )
-    closing = [each for each in outcomes if each[0].request_id in is_open]
-    if not closing:
-        return
-    last = conn.execute(select(func.max(samples.c.completion))).scalar() or 0
-    close = update(samples).where(samples.c.request_id == bindparam("id"))
-    rows = [
-        {
-            "id": sample.request_id,
-            "new_state": "failed" if result.encoding == "error" else "done",
-            "number": last + place,
-        }
-        for place, (sample, result) in enumerate(closing, 1)
-    ]
-    changes: dict[str, Any] = {
-        "state": bindparam("new_state"),
-        "completion": bindparam("number"),
-        "body": None,
-    }
-    conn.execute(close.values(**changes), rows)
-    keep(conn, [(sample.owner, sample.request_id, result) for sample, result in closing])
+    number = _LAST.rows(conn)[0][0] or 0
+    for sample, result in outcomes:
+        state = "failed" if result.encoding == "error" else "done"
+        if _CLOSE.count(conn, id=sample.request_id, new_state=state, number=number + 1):
+            number += 1
+            keep(conn, sample.owner, sample.request_id, result)
 
 
 def completions(

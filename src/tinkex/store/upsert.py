@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import BindParameter, Table, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql import Executable
+
+from tinkex.store.prepared import Prepared
+
+__all__ = ["insert_if_absent"]
 
 
-def insert_if_absent(conn: Connection, table: Table, row: Mapping[str, Any]) -> bool:
-    """Whether the row was inserted; False if one of its unique keys is taken."""
-    insert = sqlite.insert if conn.dialect.name == "sqlite" else postgresql.insert
-    # Drivers disagree on how many rows such a statement touched, so it is asked for one back.
-    key = next(iter(table.primary_key.columns))
-    statement = insert(table).on_conflict_do_nothing().returning(key)
-    return conn.execute(statement, dict(row)).first() is not None
+def insert_if_absent(table: Table, *columns: str) -> Prepared:
+    """A statement that gives a row if it inserted one, and none if a unique key is taken."""
+
+    def build(dialect: str) -> Executable:
+        insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
+        values: dict[str, BindParameter[Any]] = {name: bindparam(name) for name in columns}
+        # Drivers disagree on how many rows such a statement touched, so it is asked for one back.
+        key = next(iter(table.primary_key.columns))
+        return insert(table).values(**values).on_conflict_do_nothing().returning(key)
+
+    return Prepared(build)

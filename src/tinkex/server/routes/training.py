@@ -138,6 +138,7 @@ async def optim_step(request: Request) -> Response:
             seq_id=asked.seq_id,
             kind="optim_step",
             body=json.encode(asked),
+            request=asked,
         )
 
 

@@ -86,6 +86,7 @@ async def load_weights(request: Request) -> Response:
                 seq_id=asked.seq_id,
                 kind="load_weights",
                 body=json.encode(command),
+                request=command,
             )
         return await _create_by_loading(parts, me, asked, command)
 
@@ -155,6 +156,7 @@ async def _save(request: Request, type_: type[S]) -> Response:
             kind="save_sampler" if command.name is None else asked.type,
             body=json.encode(command),
             identity=json.encode(identity),
+            request=command,
         )
 
 
