@@ -51,7 +51,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "engine.folder.synced": ("checkpoints", "snapshots", "samplers"),
     "engine.folder.renamed": ("checkpoints", "snapshots", "samplers"),
 }
-AT_ONCE = 5  # points of one campaign; as many kills at random moments are mixed in
+AT_ONCE = 3  # points of one campaign; as many kills at random moments are mixed in
 
 
 def all_points() -> list[str]:
@@ -74,7 +74,7 @@ def plan(number: int) -> list[str]:
     points = all_points()
     random.Random(SEED).shuffle(points)
     dice = random.Random(f"{SEED}/{number}")
-    at_once = amount(4, AT_ONCE)
+    at_once = amount(3, AT_ONCE)
     mine = [_counted(each, dice) for each in points[number * at_once :][:at_once]]
     kills = mine + [dice.choice(RANDOM) for _ in range(amount(2, AT_ONCE))]
     dice.shuffle(kills)
