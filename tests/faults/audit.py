@@ -6,7 +6,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-FILES = {"null_adapter.json", "adapter_model.safetensors"}
+FILES = ("null_adapter.json", "adapter_model.safetensors", "optimizer.safetensors")
 
 
 def audit(data_dir: Path) -> list[str]:
@@ -18,6 +18,27 @@ def audit(data_dir: Path) -> list[str]:
         return found if answer == "ok" else [*found, f"the database is damaged: {answer}"]
     finally:
         connection.close()
+
+
+def compare(data_dir: Path, expected: dict[str, Path]) -> list[str]:
+    """Checkpoints whose files are not, byte by byte, those of the expected folders."""
+    connection = sqlite3.connect(f"file:{data_dir / 'tinkex.db'}?mode=ro", uri=True)
+    try:
+        rows = connection.execute("select checkpoint_id, model_id, kind, name from checkpoints")
+        found = []
+        for checkpoint_id, model_id, kind, name in rows:
+            path = f"tinker://{model_id}/{kind}/{name}"
+            folders = (data_dir / "checkpoints" / checkpoint_id, expected.get(path))
+            if folders[1] is not None and len({_content(each) for each in folders}) > 1:
+                found.append(f"{path} is not as it was saved")
+        return found
+    finally:
+        connection.close()
+
+
+def _content(folder: Path | None) -> tuple[bytes, ...]:
+    assert folder is not None
+    return tuple(path.read_bytes() for path in sorted(folder.iterdir()) if path.name in FILES)
 
 
 def _promises(connection: sqlite3.Connection) -> list[str]:
@@ -76,6 +97,6 @@ def _folders(connection: sqlite3.Connection, data_dir: Path) -> list[str]:
         found += [f"{kind}/{name} has no row" for name in there - known]
         for name in known:
             files = {path.name for path in (data_dir / kind / name).glob("*")}
-            if not files & FILES:
+            if not files & set(FILES):
                 found.append(f"{kind}/{name} is not whole: {sorted(files)}")
     return found

@@ -19,16 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.faults.audit import audit
+from tests.faults.audit import audit, compare
 from tests.faults.checker import Checker
 from tests.faults.history import read_history
 from tests.faults.reference import Reference
 from tests.faults.workload import Task
 from tests.server.children import ROOT
-from tests.server.driving import MODEL, null_config
+from tests.server.driving import null_config
 
 from tinkex.engine.interface import Engine
 from tinkex.engine.null import NullEngine
+from tinkex.engine.options import EngineOptions
 from tinkex.errors import ServerError
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ServerConfig
@@ -208,13 +209,25 @@ class Campaign:
         self.outcome.calls = sum(event.phase == "invoke" for event in events)
         reference_dir = self._folder / "reference"
         reference_dir.mkdir()
-        reference = Reference(self.make_engine(), reference_dir, self._config.models[0].name)
-        self.outcome.violations += Checker(reference).check(events)
+        reference = Reference(self._make_engine(), reference_dir, self._config.models[0].name)
+        checker = Checker(reference, with_sampled_logprobs=self._is_null)
+        self.outcome.violations += checker.check(events)
         self.outcome.violations += audit(self._data_dir)
+        self.outcome.violations += compare(self._data_dir, reference.checkpoints)
 
-    def make_engine(self) -> Engine:
-        """The engine the reference computes with."""
-        return NullEngine((MODEL,))
+    @property
+    def _is_null(self) -> bool:
+        return self._config.device == "null"
+
+    def _make_engine(self) -> Engine:
+        """The engine the reference computes with, one request at a time."""
+        (model, *_) = self._config.models
+        if self._is_null:
+            return NullEngine((model.name,))
+        from tinkex.engine.torch_engine import TorchEngine
+
+        folders = {model.name: model.source}
+        return TorchEngine(EngineOptions(models=folders, num_threads=self._config.num_threads))
 
 
 def busy_config(data_dir: Path, **changes: Any) -> ServerConfig:

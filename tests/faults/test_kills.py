@@ -108,6 +108,16 @@ def test_whatever_is_killed_nothing_is_lost_doubled_or_late(
     assert len(outcome.deaths) >= len(kills)
 
 
+@pytest.mark.soak
+@pytest.mark.skipif(not IS_SOAK, reason="the campaign above kills engines too")
+@pytest.mark.parametrize("number", range(3))
+def test_an_engine_killed_again_and_again_is_nobodys_trouble(tmp_path: Path, number: int) -> None:
+    """The server stays up all the while."""
+    outcome = Campaign(tmp_path / "campaign", SEED + 1000 + number).run(["engine"] * 12)
+    assert outcome.violations == []
+    assert len(outcome.ready_s) == 1, "the server was never restarted"
+
+
 def test_every_point_has_its_turn_in_the_soak() -> None:
     planned = {each.split("=")[0].split(":")[0].rstrip("!") for each in all_points()}
     assert planned == set(crashpoints.POINTS)

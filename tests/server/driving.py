@@ -107,9 +107,15 @@ class Http:
 
 
 def training_body(
-    model_id: str, seq_id: int, *, tokens: int = 4, loss_fn: str = "cross_entropy", first: int = 1
+    model_id: str,
+    seq_id: int,
+    *,
+    tokens: int = 4,
+    loss_fn: str = "cross_entropy",
+    first: int = 1,
+    copies: int = 1,
 ) -> bytes:
-    """The protobuf body of a forward_backward over one short sequence."""
+    """The protobuf body of a forward_backward over one short sequence, or copies of it."""
     ids = [first + i % 200 for i in range(tokens + 1)]
     datum = Datum(
         ModelInput.from_ints(ids[:-1]), {"target_tokens": ids[1:], "weights": [1.0] * tokens}
@@ -117,7 +123,7 @@ def training_body(
     parts = protobuf.encode_forward_backward_request(
         model_id=model_id,
         seq_id=seq_id,
-        data=[datum],
+        data=[datum] * copies,
         loss_fn=loss_fn,
         loss_fn_config=None,
         forward_only=False,

@@ -49,16 +49,17 @@ class EngineProcess:
             engine.create_adapter("a", "tiny", LoraSpec(rank=8))
 
     `device="null"` in the options starts the engine without numerics; `"null:0.05"` one that takes
-    so many seconds for each call.
+    so many seconds for each call. `worker` names the module that is run, for whoever has an
+    engine of their own.
 
     Raises:
         EngineUserError: a model folder cannot be read.
         EngineFailure: the process died while starting.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, *, worker: str = "tinkex.engine.worker") -> None:
         near, far = socket.socketpair()
-        self._process = _start(far)
+        self._process = _start(far, worker)
         far.close()
         self._connection = near
         self._ids = itertools.count(1)
@@ -232,10 +233,10 @@ _WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 """Threads that wait for each other sleep: spinning, they would starve one another on busy cores."""
 
 
-def _start(connection: socket.socket) -> subprocess.Popen[bytes]:
+def _start(connection: socket.socket, worker: str) -> subprocess.Popen[bytes]:
     """A fresh interpreter, not a fork: torch's threads do not survive one."""
     handle = connection.fileno()
-    command = [sys.executable, "-P", "-m", "tinkex.engine.worker", "--fd", str(handle)]
+    command = [sys.executable, "-P", "-m", worker, "--fd", str(handle)]
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**_WAITING, **os.environ, "PYTHONPATH": paths}
     return subprocess.Popen(command, pass_fds=[handle], env=environment)  # noqa: S603
