@@ -20,7 +20,6 @@ from tinkex.engine.kv_cache import (
     BLOCK_TOKENS,
     FIRST_BLOCK,
     WASTE_BLOCK,
-    ZERO_BLOCK,
     KvCache,
     blocks_for,
 )
@@ -68,7 +67,9 @@ class _Cached:
     def store(self, text: int, start: int, end: int) -> None:
         blocks, k, v = self.texts[text]
         place = np.arange(start, end)
-        places = self.cache.places(np.array(blocks)[place // BLOCK_TOKENS], place % BLOCK_TOKENS)
+        places = self.cache.places(
+            np.array(blocks)[place // BLOCK_TOKENS].tolist(), (place % BLOCK_TOKENS).tolist()
+        )
         self.cache.store(0, places, k[start:end], v[start:end])
 
     def queries(self, count: int) -> torch.Tensor:
@@ -101,7 +102,7 @@ def test_attention_finds_its_blocks_wherever_they_are(
         cached.store(text, 0, length - 1)
         tails.append(Tail(cached.texts[text][0], length))
         rows.append((text, length - 1, length))
-    tails.insert(2, Tail([ZERO_BLOCK], 1))  # a row that is nobody's
+    tails.insert(2, None)  # a row that is nobody's
     cached.store(6, 0, 64)
     stretches = [Stretch(6, 64, cached.texts[6][0][:2]), Stretch(40)]
     parts = [(6, 64, 70), (7, 0, 40)]
@@ -118,8 +119,8 @@ def test_attention_finds_its_blocks_wherever_they_are(
     blocks.insert(2, WASTE_BLOCK)
     slots.insert(2, 0)
     stored = len(blocks) - 40  # the last prompt is not kept
-    places = cached.cache.places(np.array(blocks[:stored]), np.array(slots[:stored]))
-    attention = StepAttention(cached.cache, tails, stretches, places, stored)
+    places = cached.cache.places(blocks[:stored], slots[:stored])
+    attention = StepAttention(cached.cache, tails, stretches, places)
     q = cached.queries(len(blocks))
     found = attention.attend(0, q, torch.cat(ks), torch.cat(vs), window)
     assert found.isfinite().all()

@@ -82,8 +82,8 @@ class InferencePass:
 def _mlp(index: int, layer: LayerWeights, x_TD: Tensor, lora: RowLora) -> Tensor:
     gate_up = layer.gate_up.forward(x_TD)
     lora.add(f"{index}.gate_up", x_TD, gate_up)
-    gate_TF, up_TF = gate_up.chunk(2, dim=-1)
-    act_TF = F.silu(gate_TF).mul_(up_TF)
+    width = gate_up.shape[1] // 2
+    act_TF = F.silu(gate_up[:, :width]).mul_(gate_up[:, width:])
     down_TD = layer.down.forward(act_TF)
     lora.add(f"{index}.down", act_TF, down_TD)
     return down_TD
@@ -95,9 +95,10 @@ def _turn(x_THC: Tensor, turn_T1Z: Tensor) -> Tensor:
     The features come out in another order, pairs side by side. Queries and keys alike, so that
     nobody who multiplies the two can tell.
     """
-    first, second = x_THC.float().chunk(2, dim=-1)
-    turned_THZ = torch.complex(first, second).mul_(turn_T1Z)
-    return torch.view_as_real(turned_THZ).flatten(-2).to(x_THC.dtype)
+    half = x_THC.shape[-1] // 2
+    wide = x_THC.float()
+    turned_THZ = torch.complex(wide[..., :half], wide[..., half:]).mul_(turn_T1Z)
+    return torch.view_as_real(turned_THZ).view(x_THC.shape).to(x_THC.dtype)
 
 
 def _turns(decoder: Decoder) -> Tensor:

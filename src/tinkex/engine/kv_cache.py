@@ -13,7 +13,8 @@ T rows to be stored.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence as Many
+
 import torch
 from torch import Tensor
 
@@ -29,6 +30,9 @@ __all__ = [
     "blocks_for",
     "bytes_per_token",
 ]
+
+Places = tuple[Tensor, Tensor]
+"""Where rows go: the block of each, and its place in the block."""
 
 BLOCK_TOKENS = 32
 ZERO_BLOCK = 0  # zeros for ever: what short lists of blocks are filled up with
@@ -52,25 +56,17 @@ class KvCache:
     def __init__(self, config: ModelConfig, num_blocks: int, like: Tensor) -> None:
         count = num_blocks + FIRST_BLOCK
         heads, width = config.num_kv_heads, config.head_dim
+        self.num_heads, self.head_dim = heads, width
+        self.num_query_heads = config.num_heads
         self._k_LNKCW = like.new_empty(config.num_layers, count, heads, width, BLOCK_TOKENS)
         self._v_LNKWC = like.new_empty(config.num_layers, count, heads, BLOCK_TOKENS, width)
         self.clear([ZERO_BLOCK, WASTE_BLOCK])
         # Views made once: a step needs them for every layer.
-        self._keys = list(self._k_LNKCW.unbind(0))
-        self._values = list(self._v_LNKWC.unbind(0))
-        self._flat_keys = [k.view(-1) for k in self._keys]
-        self.key_rows = [k.view(-1, BLOCK_TOKENS) for k in self._keys]
-        self.value_rows = [v.view(-1, width) for v in self._values]
-
-    @property
-    def num_heads(self) -> int:
-        """Key/value heads."""
-        return int(self._k_LNKCW.shape[2])
-
-    @property
-    def head_dim(self) -> int:
-        """Features of a head."""
-        return int(self._k_LNKCW.shape[3])
+        keys, values = self._k_LNKCW.unbind(0), self._v_LNKWC.unbind(0)
+        self._keys_NWKC = [k.permute(0, 3, 1, 2) for k in keys]
+        self._values_NWKC = [v.permute(0, 2, 1, 3) for v in values]
+        self.key_rows = [k.view(-1, BLOCK_TOKENS) for k in keys]
+        self.value_rows = [v.view(-1, width) for v in values]
 
     @property
     def device(self) -> torch.device:
@@ -94,37 +90,16 @@ class KvCache:
         self._k_LNKCW[:, target] = self._k_LNKCW[:, source]
         self._v_LNKWC[:, target] = self._v_LNKWC[:, source]
 
-    def places(self, blocks: np.ndarray, slots: np.ndarray) -> Places:
+    def places(self, blocks: Many[int], slots: Many[int]) -> Places:
         """Where rows go, given each one's block and its place in it."""
-        heads, width = self.num_heads, self.head_dim
-        head = blocks[:, None] * heads + np.arange(heads)
-        feature = head[:, :, None] * width + np.arange(width)
-        key_E = (feature * BLOCK_TOKENS + slots[:, None, None]).reshape(-1)
-        value_R = (head * BLOCK_TOKENS + slots[:, None]).reshape(-1)
-        return Places(
-            torch.from_numpy(key_E).to(self.device), torch.from_numpy(value_R).to(self.device)
-        )
+        return torch.tensor(blocks, device=self.device), torch.tensor(slots, device=self.device)
 
     def store(self, layer: int, places: Places, k_TKC: Tensor, v_TKC: Tensor) -> None:
         """Writes rows to their places."""
-        self._flat_keys[layer].index_copy_(0, places.key_E, k_TKC.reshape(-1))
-        values = v_TKC.reshape(-1, self.head_dim)
-        self.value_rows[layer].index_copy_(0, places.value_R, values)
+        self._keys_NWKC[layer].index_put_(places, k_TKC)
+        self._values_NWKC[layer].index_put_(places, v_TKC)
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of lists of blocks [..., n], as [..., K, n * W, C]."""
-        k, v = (
-            self._keys[layer][blocks],
-            self._values[layer][blocks],
-        )  # [..., n, K, C, W], [...W, C]
-        k = k.transpose(-1, -2).transpose(-4, -3).flatten(-3, -2)
-        return k, v.transpose(-4, -3).flatten(-3, -2)
-
-
-class Places:
-    """Where rows go: every single number of their keys, every row of their values."""
-
-    __slots__ = ("key_E", "value_R")
-
-    def __init__(self, key_E: Tensor, value_R: Tensor) -> None:
-        self.key_E, self.value_R = key_E, value_R
+        k, v = self._keys_NWKC[layer][blocks], self._values_NWKC[layer][blocks]
+        return k.flatten(-4, -3).transpose(-3, -2), v.flatten(-4, -3).transpose(-3, -2)

@@ -50,7 +50,7 @@ class Stretch:
 
 
 class StepAttention:
-    """Rows in this order: one for each tail, then the rows of each prompt part.
+    """Rows in this order: one for each tail (None: an empty row), then those of each stretch.
 
     The first rows are stored at `places`, all others are not kept.
     """
@@ -58,16 +58,15 @@ class StepAttention:
     def __init__(
         self,
         cache: KvCache,
-        tails: Sequence[Tail],
-        parts: Sequence[Stretch],
+        tails: Sequence[Tail | None],
+        stretches: Sequence[Stretch],
         places: Places | None,
-        num_stored: int,
     ) -> None:
-        self._cache = cache
-        self._places, self._num_stored = places, num_stored
+        self._cache, self._places = cache, places
+        self._num_stored = 0 if places is None else len(places[0])
         self._num_tails = len(tails)
         self._tails = _TailGroups(cache, tails) if tails else None
-        self._parts = _PromptRows(cache, parts) if parts else None
+        self._prompts = _PromptRows(cache, stretches) if stretches else None
 
     def attend(
         self, layer: int, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, window: int
@@ -77,10 +76,10 @@ class StepAttention:
             stored = self._num_stored
             self._cache.store(layer, self._places, k_TKC[:stored], v_TKC[:stored])
         n = self._num_tails
-        if self._parts is None:
+        if self._prompts is None:
             assert self._tails is not None, "a step has rows"
             return self._tails.attend(layer, q_THC, window)
-        seen_TX = self._parts.attend(layer, q_THC[n:], k_TKC[n:], v_TKC[n:], window)
+        seen_TX = self._prompts.attend(layer, q_THC[n:], k_TKC[n:], v_TKC[n:], window)
         if self._tails is None:
             return seen_TX
         return torch.cat([self._tails.attend(layer, q_THC[:n], window), seen_TX])
@@ -89,30 +88,37 @@ class StepAttention:
 class _TailGroups:
     """Tails in groups of about equal length, so that little is computed for nothing."""
 
-    def __init__(self, cache: KvCache, tails: Sequence[Tail]) -> None:
-        sizes = np.array([len(tail.blocks) for tail in tails])
-        self._order: Tensor | None = None
-        self._back: Tensor | None = None
-        ordered = list(tails)
-        edges = [0, len(tails)]
-        if sizes.max() * len(tails) > _MAY_WASTE * sizes.sum() + 16:
+    def __init__(self, cache: KvCache, tails: Sequence[Tail | None]) -> None:
+        rows = [row for row, tail in enumerate(tails) if tail is not None]
+        sizes = np.array([len(tail.blocks) for tail in tails if tail is not None])
+        edges = [0, len(rows)]
+        if rows and sizes.max() * len(rows) > _MAY_WASTE * sizes.sum() + 16:
             order = np.argsort(-sizes, kind="stable")
-            ordered = [tails[i] for i in order]
+            rows = [rows[i] for i in order]
             edges = _cut(sizes[order])
-            self._order = torch.from_numpy(order).to(cache.device)
-            self._back = torch.from_numpy(np.argsort(order)).to(cache.device)
         kind = _SummedTails if cache.can_sum_rows else _GatheredTails
-        self._groups = [
-            (start, end, kind(cache, ordered[start:end])) for start, end in pairwise(edges)
-        ]
+        found = [tail for row in rows if (tail := tails[row]) is not None]
+        self._groups = [kind(cache, found[a:b]) for a, b in pairwise(edges) if a < b]
+        self._edges = edges
+        self._is_whole = rows == list(range(len(tails)))
+        self._row_B = torch.tensor(rows, dtype=torch.int64, device=cache.device)
+        # Empty rows stay zero. What one layer left here is used up before the next one writes.
+        width = cache.num_query_heads * cache.head_dim
+        self._seen_TX = cache.key_rows[0].new_zeros(len(tails), width)
 
-    def attend(self, layer: int, q_BHC: Tensor, window: int) -> Tensor:
-        if self._order is None:
-            return self._groups[0][2].attend(layer, q_BHC, window)
-        q_BHC = q_BHC.index_select(0, self._order)
-        seen = [part.attend(layer, q_BHC[a:b], window) for a, b, part in self._groups]
-        assert self._back is not None, "made with the order"
-        return torch.cat(seen).index_select(0, self._back)
+    def attend(self, layer: int, q_THC: Tensor, window: int) -> Tensor:
+        if self._is_whole and len(self._groups) == 1:
+            return self._groups[0].attend(layer, q_THC, window)
+        if self._groups:
+            q_BHC = q_THC.index_select(0, self._row_B)
+            seen = [
+                group.attend(layer, q_BHC[a:b], window)
+                for group, (a, b) in zip(self._groups, pairwise(self._edges), strict=True)
+            ]
+            self._seen_TX.index_copy_(
+                0, self._row_B, seen[0] if len(seen) == 1 else torch.cat(seen)
+            )
+        return self._seen_TX
 
 
 def _cut(sizes: np.ndarray) -> list[int]:
@@ -155,48 +161,39 @@ class _SummedTails(_Tails):
 
     def __init__(self, cache: KvCache, tails: Sequence[Tail]) -> None:
         super().__init__(cache, tails)
-        batch, num_blocks = self._table_BN.shape
         heads, width = cache.num_heads, cache.head_dim
+        batch, num_blocks = self._table_BN.shape
+        shape = (batch, heads, cache.num_query_heads // heads, num_blocks)
         head_BKN = self._table_BN[:, None] * heads + torch.arange(heads, dtype=torch.int32)[:, None]
-        self._base_BK1N1 = head_BKN[:, :, None, :, None]
-        self._shape = (batch, heads, num_blocks)
+        base = head_BKN[:, :, None, :, None]
+        # The rows of the tables that every sum takes, and where each sum's begin.
+        feature = torch.arange(width, dtype=torch.int32)
+        self._key_row = (base * width + feature).expand(*shape, width).reshape(-1)
+        self._key_bag = torch.arange(0, self._key_row.numel() + 1, width, dtype=torch.int32)
+        token = torch.arange(BLOCK_TOKENS, dtype=torch.int32)
+        rows = (base * BLOCK_TOKENS + token).expand(*shape, BLOCK_TOKENS)
+        self._value_row = rows.reshape(-1)
+        per_sum = num_blocks * BLOCK_TOKENS
+        self._value_bag = torch.arange(0, rows.numel() + 1, per_sum, dtype=torch.int32)
         self._scale = 1.0 / math.sqrt(width)
-        self._rows: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        self._q_BHNC = cache.key_rows[0].new_empty(batch, cache.num_query_heads, num_blocks, width)
 
     def attend(self, layer: int, q_BHC: Tensor, window: int) -> Tensor:
         """What each tail sees, [B, H * C]."""
-        batch, heads, num_blocks = self._shape
-        num_queries, width = q_BHC.shape[1:]
-        group = num_queries // heads
-        if self._rows is None:
-            self._rows = self._find_rows(group, width)
-        key_row, key_bag, value_row, value_bag = self._rows
-        q_BHNC = (q_BHC * self._scale).unsqueeze(2).expand(-1, -1, num_blocks, -1)
+        batch, num_queries, num_blocks, _ = self._q_BHNC.shape
+        q_BHNC = q_BHC.unsqueeze(2).expand(-1, -1, num_blocks, -1)
+        torch.mul(q_BHNC, self._scale, out=self._q_BHNC)
         score = torch.embedding_bag(
-            self._cache.key_rows[layer], key_row, key_bag, False, 0, False,
-            q_BHNC.reshape(-1), True,
+            self._cache.key_rows[layer], self._key_row, self._key_bag, False, 0, False,
+            self._q_BHNC.view(-1), True,
         )[0].view(batch, num_queries, -1)  # fmt: skip
         score.masked_fill_(self.hidden(window), -math.inf)
         weight = torch.softmax(score, dim=-1)
         seen = torch.embedding_bag(
-            self._cache.value_rows[layer], value_row, value_bag, False, 0, False,
+            self._cache.value_rows[layer], self._value_row, self._value_bag, False, 0, False,
             weight.view(-1), True,
         )[0]  # fmt: skip
         return seen.view(batch, -1)
-
-    def _find_rows(self, group: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Which rows of the keys' and values' tables every sum takes, and where each sum begins."""
-        batch, heads, num_blocks = self._shape
-        shape = (batch, heads, group, num_blocks)
-        feature = torch.arange(width, dtype=torch.int32)
-        token = torch.arange(BLOCK_TOKENS, dtype=torch.int32)
-        key_row = (self._base_BK1N1 * width + feature).expand(*shape, width).reshape(-1)
-        value_row = (self._base_BK1N1 * BLOCK_TOKENS + token).expand(*shape, BLOCK_TOKENS)
-        value_row = value_row.reshape(-1)
-        per_sum = num_blocks * BLOCK_TOKENS
-        key_bag = torch.arange(0, key_row.numel() + 1, width, dtype=torch.int32)
-        value_bag = torch.arange(0, value_row.numel() + 1, per_sum, dtype=torch.int32)
-        return key_row, key_bag, value_row, value_bag
 
 
 class _GatheredTails(_Tails):

@@ -275,13 +275,16 @@ def _extend_chunk(sequences: Many[Sequence], logits_BV: Tensor) -> None:
     rules = [each.job.rule for each in sequences]
     choice = choose(logits_BV, rules, [each.random.random() for each in sequences])
     tokens, logprobs = choice.token_N.tolist(), choice.logprob_N.tolist()
+    wanted: dict[int, list[int]] = {}
     for row, sequence in enumerate(sequences):
         sequence.tokens.append(tokens[row])
         sequence.logprobs.append(logprobs[row])
-        k = sequence.job.request.topk_sample_logprobs
+        wanted.setdefault(sequence.job.request.topk_sample_logprobs, []).append(row)
+    for k, rows in wanted.items():
         if k:
-            best = top_logprobs(choice.tempered_NV[row : row + 1], choice.lse_N[row : row + 1], k)
-            sequence.topk.append((best[0][0].cpu().numpy(), best[1][0].cpu().numpy()))
+            ids, best = top_logprobs(choice.tempered_NV[rows], choice.lse_N[rows], k)
+            for row, *one in zip(rows, ids.cpu().numpy(), best.cpu().numpy(), strict=True):
+                sequences[row].topk.append((one[0], one[1]))
 
 
 def _settle(sequence: Sequence) -> SampleResult | None:

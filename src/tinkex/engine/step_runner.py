@@ -23,7 +23,6 @@ from tinkex.engine.kv_cache import (
     BLOCK_TOKENS,
     FIRST_BLOCK,
     WASTE_BLOCK,
-    ZERO_BLOCK,
     KvCache,
     blocks_for,
 )
@@ -160,7 +159,7 @@ class _Rows:
     """
 
     def __init__(self) -> None:
-        self._tails: list[Tail] = []
+        self._tails: list[Tail | None] = []
         self._stretches: list[Stretch] = []
         self._tokens: list[int] = []
         self._positions: list[int] = []
@@ -172,7 +171,7 @@ class _Rows:
     def add_sequence(self, sequence: Sequence | None) -> None:
         """A row for the newest token of the sequence, or an empty one."""
         if sequence is None:
-            self._tails.append(Tail([ZERO_BLOCK], 1))
+            self._tails.append(None)
             token, position, block = 0, 0, WASTE_BLOCK
         else:
             position = sequence.num_tokens - 1
@@ -205,9 +204,9 @@ class _Rows:
         """How these rows see what is in the cache and each other."""
         places, count = None, len(self._blocks)
         if count:
-            slots = np.array(self._positions[:count]) % BLOCK_TOKENS
-            places = cache.places(np.array(self._blocks), slots)
-        return StepAttention(cache, self._tails, self._stretches, places, count)
+            slots = [position % BLOCK_TOKENS for position in self._positions[:count]]
+            places = cache.places(self._blocks, slots)
+        return StepAttention(cache, self._tails, self._stretches, places)
 
 
 class WholeRunner:
