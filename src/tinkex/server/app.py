@@ -28,6 +28,7 @@ from tinkex.server.routes import (
     training,
     weights,
 )
+from tinkex.server.table import RouteTable
 from tinkex.wire.limits import DEFAULT_LIMITS
 
 API_ROUTES = [
@@ -53,7 +54,11 @@ def build_app(
     """The application; whoever starts it puts a `Services` into `app.state.services`."""
     bounds = ConnectionBounds() if config is None else config.connections
     return Starlette(
-        routes=[Mount("/api/v1", routes=API_ROUTES), Route("/healthz", service.healthz)],
+        routes=[
+            RouteTable("/api/v1", API_ROUTES),
+            Mount("/api/v1", routes=API_ROUTES),
+            Route("/healthz", service.healthz),
+        ],
         middleware=[
             Middleware(HeadMiddleware, bounds=bounds),
             Middleware(AuthMiddleware, keyring=keyring),

@@ -97,7 +97,8 @@ class _BodyReader:
         if declared:
             _take_bytes(self._request, declared)
         parts, size = [], 0
-        while (part := await self._next(size)) is not None:
+        # A declared length is the whole body: whoever parses the request sees to that.
+        while size != declared and (part := await self._next(size)) is not None:
             size += len(part)
             parts.append(part)
             if size > limit:
