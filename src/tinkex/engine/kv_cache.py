@@ -92,7 +92,8 @@ class KvCache:
 
     def places(self, blocks: Many[int], slots: Many[int]) -> Places:
         """Where rows go, given each one's block and its place in it."""
-        return torch.tensor(blocks, device=self.device), torch.tensor(slots, device=self.device)
+        block_T, slot_T = (torch.tensor(x, dtype=torch.int64) for x in (blocks, slots))
+        return block_T.to(self.device), slot_T.to(self.device)
 
     def store(self, layer: int, places: Places, k_TKC: Tensor, v_TKC: Tensor) -> None:
         """Writes rows to their places."""
