@@ -184,6 +184,9 @@ SPECIAL_CODES = {
     "server goes on once it can.",
     "disk-failed": "The disk of the server failed to read or write. Try again; the operator should "
     "look at the disk.",
+    "files-damaged": "A file of a checkpoint, a sampler or a run's recovery state is not as it was "
+    "saved: its hash differs, or it is cut, exchanged or lost. It is not used; load another "
+    "checkpoint.",
     "store-damaged": "The database file is damaged. The operator has to bring it back from a copy.",
     "usage": "The command line was wrong (exit code 2); try the command with `--help`.",
     "interrupted": "Ctrl-C (exit code 130).",

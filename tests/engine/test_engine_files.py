@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from tests.engine.conftest import SHAPES
 from tests.engine.oracle import Oracle, saved_weights
 from tests.engine.work import optim, run_samples, sample_request, sft_datum, tokens, train, warm_up
 
-from tinkex.engine.errors import EngineUserError
+from tinkex.engine.errors import EngineStorageError, EngineUserError
 from tinkex.engine.folders import write_folder
 from tinkex.engine.interface import LoraSpec
 from tinkex.engine.options import EngineOptions
@@ -169,11 +171,11 @@ def test_saving_again_replaces_the_folder(engine, tmp_path) -> None:
 def test_failed_write_leaves_what_was_there(tmp_path) -> None:
     write_folder(tmp_path / "a", {"one": b"1"})
 
-    def fail(path: Path) -> None:
-        path.write_bytes(b"half")
-        raise OSError("disk full")
+    def fail() -> Iterator[bytes]:
+        yield b"half"
+        raise OSError(errno.ENOSPC, "no room")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(EngineStorageError, match="is full"):
         write_folder(tmp_path / "a", {"one": b"2", "two": fail})
     assert (tmp_path / "a" / "one").read_bytes() == b"1"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

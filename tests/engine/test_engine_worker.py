@@ -15,6 +15,7 @@ from tests.engine.work import run_samples, sample_request, sft_datum, train, war
 
 from tinkex.engine.codec import argument_types, decode, encode, result_type
 from tinkex.engine.errors import EngineFailure, EngineUserError
+from tinkex.engine.folders import payload_files
 from tinkex.engine.interface import (
     Engine,
     LoraSpec,
@@ -63,7 +64,7 @@ def test_process_gives_the_numbers_of_the_engine_here(remote, options, tmp_path)
     np.testing.assert_array_equal(sampled.prompt_logprobs, sampled_here.prompt_logprobs)
     assert infos == infos_here
     size = remote.save_adapter("a", tmp_path / "a", "all")
-    assert size == sum(file.stat().st_size for file in (tmp_path / "a").iterdir())
+    assert size == sum(file.stat().st_size for file in payload_files(tmp_path / "a"))
     assert remote.load_adapter("b", "tiny", tmp_path / "a", "all").pending_backwards == 1
     remote.unload_adapter("a")
     remote.unload_adapter("b")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tinkex.engine.folders import payload_files
 from tinkex.engine.interface import EngineUserError
 from tinkex.scheduler.encryption import encrypt_folder
 
@@ -19,7 +20,7 @@ def test_every_file_is_encrypted_to_every_recipient(tmp_path: Path) -> None:
     (folder / "adapter_model.safetensors").write_bytes(b"weights")
     people = [pyrage.x25519.Identity.generate() for _ in range(2)]
     size = encrypt_folder(folder, [str(person.to_public()) for person in people])
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = {path.name: path.read_bytes() for path in payload_files(folder)}
     assert set(files) == {"adapter_config.json.age", "adapter_model.safetensors.age"}
     assert size == sum(map(len, files.values()))
     for person in people:

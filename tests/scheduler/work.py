@@ -113,6 +113,11 @@ class Bench:
         body = training_body(model_id, seq_id)
         return self.submit(model_id, seq_id, "forward_backward", body, owner, cost)
 
+    def forward(self, model_id: str, seq_id: int) -> str:
+        """A forward pass alone, which changes nothing."""
+        body = training_body(model_id, seq_id, forward_only=True)
+        return self.submit(model_id, seq_id, "forward", body)
+
     def step(self, model_id: str, seq_id: int, owner: str = "a") -> str:
         """An optimizer step."""
         body = json.encode(

@@ -114,6 +114,7 @@ def training_body(
     loss_fn: str = "cross_entropy",
     first: int = 1,
     copies: int = 1,
+    forward_only: bool = False,
 ) -> bytes:
     """The protobuf body of a forward_backward over one short sequence, or copies of it."""
     ids = [first + i % 200 for i in range(tokens + 1)]
@@ -126,6 +127,6 @@ def training_body(
         data=[datum] * copies,
         loss_fn=loss_fn,
         loss_fn_config=None,
-        forward_only=False,
+        forward_only=forward_only,
     )
     return b"".join(parts)

@@ -3,6 +3,7 @@
     adapter_config.json           what peft reads
     adapter_model.safetensors     A and B under peft's names
     tinkex_adapter.json           spec, base, step, and what else is in the folder
+    tinkex_files.json             sizes and hashes of the others, checked when they are read
     optimizer.safetensors         Adam moments under the same names     (scope "optimizer" or "all")
     gradients.safetensors         pending gradients                     (scope "all", if any)
 
@@ -20,17 +21,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import safetensors.numpy
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from tinkex.engine.errors import EngineUserError
-from tinkex.engine.folders import Content, folder_size_bytes, write_folder
+from tinkex.engine.folders import Content, folder_size_bytes, verify_folder, write_folder
 from tinkex.engine.interface import LoraSpec, StateScope
 from tinkex.engine.lora import LORA_ALPHA, AdapterWeights, LoraGroup, LoraLayout
 from tinkex.engine.model_config import read_json
 from tinkex.engine.optimizer import TrainingState
+from tinkex.engine.tensor_file import tensor_chunks
 
 __all__ = ["load_state", "load_weights", "save_state"]
 
@@ -86,7 +87,13 @@ def load_weights(folder: Path, groups: list[LoraGroup], device: torch.device) ->
 
     Raises:
         EngineUserError: the folder holds no adapter, or one for another base.
+        EngineStorageError: a file is not as it was saved.
     """
+    verify_folder(folder)
+    return _load_weights(folder, groups, device)
+
+
+def _load_weights(folder: Path, groups: list[LoraGroup], device: torch.device) -> AdapterWeights:
     config = read_json(folder / _CONFIG)
     if not config or not (folder / _WEIGHTS).is_file():
         raise EngineUserError(
@@ -112,8 +119,10 @@ def load_state(
 
     Raises:
         EngineUserError: the optimizer state was asked for and is not there.
+        EngineStorageError: a file is not as it was saved.
     """
-    state = TrainingState(load_weights(folder, groups, device))
+    verify_folder(folder)
+    state = TrainingState(_load_weights(folder, groups, device))
     if scope == "weights":
         return state
     own_path = folder / _OWN
@@ -140,7 +149,7 @@ def load_state(
 
 
 def _tensor_file(tensors: dict[str, npt.NDArray[np.float32]]) -> Content:
-    return lambda path: safetensors.numpy.save_file(tensors, path, {"format": "pt"})
+    return lambda: tensor_chunks(tensors)
 
 
 def _named(layout: LoraLayout, flat: Tensor, prefix: str) -> dict[str, npt.NDArray[np.float32]]:

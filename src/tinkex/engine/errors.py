@@ -1,10 +1,11 @@
-"""The two kinds of trouble an engine reports: the request was wrong, or the engine was.
+"""The kinds of trouble an engine reports: the request was wrong, the engine was, or the disk.
 
     EngineError
-    ├── EngineUserError    the request cannot be served as sent; sending it again changes nothing
-    └── EngineFailure      the engine could not serve a good request (died, out of memory, bug)
+    ├── EngineUserError       the request cannot be served as sent; sending it again changes nothing
+    ├── EngineFailure         the engine could not serve a good request (died, no memory, bug)
+    └── EngineStorageError    files could not be written or read; the engine itself is well
 
-Both cross the process border as `RequestError`, plain data, and are rebuilt on the other side.
+All cross the process border as `RequestError`, plain data, and are rebuilt on the other side.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["EngineError", "EngineFailure", "EngineUserError", "RequestError"]
+__all__ = [
+    "EngineError",
+    "EngineFailure",
+    "EngineStorageError",
+    "EngineUserError",
+    "RequestError",
+]
+
+STORAGE_CODES = frozenset({"disk-full", "disk-read-only", "disk-failed", "files-damaged"})
 
 
 class RequestError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
@@ -33,6 +42,8 @@ class RequestError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
         """The exception that says the same thing."""
         if self.kind == "user":
             return EngineUserError(self.message, code=self.code, field=self.field, value=self.value)
+        if self.code in STORAGE_CODES:
+            return EngineStorageError(self.message, code=self.code, field=self.field)
         return EngineFailure(self.message, code=self.code)
 
 
@@ -72,6 +83,15 @@ class EngineFailure(EngineError):
 
     def __init__(self, message: str, *, code: str = "engine-failure") -> None:
         super().__init__(message, code=code)
+
+
+class EngineStorageError(EngineError, OSError):
+    """Files could not be written, or are not as they were written; nothing of them was used.
+
+    `code` is one of disk-full, disk-read-only, disk-failed, files-damaged; `field` names a file.
+    """
+
+    kind: Literal["user", "server"] = "server"
 
 
 def _shorten(value: object, limit: int = 120) -> str:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save_file
 
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.folders import Content, write_folder
 from tinkex.engine.gguf import GgufFile
+from tinkex.engine.tensor_file import tensor_chunks
 from tinkex.engine.tokenizer_file import added_token, byte_level, byte_level_bpe
 
 __all__ = ["convert_gguf"]
@@ -58,7 +58,7 @@ def convert_gguf(source: Path, folder: Path) -> Path:
         "generation_config.json": _json(_generation_config(meta)),
         "tokenizer.json": _json(_tokenizer(meta)),
         "tokenizer_config.json": _json(_tokenizer_config(meta)),
-        "model.safetensors": lambda path: save_file(tensors, path, {"format": "pt"}),
+        "model.safetensors": lambda: tensor_chunks(tensors),
     }
     write_folder(folder, files)
     return folder

@@ -22,13 +22,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, RequestError
+from tinkex.engine.errors import (
+    EngineError,
+    EngineFailure,
+    EngineStorageError,
+    EngineUserError,
+    RequestError,
+)
 
 __all__ = [
     "AdapterInfo",
     "Engine",
     "EngineError",
     "EngineFailure",
+    "EngineStorageError",
     "EngineUserError",
     "FloatArray",
     "IntArray",

@@ -19,7 +19,7 @@ import numpy as np
 
 from tinkex import crashpoints
 from tinkex.engine.errors import EngineError, EngineUserError
-from tinkex.engine.folders import folder_size_bytes, write_folder
+from tinkex.engine.folders import folder_size_bytes, verify_folder, write_folder
 from tinkex.engine.interface import (
     AdapterInfo,
     FloatArray,
@@ -320,6 +320,7 @@ def _trimmed(state: _State, scope: StateScope) -> _State:
 
 
 def _read_state(folder: Path) -> _State:
+    verify_folder(folder)
     path = folder / "null_adapter.json"
     if not path.is_file():
         raise EngineUserError(

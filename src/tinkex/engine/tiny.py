@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import save_file
 
 from tinkex.engine.folders import write_folder
 from tinkex.engine.model_config import ModelConfig, parse_config
+from tinkex.engine.tensor_file import tensor_chunks
 from tinkex.engine.tokenizer_file import added_token, byte_level, byte_level_bpe
 
 __all__ = ["TinyShape", "make_tiny_model"]
@@ -104,7 +104,7 @@ def make_tiny_model(
     }
     write_folder(
         folder,
-        {**files, "model.safetensors": lambda path: save_file(tensors, path, {"format": "pt"})},
+        {**files, "model.safetensors": lambda: tensor_chunks(tensors)},
     )
     return folder
 

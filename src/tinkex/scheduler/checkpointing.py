@@ -14,7 +14,14 @@ import msgspec
 from sqlalchemy import Connection
 
 from tinkex import crashpoints
-from tinkex.engine.interface import EngineUserError, LoraSpec, StateScope
+from tinkex.engine.folders import manifest_digest
+from tinkex.engine.interface import (
+    EngineError,
+    EngineStorageError,
+    EngineUserError,
+    LoraSpec,
+    StateScope,
+)
 from tinkex.errors import InvalidPathError
 from tinkex.scheduler.bodies import LoadCommand, SaveCommand
 from tinkex.scheduler.encryption import encrypt_folder
@@ -92,9 +99,14 @@ class Checkpointer:
         folder = self._folders.checkpoint(checkpoint_id)
         size = self._supervisor.engine.save_adapter(model.model_id, folder, _SCOPES[command.kind])
         if command.age_recipients:
-            size = encrypt_folder(folder, command.age_recipients)
+            try:
+                size = encrypt_folder(folder, command.age_recipients)
+            except EngineError:
+                self._folders.remove(folder)  # it is not encrypted, and nobody will ask for it
+                raise
         crashpoints.passing("checkpoint.whole")
-        checkpoint = _checkpoint(model, command, checkpoint_id, size)
+        digest = manifest_digest(folder)
+        checkpoint = _checkpoint(model, command, checkpoint_id, size, digest)
         replaced: list[str | None] = []
         answer: dict[str, object] = {"path": checkpoint.tinker_path, "type": operation.kind}
         if command.kind == "external_weights":
@@ -139,16 +151,21 @@ class Checkpointer:
         model = self._model(operation)
         checkpoint = self._find(command, model)
         scope: StateScope = "optimizer" if command.optimizer else "weights"
-        folder = self._folders.checkpoint(checkpoint.checkpoint_id)
+        folder = self._folders.checked(checkpoint)
         if model.state != "creating":
             self._residency.ensure(model.model_id)
+            self._residency.write_samplers(model.model_id)  # recovery will not pass them again
         engine = self._supervisor.engine
         self._room.fit(
             lambda: engine.load_adapter(model.model_id, model.engine_model, folder, scope)
         )
         crashpoints.passing("load.done")
         self._residency.adopt(model.model_id, operation.seq_id)
-        snapshot = self._residency.write_snapshot(model.model_id)
+        try:
+            snapshot = self._residency.write_snapshot(model.model_id)
+        except EngineStorageError:
+            self._residency.drop(model.model_id)  # it comes back as it was before
+            raise
         return Done(
             answer={"path": command.path, "model_id": model.model_id, "type": "load_weights"},
             effects=[
@@ -236,12 +253,18 @@ class Checkpointer:
         assert sampler.folder is not None
         assert sampler.model_id is not None
         folder: Path = self._folders.sampler(sampler.folder)
-        size_bytes = self._supervisor.engine.save_adapter(sampler.model_id, folder, "weights")
+        try:
+            size_bytes = self._supervisor.engine.save_adapter(sampler.model_id, folder, "weights")
+        except EngineStorageError as error:
+            self._residency.sampler_not_written(sampler.model_id, error)
+            return
         crashpoints.passing("sampler.whole")
         self._db.submit(samplers.record_size, sampler.sampling_session_id, size_bytes)
 
 
-def _checkpoint(model: Model, command: SaveCommand, checkpoint_id: str, size: int) -> Checkpoint:
+def _checkpoint(
+    model: Model, command: SaveCommand, checkpoint_id: str, size: int, digest: str | None
+) -> Checkpoint:
     assert command.name is not None
     now = time.time()
     return Checkpoint(
@@ -256,6 +279,7 @@ def _checkpoint(model: Model, command: SaveCommand, checkpoint_id: str, size: in
         optimizer_config=model.optimizer_config,
         user_metadata=command.user_metadata,
         size_bytes=size,
+        digest=digest,
         created_at=now,
         expires_at=None if command.ttl_seconds is None else now + command.ttl_seconds,
     )

@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tinkex.engine.interface import EngineFailure, EngineUserError
+from tinkex.engine.interface import EngineFailure, EngineStorageError, EngineUserError
 from tinkex.scheduler.executor import Executor
+from tinkex.scheduler.order import ModelQueue
 from tinkex.scheduler.plan import Planner
 from tinkex.scheduler.residency import Residency
 from tinkex.scheduler.sampler_host import SamplerHost
 from tinkex.scheduler.sampling import SampleBoard
 from tinkex.scheduler.supervisor import Supervisor
-from tinkex.store import Database, operations
+from tinkex.store import Database, StoreError, operations
 from tinkex.store.operations import NewOperation
 
 _logger = logging.getLogger(__name__)
@@ -127,9 +128,20 @@ class Driver:
                         return
                     self._used = {"train": 0.0, "sample": 0.0}
                 errands, self._errands = self._errands, []
-            for errand in errands:
-                errand()
+            self._run_errands(errands)
             self._turn()
+
+    def _run_errands(self, errands: list[Callable[[], None]]) -> None:
+        """Runs them all; one that the disk keeps from its end is left to later housekeeping."""
+        while errands:
+            try:
+                errands.pop(0)()
+            except (EngineStorageError, StoreError) as error:
+                _logger.error("An errand failed: %s", error)
+            except BaseException:
+                with self.wakeup:
+                    self._errands = errands + self._errands
+                raise
 
     def _has_work(self) -> bool:
         return self._planner.has_ready() or self._board.total() > 0 or bool(self._errands)
@@ -187,6 +199,20 @@ class Driver:
                     digest=b"",
                     cost=0,
                 )
-                if self._db.write(operations.consume, hole, "skipped"):
+                try:
+                    is_free = self._db.write(operations.consume, hole, "skipped")
+                except StoreError as error:
+                    _logger.error("A missing number is waited for longer: %s", error)
+                    return
+                if is_free:
                     _logger.warning("seq_id %d of %s never came.", seq_id, queue.model_id)
                     queue.consume(seq_id, now)
+                else:  # it is in the log and was never handed in
+                    self._take_up(queue, seq_id, now)
+
+    def _take_up(self, queue: ModelQueue, seq_id: int, now: float) -> None:
+        operation = self._db.read(operations.find, queue.model_id, seq_id)
+        if operation is not None and operation.state == "queued":
+            self._planner.add(operation, now)
+        else:
+            queue.consume(seq_id, now)

@@ -6,8 +6,9 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from tinkex.engine.folders import folder_size_bytes, write_folder
+from tinkex.engine.folders import folder_size_bytes, payload_files, write_folder
 from tinkex.engine.interface import EngineFailure, EngineUserError
+from tinkex.engine.storage import files_told
 
 
 def encrypt_folder(folder: Path, recipients: list[str]) -> int:
@@ -23,10 +24,11 @@ def encrypt_folder(folder: Path, recipients: list[str]) -> int:
             "This server cannot encrypt: the package pyrage is not installed.", code="no-age"
         ) from error
     keys = [_recipient(pyrage, text) for text in recipients]
-    files = {
-        f"{path.name}.age": pyrage.encrypt(path.read_bytes(), keys)
-        for path in sorted(folder.iterdir())
-    }
+    with files_told(f"{folder.name} could not be read"):
+        files = {
+            f"{path.name}.age": pyrage.encrypt(path.read_bytes(), keys)
+            for path in payload_files(folder)
+        }
     write_folder(folder, files)
     return folder_size_bytes(folder)
 

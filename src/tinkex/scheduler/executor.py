@@ -2,13 +2,15 @@
 
 A result is published only after it is on disk. If the engine fails, it is restarted, adapters are
 rebuilt as they were before the batch, and each operation of the batch is tried once more, alone;
-one that fails again ends with a server error and the rest go on.
+one that fails again ends with a server error and the rest go on. Trouble with the store is waited
+out; trouble with files ends the one operation that needed them, and the engine goes on.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +19,7 @@ from sqlalchemy import Connection
 from tinkex import crashpoints
 from tinkex.engine.interface import (
     EngineError,
+    EngineStorageError,
     EngineUserError,
     OptimRequest,
     OptimResult,
@@ -143,8 +146,8 @@ class Executor:
         began = time.monotonic()
         crashpoints.passing("execute.before", operation.kind)
         try:
-            done = self._dispatch(operation)
-        except (EngineUserError, ClientError) as error:
+            done = self._patiently(partial(self._dispatch, operation))
+        except (EngineUserError, EngineStorageError, ClientError) as error:
             failed = _failed(operation, as_request_error(error))
             self._finish([failed], _on_failure(operation))
             return
@@ -180,12 +183,20 @@ class Executor:
         prepared, failed = [], []
         for operation in batch:
             try:
-                request = decode(operation)
-                self._residency.ensure(operation.model_id)
+                request = self._patiently(partial(self._ready, operation, decode))
                 prepared.append((operation, request))
-            except (EngineUserError, ClientError) as error:
+            except (EngineUserError, EngineStorageError, ClientError) as error:
                 failed.append(_failed(operation, as_request_error(error)))
         return prepared, failed
+
+    def _ready(self, operation: Operation, decode: Callable[[Operation], T]) -> T:
+        """The request, with its adapter in the engine."""
+        request = decode(operation)
+        self._residency.ensure(operation.model_id)
+        return request
+
+    def _patiently(self, ask_store: Callable[[], T]) -> T:
+        return keep_trying(ask_store, lambda: self._supervisor.is_closed)
 
     def _train_request(self, operation: Operation) -> TrainRequest:
         return train_request(self._bodies.training(operation.request_id))
@@ -195,7 +206,7 @@ class Executor:
         return optim_request(operation.model_id, step.params)
 
     def _finish(self, outcomes: list[Outcome], effects: list[Effect] | None = None) -> None:
-        keep_trying(lambda: self._db.write(_keep, outcomes, effects or []))
+        self._patiently(lambda: self._db.write(_keep, outcomes, effects or []))
         kind = outcomes[0].operation.kind
         crashpoints.passing("result.kept", kind)
         self._publish({each.operation.request_id: each.result for each in outcomes}, set())

@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tinkex.engine.folders import write_folder
+from tinkex.engine.folders import (
+    MANIFEST,
+    manifest_digest,
+    payload_files,
+    verify_folder,
+    write_folder,
+)
+from tinkex.engine.storage import damaged
+from tinkex.store.checkpoints import Checkpoint
 
+_PART_BYTES = 1 << 20
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -39,9 +48,23 @@ class Folders:
         """The folder of an ephemeral sampler."""
         return self._path("samplers", folder)
 
-    def copy_checkpoint(self, source: str, target: str) -> None:
+    def checked(self, checkpoint: Checkpoint) -> Path:
+        """The checkpoint's folder, if it is the one that was saved.
+
+        Raises:
+            EngineStorageError: it is another one, or lost.
+        """
+        folder = self.checkpoint(checkpoint.checkpoint_id)
+        if checkpoint.digest is not None and manifest_digest(folder) != checkpoint.digest:
+            how = "it is not the one that was saved here" if folder.exists() else "it is missing"
+            raise damaged(checkpoint.tinker_path, MANIFEST, how)
+        return folder
+
+    def copy_checkpoint(self, source: Checkpoint, target: str) -> None:
         """Gives a checkpoint's files a second folder, which appears whole or not at all."""
-        files = sorted(self.checkpoint(source).iterdir())
+        folder = self.checked(source)
+        verify_folder(folder)
+        files = payload_files(folder)
         self._copies.add(target)
         try:
             write_folder(self.checkpoint(target), {path.name: _copier(path) for path in files})
@@ -71,8 +94,10 @@ class Folders:
         return self.root / kind / folder
 
 
-def _copier(source: Path) -> Callable[[Path], None]:
-    def write(target: Path) -> None:
-        shutil.copyfile(source, target)
+def _copier(source: Path) -> Callable[[], Iterator[bytes]]:
+    def read() -> Iterator[bytes]:
+        with source.open("rb") as handle:
+            while part := handle.read(_PART_BYTES):
+                yield part
 
-    return write
+    return read

@@ -51,6 +51,10 @@ class ModelQueue:
         self._advance()
         self._watch(now)
 
+    def has(self, seq_id: int) -> bool:
+        """Whether the number waits here or has passed."""
+        return seq_id < self.next_seq or seq_id in self._pending
+
     def head(self) -> Operation | None:
         """The operation that may run now."""
         return self._pending.get(self.next_seq)

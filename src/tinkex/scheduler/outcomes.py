@@ -1,17 +1,23 @@
-"""How a request ends: errors as results, and results that are not lost while the disk is full."""
+"""How a request ends: errors as results, and patience while the store is in trouble."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
-from tinkex.engine.interface import EngineError, EngineUserError, RequestError
+from tinkex.engine.interface import EngineError, EngineStorageError, EngineUserError, RequestError
 from tinkex.errors import ClientError
 from tinkex.store import StoreError
 from tinkex.store.results import Result, error_result
+
+T = TypeVar("T")
+
+_FIRST_WAIT_S = 0.05
+_LONGEST_WAIT_S = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -27,9 +33,9 @@ def failure_result(error: RequestError) -> Result:
     return error_result(error.message, category=error.kind, code=error.code)
 
 
-def as_request_error(error: EngineUserError | ClientError) -> RequestError:
-    """A user's mistake as plain data."""
-    if isinstance(error, EngineUserError):
+def as_request_error(error: EngineUserError | EngineStorageError | ClientError) -> RequestError:
+    """A user's mistake, or trouble with files, as plain data."""
+    if isinstance(error, EngineUserError | EngineStorageError):
         return error.to_request_error()
     return RequestError(message=f"{error.message} {error.hint}".strip(), code=error.code)
 
@@ -46,16 +52,20 @@ def as_server_error(error: Exception) -> RequestError:
     )
 
 
-def keep_trying(write: Callable[[], object]) -> None:
-    """Writes until the store takes it: the engine has moved on, so the result must not be lost."""
-    wait_s = 0.1
+def keep_trying(ask_store: Callable[[], T], is_over: Callable[[], bool]) -> T:
+    """What the store answers, asked until it does: its trouble is no request's fault, and what the
+    engine has done must not be lost.
+
+    Raises:
+        StoreError: the server ends and will not wait for the store.
+    """
+    wait_s = _FIRST_WAIT_S
     while True:
         try:
-            write()
-            return
+            return ask_store()
         except StoreError as error:
-            if error.code == "store-closed":
+            if error.code == "store-closed" or is_over():
                 raise
-            _logger.error("A result could not be stored, trying again: %s", error.__cause__)
+            _logger.error("The store fails, trying again: %s", error.__cause__ or error)
             time.sleep(wait_s)
-            wait_s = min(2 * wait_s, 5.0)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)

@@ -2,8 +2,12 @@
 
 An adapter is rebuilt from its last snapshot (weights, moments, pending gradients) and a replay of
 the operations logged after it. The same path serves a restart of the server, the death of the
-engine, and adapters that were set aside to make room. A snapshot is due when replaying would take
-long; before it is taken, every ephemeral sampler saved so far is on disk, so none is lost with it.
+engine, and adapters that were set aside to make room.
+
+Snapshots are due when replaying everything would take long, so the time is counted over all
+adapters; those with most to replay go first. Before one is taken, every ephemeral sampler saved so
+far is on disk, so none is lost with it. While the disk fails none can be taken: work goes on, there
+is more to replay, and they are tried again.
 """
 
 from __future__ import annotations
@@ -15,13 +19,20 @@ from collections import OrderedDict
 import msgspec
 
 from tinkex import crashpoints
-from tinkex.engine.interface import EngineFailure, EngineUserError, LoraSpec, RequestError
+from tinkex.engine.interface import (
+    EngineFailure,
+    EngineStorageError,
+    EngineUserError,
+    LoraSpec,
+    RequestError,
+)
+from tinkex.engine.storage import damaged
 from tinkex.scheduler.bodies import BodyCache, SaveCommand
 from tinkex.scheduler.decoding import optim_request, train_request
 from tinkex.scheduler.folders import Folders
 from tinkex.scheduler.room import Room
 from tinkex.scheduler.supervisor import Supervisor
-from tinkex.store import Database, models, operations, samplers
+from tinkex.store import Database, StoreError, models, operations, samplers
 from tinkex.store.models import Model, Snapshot
 from tinkex.store.operations import Operation
 from tinkex.types.requests import OptimStepRequest
@@ -38,7 +49,7 @@ _STATES = {
 
 
 class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a recovery snapshot is due: after this much work, whichever comes first."""
+    """When recovery snapshots are due: engine time over all adapters, operations of one."""
 
     after_s: float = 30.0
     after_operations: int = 500
@@ -49,6 +60,13 @@ class _Held(msgspec.Struct):
     seq_id: int  # the last operation the adapter in memory has seen
     dirty_s: float = 0.0
     dirty_operations: int = 0
+    saving_s: float = 0.0  # how long its last snapshot took
+    lacks_sampler: bool = False  # one could not be written; a replay writes it
+
+
+_SAVING_FACTOR = 2.0  # work between snapshots is at least so many times what saving all takes
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
 
 
 class Residency:
@@ -73,6 +91,9 @@ class Residency:
         room.ask_also(self._give)
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._generation = 0
+        self._pause_s = _FIRST_PAUSE_S
+        self._paused_until = 0.0  # after the disk failed
+        self._unrecorded: dict[str, list[str]] = {}  # folders whose rows may or may not be there
 
     def ensure(self, model_id: str) -> None:
         """Returns when the engine holds the adapter as its last finished operation left it."""
@@ -97,31 +118,40 @@ class Residency:
         held = self._held.get(operation.model_id)
         if held is not None:
             held.seq_id = max(held.seq_id, operation.seq_id)
-            held.dirty_s += seconds
-            held.dirty_operations += 1
+            if operation.kind in operations.REPLAYED:
+                held.dirty_s += seconds
+                held.dirty_operations += 1
 
     def settle(self) -> None:
         """Takes the snapshots that are due and makes room; busy adapters stay."""
-        for model_id, held in list(self._held.items()):
-            if (
-                held.dirty_s >= self._policy.after_s
-                or held.dirty_operations >= self._policy.after_operations
-            ):
-                self.snapshot(model_id)
-        for model_id in list(self._held):
-            if len(self._held) <= self._policy.max_adapters:
-                break
-            if model_id not in self.busy:
-                self.set_aside(model_id)
+        if time.monotonic() < self._paused_until:
+            return
+        try:
+            while (due := self._due()) is not None:
+                self.snapshot(due)
+            self._make_room()
+            self._pause_s = _FIRST_PAUSE_S
+        except (EngineStorageError, StoreError) as error:
+            _logger.error("No snapshot can be kept; again in %g s: %s", self._pause_s, error)
+            self._paused_until = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def snapshot(self, model_id: str) -> None:
         """Makes the adapter's present state the one recovery begins with."""
         model = self._db.read(models.get_any, model_id)
-        if model is None:
+        if model is None or model.state == "ended":
+            self.drop(model_id)
             return
+        self.write_samplers(model_id)
+        began = time.monotonic()
         snapshot = self.write_snapshot(model_id)
-        self._db.write(models.record_snapshot, model_id, self._held[model_id].seq_id, snapshot)
+        held = self._held[model_id]
+        self._unrecorded.setdefault(model_id, []).append(snapshot.folder)
+        self._db.write(models.record_snapshot, model_id, held.seq_id, snapshot)
+        held.saving_s = time.monotonic() - began
         self.snapshot_kept(model)
+        for folder in self._unrecorded.pop(model_id)[:-1]:
+            self._folders.remove(self._folders.snapshot(folder))
 
     def write_snapshot(self, model_id: str) -> Snapshot:
         """The adapter's present state on disk; no row speaks of it yet."""
@@ -154,10 +184,50 @@ class Residency:
             if held.dirty_operations:
                 self.snapshot(model_id)
 
+    def sampler_not_written(self, model_id: str, error: EngineStorageError) -> None:
+        """Notes that an ephemeral sampler is in the engine's memory only."""
+        _logger.error("A sampler could not be written; it will be: %s", error)
+        self._held[model_id].lacks_sampler = True
+
+    def write_samplers(self, model_id: str) -> None:
+        """Returns when every ephemeral sampler of the model is on disk.
+
+        Raises:
+            EngineStorageError: the disk does not take them.
+        """
+        if model_id not in self._held:
+            self.ensure(model_id)
+        if self._held[model_id].lacks_sampler:
+            self._rebuild(model_id)  # a replay passes the moments they were taken at
+        if self._held[model_id].lacks_sampler:
+            raise EngineStorageError("The disk does not take a sampler.", code="disk-failed")
+
     def holds(self, model_id: str) -> bool:
         """Whether the engine has the adapter now."""
         self._notice_new_engine()
         return model_id in self._held
+
+    def _due(self) -> str | None:
+        """The adapter whose snapshot is due most, if any is."""
+        changed = {each: held for each, held in self._held.items() if held.dirty_operations}
+        if not changed:
+            return None
+        most = max(changed, key=lambda each: changed[each].dirty_operations)
+        if changed[most].dirty_operations >= self._policy.after_operations:
+            return most
+        saving_s = sum(held.saving_s for held in changed.values())
+        if sum(held.dirty_s for held in changed.values()) < max(
+            self._policy.after_s, _SAVING_FACTOR * saving_s
+        ):
+            return None
+        return max(changed, key=lambda each: changed[each].dirty_s)
+
+    def _make_room(self) -> None:
+        for model_id in list(self._held):
+            if len(self._held) <= self._policy.max_adapters:
+                break
+            if model_id not in self.busy:
+                self.set_aside(model_id)
 
     def _give(self) -> bool:
         """Sets aside the adapter that was idle for longest, if there is one."""
@@ -189,6 +259,8 @@ class Residency:
         engine.unload_adapter(model_id)
         if model.snapshot_folder is not None and model.snapshot_seq is not None:
             folder = self._folders.snapshot(model.snapshot_folder)
+            if not folder.exists():
+                raise damaged(f"the run {model_id}", folder.name, "its snapshot is missing")
             self._room.fit(lambda: engine.load_adapter(model_id, model.engine_model, folder, "all"))
             start = model.snapshot_seq
         else:
@@ -198,14 +270,17 @@ class Residency:
         todo = self._db.read(operations.to_replay, model_id, start)
         if todo:
             _logger.info("Replaying %d operations of %s.", len(todo), model_id)
-        held = _Held(seq_id=start)
-        self._held[model_id] = held
+        self._held[model_id] = _Held(seq_id=start)
         crashpoints.passing("replay.begun")
-        for operation in todo:
-            began = time.monotonic()
-            self._replay(operation)
-            self.applied(operation, time.monotonic() - began)
-            crashpoints.passing("replay.step")
+        try:
+            for operation in todo:
+                began = time.monotonic()
+                self._replay(operation)
+                self.applied(operation, time.monotonic() - began)
+                crashpoints.passing("replay.step")
+        except BaseException:
+            self._held.pop(model_id, None)  # half replayed, it is nobody's state
+            raise
 
     def _replay(self, operation: Operation) -> None:
         engine = self._supervisor.engine
@@ -230,7 +305,11 @@ class Residency:
         folder = self._folders.sampler(sampler.folder)
         if not folder.exists():
             engine = self._supervisor.engine
-            size_bytes = engine.save_adapter(operation.model_id, folder, "weights")
+            try:
+                size_bytes = engine.save_adapter(operation.model_id, folder, "weights")
+            except EngineStorageError as error:
+                self.sampler_not_written(operation.model_id, error)
+                return
             self._db.submit(samplers.record_size, sampler.sampling_session_id, size_bytes)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from tinkex import crashpoints
 from tinkex.engine.interface import (
     EngineFailure,
+    EngineStorageError,
     EngineUserError,
     RequestError,
     SampleResult,
@@ -31,6 +35,8 @@ from tinkex.store.results import Result
 from tinkex.store.samplers import Sampler
 from tinkex.types.requests import SampleRequest
 from tinkex.wire import json, protobuf
+
+T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 _MAX_FAILURES = 2
@@ -98,8 +104,8 @@ class SamplerHost:
         for waiting in self._board.take():
             self._at_hand = [waiting]
             try:
-                self._submit(waiting)
-            except (EngineUserError, ClientError) as error:
+                self._patiently(partial(self._submit, waiting))
+            except (EngineUserError, EngineStorageError, ClientError) as error:
                 self._board.finish(waiting.sample.request_id)
                 self._keep([(waiting, failure_result(as_request_error(error)))])
         self._at_hand = []
@@ -153,14 +159,15 @@ class SamplerHost:
         return sampler_id
 
     def _load_checkpoint(self, checkpoint_id: str, sampler: Sampler) -> None:
-        if self._db.read(checkpoints.get, checkpoint_id) is None:
+        checkpoint = self._db.read(checkpoints.get, checkpoint_id)
+        if checkpoint is None:
             raise EngineUserError(
                 f"The checkpoint {sampler.model_path} was deleted or has expired.",
                 code="no-such-checkpoint",
                 field="model_path",
                 value=sampler.model_path,
             )
-        folder = self._folders.checkpoint(checkpoint_id)
+        folder = self._folders.checked(checkpoint)
         engine = self._supervisor.engine
         self._room.fit(lambda: engine.load_sampler(checkpoint_id, sampler.engine_model, folder))
 
@@ -169,8 +176,8 @@ class SamplerHost:
         assert sampler.model_id is not None
         folder = self._folders.sampler(sampler.folder)
         if not folder.exists():
-            # Not written before a crash: the model's replay writes it.
-            self._residency.ensure(sampler.model_id)
+            # Not written before a crash, or on a full disk: the model's replay writes it.
+            self._residency.write_samplers(sampler.model_id)
         if not folder.exists():
             raise EngineFailure(
                 f"The weights of {sampler.sampling_session_id} are lost.", code="lost-sampler"
@@ -218,12 +225,15 @@ class SamplerHost:
         if not outcomes:
             return
         crashpoints.passing("sample.finished")
-        keep_trying(lambda: self._db.write(samples.finish, outcomes))
+        self._patiently(lambda: self._db.write(samples.finish, outcomes))
         crashpoints.passing("result.kept", "sample")
         self._publish(
             {sample.request_id: result for sample, result in outcomes},
             {sample.sampling_session_id for sample, _ in outcomes},
         )
+
+    def _patiently(self, ask_store: Callable[[], T]) -> T:
+        return keep_trying(ask_store, lambda: self._supervisor.is_closed)
 
     def _recover(self, error: Exception) -> None:
         """Everything that ran goes back to the front; who may be to blame is tried apart."""

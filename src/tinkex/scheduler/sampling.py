@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import msgspec
 
@@ -116,11 +117,8 @@ class SampleBoard:
     def uses(self, sampling_session_id: str) -> bool:
         """Whether any unfinished request needs the sampling session."""
         with self._lock:
-            lines = [self._running.values(), *(line.values() for line in self._waiting.values())]
             return any(
-                each.sample.sampling_session_id == sampling_session_id
-                for line in lines
-                for each in line
+                each.sample.sampling_session_id == sampling_session_id for each in self._all()
             )
 
     def is_waiting(self, owner: str, request_id: str) -> bool:
@@ -128,8 +126,19 @@ class SampleBoard:
         with self._lock:
             return request_id in self._waiting.get(owner, ())
 
+    def has(self, request_id: str) -> bool:
+        """Whether the request is not finished."""
+        with self._lock:
+            return any(each.sample.request_id == request_id for each in self._all())
+
     def total(self) -> int:
         """How many requests are not finished."""
         with self._lock:
             waiting = sum(len(line) for line in self._waiting.values())
             return len(self._running) + len(self._suspects) + waiting
+
+    def _all(self) -> Iterator[Waiting]:
+        yield from self._running.values()
+        yield from self._suspects.values()
+        for line in self._waiting.values():
+            yield from line.values()

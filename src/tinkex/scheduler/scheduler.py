@@ -25,7 +25,7 @@ from tinkex.scheduler.room import Room
 from tinkex.scheduler.sampler_host import SamplerHost
 from tinkex.scheduler.sampling import SampleBoard, Waiting
 from tinkex.scheduler.supervisor import Supervisor
-from tinkex.store import Database, checkpoints, models, operations, samplers, samples
+from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
 from tinkex.store.ended import Left
 from tinkex.store.operations import Operation
 from tinkex.store.results import error_result
@@ -152,6 +152,15 @@ class Scheduler:
         """Whether an operation of the model can be scheduled without a look into the store."""
         return self._planner.queue(model_id) is not None
 
+    def has(self, operation: Operation) -> bool:
+        """Whether the operation waits here, or its turn has come already."""
+        queue = self._planner.queue(operation.model_id)
+        return queue is not None and queue.has(operation.seq_id)
+
+    def has_sample(self, request_id: str) -> bool:
+        """Whether the sampling request waits or runs here."""
+        return self._board.has(request_id)
+
     def enqueue(self, operation: Operation, request: object | None = None, size: int = 0) -> None:
         """Schedules an operation that was just appended to the log."""
         if request is not None:
@@ -190,7 +199,11 @@ class Scheduler:
         result = error_result(
             "The request was cancelled by its client.", category="user", code="cancelled"
         )
-        self._db.write(samples.finish, [(waiting.sample, result)])
+        try:
+            self._db.write(samples.finish, [(waiting.sample, result)])
+        except StoreError:
+            self._board.add(waiting, first=True)  # nothing was kept, so it is not over
+            raise
         self._publish({request_id: result}, {waiting.sample.sampling_session_id})
         return True
 

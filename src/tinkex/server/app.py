@@ -10,12 +10,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
+from tinkex.engine.interface import EngineStorageError
 from tinkex.errors import TinkexError
 from tinkex.server.admission import Admission, AdmissionMiddleware
 from tinkex.server.auth import AuthMiddleware, Keyring
 from tinkex.server.config import ConnectionBounds, ServerConfig
 from tinkex.server.connections import HeadMiddleware
-from tinkex.server.errors import on_http_error, on_tinkex_error, on_unexpected
+from tinkex.server.errors import on_http_error, on_storage_error, on_tinkex_error, on_unexpected
 from tinkex.server.routes import (
     account,
     downloads,
@@ -66,6 +67,7 @@ def build_app(
         ],
         exception_handlers={
             TinkexError: on_tinkex_error,
+            EngineStorageError: on_storage_error,
             HTTPException: on_http_error,
             Exception: on_unexpected,
         },

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinkex.server.errors import Unauthenticated, error_response
 from tinkex.server.signing import Signer
-from tinkex.store import Database, keys
+from tinkex.store import Database, StoreError, keys
 from tinkex.store.keys import Key
 
 PUBLIC_PATHS = frozenset({"/api/v1/healthz", "/healthz", "/api/v1/version"})
@@ -117,7 +117,7 @@ class AuthMiddleware:
         connection = HTTPConnection(scope)
         try:
             key = await self._keyring.authenticate(connection.headers.get("x-api-key", ""))
-        except Unauthenticated as error:
+        except (Unauthenticated, StoreError) as error:
             await error_response(error)(scope, receive, send)
             return
         connection.state.key = key

@@ -66,6 +66,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     session_life_s: float = 24 * 3600.0  # of what a session held, since its end
     record_life_s: float = 90 * 24 * 3600.0
     trim_every_s: float = 60.0
+    min_free_bytes: int = 64 * 1024**2  # on the data folder's disk
     patience_s: float = 300.0  # for clients to be heard of again after a start
     download_life_s: float = 3600.0
     token_life_s: float = 3600.0

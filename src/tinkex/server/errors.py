@@ -11,7 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tinkex.engine.interface import EngineStorageError
 from tinkex.errors import ClientError, ServerError, TinkexError, ValidationError
+from tinkex.store import StoreError
 from tinkex.wire import json
 
 _logger = logging.getLogger(__name__)
@@ -118,6 +120,15 @@ class OverCapacity(ServerError):
     default_hint = "Try again; clients do so by themselves."
 
 
+class DiskLow(ServerError):
+    """503: the disk is all but full."""
+
+    code = "disk-full"
+    status = 503
+    retry_after_s = 5.0
+    default_hint = "Try again later; the server goes on by itself once there is room."
+
+
 def error_response(error: TinkexError) -> Response:
     """The answer that says what the error says."""
     status = getattr(error, "status", 422 if isinstance(error, ValidationError) else 500)
@@ -145,9 +156,20 @@ def json_response(
 async def on_tinkex_error(_request: Request, error: Exception) -> Response:
     """The answer to an error of ours."""
     assert isinstance(error, TinkexError)
-    if isinstance(error, ServerError) and not isinstance(error, NotReady):
+    if isinstance(error, StoreError):  # it may be every request for a while
+        _logger.error("%s (%s)", error.message, error.__cause__)
+    elif isinstance(error, ServerError) and not isinstance(error, NotReady | DiskLow):
         _logger.error("%s", error, exc_info=error)
     return error_response(error)
+
+
+async def on_storage_error(_request: Request, error: Exception) -> Response:
+    """The answer when files cannot be written now, or are not as they were written."""
+    assert isinstance(error, EngineStorageError)
+    _logger.error("%s", error)
+    if error.code == "files-damaged":  # for good, so nothing a client would try again
+        return error_response(Unprocessable(error.message, code=error.code))
+    return error_response(StoreError(error.message, code=error.code))
 
 
 async def on_http_error(_request: Request, error: Exception) -> Response:

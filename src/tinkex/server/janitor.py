@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 
@@ -45,6 +46,7 @@ class Janitor:
         self._round_at = now
         if now - before > _GAP_S:
             self._patient_until = now + self._parts.config.patience_s
+        await self._do(self._look_at_disk)
         await self._do(self._write_heartbeats)
         await self._do(self._drop_expired)
         if time.monotonic() - self._trimmed_at >= self._parts.config.trim_every_s:
@@ -75,6 +77,13 @@ class Janitor:
             await chore()
         except Exception as error:
             _logger.error("Housekeeping failed and will be tried again: %s", error)
+
+    async def _look_at_disk(self) -> None:
+        usage = await asyncio.to_thread(shutil.disk_usage, self._parts.config.data_dir)
+        is_low = usage.free < self._parts.config.min_free_bytes
+        if is_low and not self._parts.is_disk_low:
+            _logger.error("Only %d bytes are free on the disk; no new work is taken.", usage.free)
+        self._parts.is_disk_low = is_low
 
     async def _keep_time(self) -> None:
         await self._parts.db.awrite(clock.keep)

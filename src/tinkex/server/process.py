@@ -222,12 +222,14 @@ def _listen(config: ServerConfig) -> socket.socket:
 
 
 def _make_private(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    with _usable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
 
 
 def _lock_folder(folder: Path) -> IO[str]:
-    handle = (folder / "lock").open("a+")
+    with _usable(folder):
+        handle = (folder / "lock").open("a+")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -237,7 +239,25 @@ def _lock_folder(folder: Path) -> IO[str]:
             hint="Stop it, or choose another --data-dir.",
             code="data-dir-in-use",
         ) from error
-    handle.truncate(0)
-    handle.write(str(os.getpid()))
-    handle.flush()
+    try:
+        with _usable(folder):
+            handle.truncate(0)
+            handle.write(str(os.getpid()))
+            handle.flush()
+    except ConfigError:
+        with suppress(OSError):  # what was not written is tried again at the end
+            handle.close()
+        raise
     return handle
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"The data folder {folder} cannot be used: {error.strerror}.",
+            hint="Make room or make it writable, or choose another --data-dir.",
+            code="data-dir-unusable",
+        ) from error

@@ -13,7 +13,7 @@ from tinkex.server.admission import Admission
 from tinkex.server.auth import Keyring
 from tinkex.server.catalog import Catalog
 from tinkex.server.config import ServerConfig
-from tinkex.server.errors import Gone, NotFound, NotReady
+from tinkex.server.errors import DiskLow, Gone, NotFound, NotReady
 from tinkex.server.signing import Signer
 from tinkex.server.waiting import Waiters
 from tinkex.store import Database, sessions
@@ -40,6 +40,7 @@ class Services:
     heartbeats: dict[str, float] = field(default_factory=dict)  # not yet written
     sampler_uses: dict[str, float] = field(default_factory=dict)  # not yet written
     is_draining: bool = False
+    is_disk_low: bool = False
     started_at: float = field(default_factory=time.monotonic)
     samplers: dict[str, Sampler] = field(default_factory=dict)  # a few, as they never change
     _sessions: dict[str, Session] = field(default_factory=dict)
@@ -79,6 +80,15 @@ class Services:
         if must_be_open and found.finished_at is not None:
             raise Gone(f"The session {session_id} has ended.", code="session-ended")
         return found
+
+    def check_disk(self) -> None:
+        """Refuses new work while the disk is all but full: what is accepted needs the rest.
+
+        Raises:
+            DiskLow: it is.
+        """
+        if self.is_disk_low:
+            raise DiskLow("The disk of the server is all but full, so it takes no new work.")
 
     def remember_sampler(self, sampler: Sampler) -> None:
         """Spares the next sampling request a look into the store."""

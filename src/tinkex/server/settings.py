@@ -70,6 +70,7 @@ _SERVER = {
     "session_silence_s": "Seconds without a sign of life after which a session counts as ended.",
     "session_life_s": "Seconds the training state of an ended session is kept; checkpoints stay.",
     "record_life_s": "Seconds the record of an ended run without checkpoints is kept.",
+    "min_free_bytes": "Bytes free on the data folder's disk below which no new work is taken.",
     "trim_every_s": "Seconds between two rounds of dropping what is no longer kept.",
     "drain_s": "Seconds open requests may take at the end.",
     "body_silence_s": "Seconds a client may pause inside a body.",

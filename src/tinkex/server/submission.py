@@ -54,6 +54,7 @@ async def submit(
 
     `request` is the body decoded, if it is at hand: the scheduler then need not read it again.
     """
+    parts.check_disk()
     check_room(parts, owner)
     if seq_id is not None:
         check_number("seq_id", seq_id)
@@ -68,16 +69,31 @@ async def submit(
     )
     crashpoints.passing("submit.before", kind)
     appended = await parts.db.awrite(_append, new)
-    if appended.is_new:
-        crashpoints.passing("submit.kept", kind)
-        parts.waiters.expect(appended.operation.request_id, owner, kind)
-        if parts.scheduler.knows(model_id):
-            parts.scheduler.enqueue(appended.operation, request, len(body))
-        else:  # the first one since the start: the store is asked for the model's place
-            schedule = parts.scheduler.enqueue
-            await asyncio.to_thread(schedule, appended.operation, request, len(body))
-        crashpoints.passing("submit.scheduled", kind)
+    await schedule(parts, appended, request, len(body))
     return promise(appended)
+
+
+async def schedule(
+    parts: Services,
+    appended: Appended,
+    request: object | None = None,
+    size_bytes: int = 0,
+) -> None:
+    """Hands an operation to the scheduler, unless it has it.
+
+    One that came before may be in the log and nowhere else: the store had kept it and then failed,
+    or whoever sent it went away at that moment.
+    """
+    operation, scheduler = appended.operation, parts.scheduler
+    if operation.state != "queued" or (not appended.is_new and scheduler.has(operation)):
+        return
+    crashpoints.passing("submit.kept", operation.kind)
+    parts.waiters.expect(operation.request_id, operation.owner, operation.kind)
+    if scheduler.knows(operation.model_id):
+        scheduler.enqueue(operation, request, size_bytes)
+    else:  # the first one since the start: the store is asked for the model's place
+        await asyncio.to_thread(scheduler.enqueue, operation, request, size_bytes)
+    crashpoints.passing("submit.scheduled", operation.kind)
 
 
 def promise(appended: Appended) -> Response:

@@ -28,6 +28,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_config: dict[str, Any]
     user_metadata: dict[str, Any] | None
     size_bytes: int
+    digest: str | None = None
     is_public: bool = False
     created_at: float
     expires_at: float | None = None

@@ -64,11 +64,17 @@ def m004_deletions(conn: Connection) -> None:
     schema.deletions.create(conn, checkfirst=True)
 
 
+def m005_digests_of_checkpoints(conn: Connection) -> None:
+    """What tells a checkpoint's folder from every other; older ones have none."""
+    _add_column(conn, schema.checkpoints.c.digest)
+
+
 MIGRATIONS: list[Callable[[Connection], None]] = [
     m001_first_tables,
     m002_sizes_on_disk,
     m003_marks_of_what_was_trimmed,
     m004_deletions,
+    m005_digests_of_checkpoints,
 ]
 
 

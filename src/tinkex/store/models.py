@@ -130,7 +130,7 @@ def record_snapshot(conn: Connection, model_id: str, seq_id: int, snapshot: Snap
     """From now on recovery begins at this snapshot; bodies before it are not needed any more."""
     conn.execute(
         update(models)
-        .where(models.c.model_id == model_id)
+        .where(models.c.model_id == model_id, models.c.state != "ended")
         .values(
             snapshot_seq=seq_id,
             snapshot_folder=snapshot.folder,

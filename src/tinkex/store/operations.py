@@ -146,6 +146,12 @@ def get(conn: Connection, owner: str, request_id: str) -> Operation | None:
     return None if row is None else Operation(**row._mapping)
 
 
+def find(conn: Connection, model_id: str, seq_id: int) -> Operation | None:
+    """The operation under the number; for the scheduler, which serves all."""
+    known = _find(conn, model_id, seq_id)
+    return None if known is None else known[0]
+
+
 def bodies(conn: Connection, request_ids: Iterable[str]) -> dict[str, bytes]:
     """The bodies of these operations."""
     query = select(operations.c.request_id, operations.c.body).where(

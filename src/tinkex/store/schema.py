@@ -202,6 +202,7 @@ checkpoints = Table(
     Column("optimizer_config", Text, nullable=False),
     Column("user_metadata", Text),
     Column("size_bytes", BigInteger, nullable=False),
+    Column("digest", String(64)),  # of the list of its files, which has their hashes
     Column("is_public", Boolean, nullable=False, default=False),
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),

@@ -6,7 +6,6 @@ import asyncio
 import io
 import tarfile
 import time
-from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex import crashpoints
+from tinkex.engine.folders import payload_files
 from tinkex.server.bodies import read_json
 from tinkex.server.errors import NotFound, Unauthenticated, json_response
 from tinkex.server.paths import find_checkpoint
@@ -97,13 +97,9 @@ def _unload(conn: Connection, me: str, model_id: str) -> str:
 def _tar(folder: Path) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for path in _files(folder):
+        for path in payload_files(folder):
             tar.add(path, arcname=path.name, recursive=False)
     return buffer.getvalue()
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if path.is_file())
 
 
 ROUTES = [

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex import crashpoints
+from tinkex.engine.folders import payload_files
 from tinkex.engine.interface import LoraSpec
 from tinkex.server.bodies import read_json
 from tinkex.server.errors import NotFound, Unprocessable, json_response
@@ -129,7 +130,7 @@ async def external_weights_urls(request: Request) -> Response:
             code="wrong-kind",
         )
     folder = parts.scheduler.folders.checkpoint(found.checkpoint_id)
-    names = await asyncio.to_thread(lambda: sorted(path.name for path in folder.iterdir()))
+    names = await asyncio.to_thread(lambda: [path.name for path in payload_files(folder)])
     life_s = parts.config.download_life_s
     expires = parts.signer.good_for(life_s)
     base = (parts.config.public_url or str(request.base_url)).rstrip("/")

@@ -58,6 +58,7 @@ async def join(request: Request) -> Response:
 async def asample(request: Request) -> Response:
     """A promise of samples; 429 when too many wait."""
     parts, me = services(request), owner(request)
+    parts.check_disk()
     _check_room(parts, me)
     limits = parts.config.limits
     body = await read_body(request, limits)
@@ -87,7 +88,8 @@ async def asample(request: Request) -> Response:
     crashpoints.passing("sample.before")
     sample, is_new = await parts.db.awrite(samples.append, new)
     crashpoints.passing("sample.kept")
-    if is_new:
+    # One that came before may be kept and not scheduled, if the store failed at that moment.
+    if is_new or (sample.state == "queued" and not parts.scheduler.has_sample(sample.request_id)):
         parts.waiters.expect(sample.request_id, me, "sample")
         parts.scheduler.enqueue_sample(sample, asked)
     return json_response(

@@ -26,6 +26,7 @@ from tinkex.server.submission import (
     promise,
     refusals_counted,
     require_model,
+    schedule,
     submit,
     target_of_json,
 )
@@ -89,11 +90,7 @@ async def start_model(parts: Services, model: Model, kind: str, body: bytes) -> 
     most = parts.config.limits.max_models_per_owner
     crashpoints.passing("submit.before", kind)
     appended = await parts.db.awrite(_insert_model, model, new, most)
-    if appended.is_new:
-        crashpoints.passing("submit.kept", kind)
-        parts.waiters.expect(appended.operation.request_id, model.owner, kind)
-        await asyncio.to_thread(parts.scheduler.enqueue, appended.operation)
-        crashpoints.passing("submit.scheduled", kind)
+    await schedule(parts, appended)
     return promise(appended)
 
 

@@ -132,7 +132,7 @@ async def copy_weights(request: Request) -> Response:
         created_at=now,
         expires_at=None if asked.ttl_seconds is None else now + asked.ttl_seconds,
     )
-    await asyncio.to_thread(folders.copy_checkpoint, source.checkpoint_id, copy.checkpoint_id)
+    await asyncio.to_thread(folders.copy_checkpoint, source, copy.checkpoint_id)
     crashpoints.passing("checkpoint.copied")
     kept = await parts.db.awrite(_insert_copy, copy, asked.destination_project_id)
     return json_response({"tinker_path": kept.tinker_path})

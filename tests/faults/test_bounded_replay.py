@@ -1,0 +1,202 @@
+"""A crash repeats a bounded amount of work, whatever the load; a bad disk only postpones that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.scheduler.work import Bench
+from tests.support.soak import amount
+
+from tinkex.engine.interface import Engine, EngineStorageError, StateScope
+from tinkex.engine.null import NullEngine
+from tinkex.scheduler import SchedulerConfig, residency
+from tinkex.store import models, operations
+
+DELAY_S = 0.01
+LIMIT_S = 0.2
+
+
+class Disk:
+    """A null engine whose disk can be bad or slow."""
+
+    def __init__(self) -> None:
+        self.is_bad = False
+        self.saving_s = 0.0
+        self.saves = 0
+        self.engines = 0
+
+    def engine(self, delay_s: float = DELAY_S) -> Callable[[], Engine]:
+        disk = self
+
+        class OnDisk(NullEngine):
+            def save_adapter(
+                self, adapter_id: str, folder: Path, scope: StateScope = "weights"
+            ) -> int:
+                disk.saves += 1
+                if disk.is_bad:
+                    raise EngineStorageError("The disk is full.", code="disk-full")
+                time.sleep(disk.saving_s)
+                return super().save_adapter(adapter_id, folder, scope)
+
+        def start() -> Engine:
+            disk.engines += 1
+            return OnDisk(delay_s=delay_s)
+
+        return start
+
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    monkeypatch.setattr(residency, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(residency, "_LONGEST_PAUSE_S", 0.05)
+    return Disk()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, disk: Disk) -> Iterator[Make]:
+    made: list[Bench] = []
+
+    def make(delay_s: float = DELAY_S, **config: Any) -> Bench:
+        settings = {"snapshot_after_s": LIMIT_S, **config}
+        made.append(Bench(tmp_path, disk.engine(delay_s), SchedulerConfig(**settings)))
+        return made[-1].start()
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def to_repeat(work: Bench, model_ids: list[str]) -> int:
+    """How many operations a crash right now would have to repeat, over all models."""
+    total = 0
+    for model_id in model_ids:
+        model = work.db.read(models.get_any, model_id)
+        assert model is not None
+        total += len(work.db.read(operations.to_replay, model_id, model.snapshot_seq or 0))
+    return total
+
+
+def drive(work: Bench, model_ids: list[str], steps: int) -> int:
+    """Trains all models at once; the most operations that a crash would ever have repeated."""
+    most = 0
+    for step in range(steps):
+        waiting = [work.train(each, 2 * step + 1) for each in model_ids]
+        waiting += [work.step(each, 2 * step + 2) for each in model_ids]
+        for request_id in waiting:
+            work.result(request_id)
+            most = max(most, to_repeat(work, model_ids))
+    return most
+
+
+def test_many_models_together_repeat_no_more_than_one_would(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency, "_SAVING_FACTOR", 0.0)
+    work = bench(max_batch_operations=1)
+    model_ids = [work.model() for _ in range(8)]
+    most = drive(work, model_ids, amount(10, 60))
+    # Each takes at least the delay; beside the limit there is the one that was just finished.
+    assert most * DELAY_S <= LIMIT_S + 2 * DELAY_S
+
+
+def test_sampling_in_between_postpones_no_snapshot(
+    bench: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency, "_SAVING_FACTOR", 0.0)
+    work = bench(max_batch_operations=1)
+    session = work.base_sampler()
+    for number in range(200):
+        work.sample(session, number)
+    model_ids = [work.model() for _ in range(3)]
+    assert drive(work, model_ids, amount(15, 60)) * DELAY_S <= LIMIT_S + 2 * DELAY_S
+
+
+def test_one_long_operation_is_covered_as_soon_as_it_ends(bench: Make, disk: Disk) -> None:
+    work = bench(delay_s=2 * LIMIT_S)
+    model = work.model()
+    work.result(work.train(model, 1))
+    work.result(work.forward(model, 2))  # its turn comes after the snapshot
+    assert to_repeat(work, [model]) == 0
+    assert disk.saves == 1
+
+
+def test_snapshots_leave_time_for_work_where_saving_is_slow(bench: Make, disk: Disk) -> None:
+    disk.saving_s = 0.1
+    work = bench(max_batch_operations=1, snapshot_after_s=0.02)
+    model_ids = [work.model() for _ in range(4)]
+    drive(work, model_ids, 15)  # 120 operations: without a bound there would be 60 snapshots
+    assert disk.saves <= 30
+
+
+def test_work_goes_on_while_no_snapshot_can_be_written(bench: Make, disk: Disk) -> None:
+    work = bench(snapshot_after_operations=4)
+    model, reference = work.model(), work.model()
+    disk.is_bad = True
+    for number in range(1, 21):
+        work.result(work.train(model, number) if number % 2 else work.step(model, number))
+    assert to_repeat(work, [model]) == 20
+    assert disk.engines == 1, "the engine is not to blame"
+    disk.is_bad = False
+    time.sleep(0.1)
+    work.result(work.train(model, 21))
+    work.result(work.forward(model, 22))
+    assert to_repeat(work, [model]) == 0, "nor is it postponed for ever"
+    for number in range(1, 22):
+        answer = work.train(reference, number) if number % 2 else work.step(reference, number)
+        work.result(answer)
+    assert work.answer(work.step(model, 23)) == work.answer(work.step(reference, 22))
+
+
+def test_a_save_on_a_bad_disk_fails_alone_and_says_why(bench: Make, disk: Disk) -> None:
+    work = bench()
+    model = work.model()
+    work.result(work.train(model, 1))
+    disk.is_bad = True
+    failed = work.answer(work.save(model, 2))
+    assert (failed["category"], failed["code"]) == ("server", "disk-full")
+    disk.is_bad = False
+    saved = work.answer(work.save(model, 3))
+    assert saved["path"].endswith("/weights/ckpt")
+    assert disk.engines == 1
+    disk.is_bad = True
+    failed = work.answer(work.load(model, 4, saved["path"]))
+    assert failed["code"] == "disk-full", "a load is kept by a snapshot"
+    disk.is_bad = False
+    reference = work.model()
+    work.result(work.train(reference, 1))
+    assert work.answer(work.step(model, 5)) == work.answer(work.step(reference, 2))
+
+
+def scores(work: Bench, session: str, seq_id: int) -> bytes:
+    return work.result(work.sample(session, seq_id)).body
+
+
+def test_a_sampler_the_disk_did_not_take_is_not_lost(bench: Make, disk: Disk) -> None:
+    work = bench(max_samplers=2, snapshot_after_operations=5)
+    model = work.model()
+    work.result(work.train(model, 1))
+    disk.is_bad = True
+    session = work.answer(work.save_ephemeral(model, 2))["sampling_session_id"]
+    before = scores(work, session, 0)
+    for number in range(3, 12):
+        work.result(work.train(model, number) if number % 2 else work.step(model, number))
+    assert scores(work, session, 1) == before, "it is in the engine's memory"
+    disk.is_bad = False
+    time.sleep(0.1)
+    work.result(work.train(model, 12))
+    work.result(work.forward(model, 13))
+    assert to_repeat(work, [model]) == 0
+    for number in range(14, 18):  # others push it out of memory
+        other = work.answer(work.save_ephemeral(model, number))["sampling_session_id"]
+        scores(work, other, 0)
+    assert scores(work, session, 2) == before
+    work.close()
+    again = bench()
+    assert scores(again, session, 3) == before
