@@ -293,8 +293,13 @@ def what_has_no_meaning_here_says_so_at_once(world: World) -> None:
 @scenario
 def what_is_kept_can_be_asked_for(world: World) -> None:
     admin = tinker.AdminClient(base_url=world.base_url, api_key=world.api_key)
-    kept = admin.get_current_checkpoint_storage_usage().result()
-    listed = world.rest().list_user_checkpoints(limit=1000).result().checkpoints
+    rest = world.rest()
+    for _ in range(100):  # other scenarios save and delete meanwhile
+        before = rest.list_user_checkpoints(limit=1000).result().checkpoints
+        kept = admin.get_current_checkpoint_storage_usage().result()
+        listed = rest.list_user_checkpoints(limit=1000).result().checkpoints
+        if before == listed:
+            break
     assert sum(item.checkpoint_count for item in kept.data) == len(listed)
     assert sum(item.size_bytes for item in kept.data) == sum(c.size_bytes or 0 for c in listed)
 

@@ -44,7 +44,11 @@ class BrokenOs:
 
     def jump(self, seconds: int) -> None:
         """Moves the wall clock, by so much from where it is."""
-        self._clock_offset_s += seconds
+        self.set_clock(self._clock_offset_s + seconds)
+
+    def set_clock(self, offset_s: int) -> None:
+        """Has the wall clock be so far from the true one."""
+        self._clock_offset_s = offset_s
         self._map[:8] = struct.pack("<q", self._clock_offset_s)
 
     def fail(self, calls: int, error: int, below: Path, *, skip: int = 0, times: int = -1) -> None:
