@@ -62,6 +62,7 @@ class Driver:
 
     def start(self) -> None:
         """Begins to work."""
+        self._host.start()
         self._thread.start()
 
     def stop(self, timeout_s: float | None = None) -> None:
@@ -77,6 +78,7 @@ class Driver:
             _logger.warning("The running batch takes too long; it runs again at the next start.")
             self._supervisor.close()
             self._thread.join()
+        self._host.close()
 
     def free(self, *, sampler_ids: list[str], model_ids: list[str]) -> None:
         """Has samplers forgotten and adapters set aside at the next turn."""

@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 Publish = Callable[[dict[str, Result], set[str]], None]
 """Tells whoever waits that these results are kept, and which sampling sessions got some.
 
-Called from the driver's thread.
+Called from the driver's thread and from the one that keeps samples.
 """
 
 

@@ -1,4 +1,4 @@
-"""Gives the engine sampling work, loads the samplers it needs, and keeps the results."""
+"""Gives the engine sampling work, loads the samplers it needs, and hands on the results."""
 
 from __future__ import annotations
 
@@ -16,25 +16,20 @@ from tinkex.engine.interface import (
     RequestError,
     SampleResult,
 )
+from tinkex.engine.interface import SampleRequest as EngineRequest
 from tinkex.errors import ClientError
-from tinkex.scheduler.decoding import sample_request, sample_response
+from tinkex.scheduler.decoding import sample_request
 from tinkex.scheduler.folders import Folders
-from tinkex.scheduler.outcomes import (
-    Publish,
-    as_request_error,
-    as_server_error,
-    failure_result,
-    keep_trying,
-)
+from tinkex.scheduler.keeper import Finished, SampleKeeper
+from tinkex.scheduler.outcomes import Publish, as_request_error, as_server_error, keep_trying
 from tinkex.scheduler.residency import Residency
 from tinkex.scheduler.room import Room
 from tinkex.scheduler.sampling import SampleBoard, Waiting
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, checkpoints, samplers, samples
-from tinkex.store.results import Result
 from tinkex.store.samplers import Sampler
 from tinkex.types.requests import SampleRequest
-from tinkex.wire import json, protobuf
+from tinkex.wire import json
 
 T = TypeVar("T")
 
@@ -63,7 +58,7 @@ class SamplerHost:
         self._residency = residency
         self._folders = folders
         self._board = board
-        self._publish = publish
+        self._keeper = SampleKeeper(db, publish, lambda: supervisor.is_closed)
         self._max_samplers = max_samplers
         self._room = room
         room.ask_also(self._give)
@@ -88,6 +83,14 @@ class SamplerHost:
             return
         self._finish(progress.finished)
 
+    def start(self) -> None:
+        """Begins to keep results."""
+        self._keeper.start()
+
+    def close(self) -> None:
+        """Returns when every result handed on is kept."""
+        self._keeper.close()
+
     def snapshot_taken(self, sampler_id: str) -> None:
         """Notes a sampler that the engine got by a snapshot."""
         self._notice_new_engine()
@@ -101,16 +104,31 @@ class SamplerHost:
         self._supervisor.engine.unload_sampler(sampler_id)
 
     def _feed(self) -> None:
+        """Hands the engine what it should have now, in one call."""
+        prepared: list[tuple[Waiting, EngineRequest]] = []
         for waiting in self._board.take():
             self._at_hand = [waiting]
             try:
-                self._patiently(partial(self._submit, waiting))
+                request = self._patiently(partial(self._prepare, waiting))
+                prepared.append((waiting, request))
             except (EngineUserError, EngineStorageError, ClientError) as error:
-                self._board.finish(waiting.sample.request_id)
-                self._keep([(waiting, failure_result(as_request_error(error)))])
+                self._refuse(waiting, as_request_error(error))
+        if prepared:
+            self._at_hand = [waiting for waiting, _ in prepared]
+            requests = [request for _, request in prepared]
+            refusals = self._supervisor.engine.submit_samples(requests)
+            for (waiting, _), refusal in zip(prepared, refusals, strict=True):
+                if refusal is not None:
+                    self._refuse(waiting, refusal)
         self._at_hand = []
 
-    def _submit(self, waiting: Waiting) -> None:
+    def _refuse(self, waiting: Waiting, error: RequestError) -> None:
+        self._release(waiting.sample.request_id)
+        if self._board.finish(waiting.sample.request_id) is not None:  # else it was cancelled
+            self._keeper.keep([(waiting, error)])
+
+    def _prepare(self, waiting: Waiting) -> EngineRequest:
+        """The engine's request; its sampler is loaded and stays until the request ends."""
         sample = waiting.sample
         if waiting.request is None:
             body = self._db.read(samples.bodies, [sample.request_id])[sample.request_id]
@@ -137,10 +155,10 @@ class SamplerHost:
             model=sampler.engine_model,
             sampler_id=sampler_id,
         )
-        self._supervisor.engine.submit_sample(request)
         if sampler_id is not None:
             self._in_use[sampler_id] += 1
             self._sampler_of[sample.request_id] = sampler_id
+        return request
 
     def _ensure(self, sampler: Sampler) -> str | None:
         """The engine's id of the sampler, loaded if it was not; None is the base model."""
@@ -197,8 +215,8 @@ class SamplerHost:
         return idle is not None
 
     def _finish(self, results: list[SampleResult]) -> None:
-        """Keeps what the engine got done; what it failed at is tried again or given up."""
-        done: list[tuple[Waiting, Result]] = []
+        """Hands on what the engine got done; what it failed at is tried again or given up."""
+        done: Finished = []
         failed: list[Waiting] = []
         error: RequestError | None = None
         for result in results:
@@ -210,8 +228,8 @@ class SamplerHost:
                 failed.append(waiting)
                 error = result.error
             else:
-                done.append((waiting, _kept_form(result, waiting)))
-        self._keep(done)
+                done.append((waiting, result))
+        self._keeper.keep(done)
         if error is not None:
             self._try_again(failed, error)
 
@@ -219,18 +237,6 @@ class SamplerHost:
         sampler_id = self._sampler_of.pop(request_id, None)
         if sampler_id is not None:
             self._in_use[sampler_id] -= 1
-
-    def _keep(self, finished: list[tuple[Waiting, Result]]) -> None:
-        outcomes = [(waiting.sample, result) for waiting, result in finished]
-        if not outcomes:
-            return
-        crashpoints.passing("sample.finished")
-        self._patiently(lambda: self._db.write(samples.finish, outcomes))
-        crashpoints.passing("result.kept", "sample")
-        self._publish(
-            {sample.request_id: result for sample, result in outcomes},
-            {sample.sampling_session_id for sample, _ in outcomes},
-        )
 
     def _patiently(self, ask_store: Callable[[], T]) -> T:
         return keep_trying(ask_store, lambda: self._supervisor.is_closed)
@@ -255,7 +261,7 @@ class SamplerHost:
         for waiting in requests:
             waiting.failures += 1
         if len(requests) == 1 and requests[0].failures >= _MAX_FAILURES:
-            self._keep([(requests[0], failure_result(error))])
+            self._keeper.keep([(requests[0], error)])
         else:
             self._board.suspect(requests)
 
@@ -270,11 +276,3 @@ class SamplerHost:
             self._sampler_of.clear()
             for waiting in reversed(self._board.interrupt()):
                 self._board.add(waiting, first=True)
-
-
-def _kept_form(result: SampleResult, waiting: Waiting) -> Result:
-    if result.error is not None:
-        return failure_result(result.error)
-    assert waiting.request is not None
-    response = sample_response(result, waiting.request)
-    return Result(encoding="proto", body=protobuf.encode_sample_response(response))
