@@ -1,0 +1,333 @@
+"""The driver: many tenants, requests at a given rate whatever became of those before.
+
+    python -m tests.support.load.driver '<json of Load>'
+
+First a standing backlog of futures that cannot finish yet, which stays to the end; then the rate
+is raised until the server gives no more, which is its capacity; then a long stretch at 70 % of it
+and a short one at twice; at last the backlog is let go and everything is fetched. Requests are
+counted from the time they should have left. Prints a report as JSON and writes what every operation
+gave into a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import resource
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from tests.support.load import work
+from tests.support.load.tenant import Operation, Phase, Tenant
+
+_TICK_S = 0.002
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do to which server."""
+
+    base_url: str
+    keys: list[str]
+    records: str  # the file for what every operation gave
+    pids: list[int]  # the server and its engine
+    connections: int = 200
+    parked: int = 10_000
+    first_rate: float = 200.0
+    raise_by: float = 1.25
+    raise_every_s: float = 4.0
+    most_raises: int = 16
+    steady_s: float = 20.0
+    steady_share: float = 0.7
+    overload_s: float = 10.0
+    overload_share: float = 2.0
+    seed: int = 1
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch at one rate, in numbers."""
+
+    rate: float
+    seconds: float
+    offered: int
+    accepted: int
+    shed: int
+    unsent: int
+    goodput: float
+    submit_ms: dict[str, float]
+    shed_ms: dict[str, float]
+    without_retry_after: int
+    lost_connections: int
+    errors: dict[str, int]
+
+
+class Usage(msgspec.Struct, frozen=True, array_like=True):
+    """What a process holds at a time."""
+
+    at_s: float
+    rss_mib: float
+    descriptors: int
+    threads: int
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """Everything measured."""
+
+    ramp: list[Figures] = []
+    capacity: float = 0.0
+    steady: Figures | None = None
+    overload: Figures | None = None
+    outstanding_least: int = 0
+    usage: dict[str, list[Usage]] = {}
+    cpu_share: dict[str, float] = {}
+    driver_cpu_share: float = 0.0
+    completed: int = 0
+
+
+class Driver:
+    """Runs a load."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._dice = random.Random(load.seed)
+        self._records = work.Records()
+        parts = urlsplit(load.base_url)
+        assert parts.hostname is not None
+        assert parts.port is not None
+        address = parts.hostname, parts.port
+        self._tenants = [Tenant(address, key, self._records) for key in load.keys]
+        self._parked: list[tuple[Tenant, Operation]] = []
+        self._report = Report()
+        self._sampling = False
+
+    async def run(self) -> Report:
+        """The whole load."""
+        await asyncio.gather(*(self._prepare(tenant) for tenant in self._tenants))
+        standing = [asyncio.create_task(self._stand(tenant)) for tenant in self._tenants]
+        report = self._report
+        report.capacity = await self._find_capacity()
+        watch = asyncio.create_task(self._watch())
+        load = self._load
+        with _CpuMeter(load.pids) as meter:
+            report.steady = await self._offer(load.steady_share * report.capacity, load.steady_s)
+        report.cpu_share, report.driver_cpu_share = meter.shares, meter.own
+        watch.cancel()
+        await self._settle()
+        report.overload = await self._offer(load.overload_share * report.capacity, load.overload_s)
+        await self._settle()
+        await self._let_go()
+        await asyncio.gather(*standing)
+        report.completed = sum(
+            len(each)
+            for kept in (self._records.models, self._records.samples)
+            for each in kept.values()
+        )
+        await asyncio.to_thread(
+            Path(load.records).write_bytes, msgspec.msgpack.encode(self._records)
+        )
+        return report
+
+    # Before and after -----------------------------------------------------------------------------
+
+    async def _prepare(self, tenant: Tenant) -> None:
+        """A run to train, a sampler, and a run whose first number is held back."""
+        await tenant.open(max(2, self._load.connections // len(self._tenants) - 1))
+        asked: dict[str, object] = {"tags": [], "user_metadata": {}, "sdk_version": "0"}
+        session_id = (await tenant.call("create_session", asked))["session_id"]
+        asked = {"session_id": session_id, "base_model": work.BASE_MODEL}
+        for number in (0, 1):
+            promise = await tenant.call("create_model", {**asked, "model_seq_id": number})
+            await tenant.call("retrieve_future", {"request_id": promise["request_id"]})
+        tenant.model_id = f"{session_id}:train:0"
+        made = await tenant.call("create_sampling_session", {**asked, "sampling_session_seq_id": 0})
+        tenant.sampler_id = made["sampling_session_id"]
+        await self._park(tenant, f"{session_id}:train:1")
+
+    async def _park(self, tenant: Tenant, model_id: str) -> None:
+        """Futures that wait for number 1, which comes last of all."""
+        last = self._load.parked // len(self._tenants) + 1
+        parked = [
+            Operation(_kind_parked(n), n % work.VARIANTS, 0.0, Phase(), model_id, n)
+            for n in range(last, 0, -1)
+        ]
+        for operation in parked[:-1]:
+            await tenant.promise(operation)
+        self._parked += [(tenant, operation) for operation in parked]
+
+    async def _stand(self, tenant: Tenant) -> None:
+        """A poll that is always open, for a future that comes last."""
+        operation = next(each for whose, each in self._parked if whose is tenant)
+        wire = await tenant.extra_wire()
+        while not await tenant.has_result(wire, operation):
+            if not wire.is_open:
+                wire = await tenant.extra_wire()
+        wire.close()
+
+    async def _let_go(self) -> None:
+        """Sends the numbers that were held back, and fetches the backlog."""
+        for tenant, operation in self._parked:
+            if operation.seq_id == 1:
+                await tenant.promise(operation)
+        for tenant, operation in self._parked:
+            tenant.outstanding += 1
+            tenant.fetch(operation)
+        await self._until_nothing_is_outstanding()
+
+    # Rates ----------------------------------------------------------------------------------------
+
+    async def _find_capacity(self) -> float:
+        """The most results a second, over rates that rise until the server falls behind."""
+        load, rate, best = self._load, self._load.first_rate, 0.0
+        for _ in range(load.most_raises):
+            found = await self._offer(rate, load.raise_every_s)
+            self._report.ramp.append(found)
+            await self._settle()
+            best = max(best, found.goodput)
+            if found.goodput < 0.85 * rate:
+                break
+            rate *= load.raise_by
+        return best
+
+    async def _offer(self, rate: float, seconds: float) -> Figures:
+        """Sends at the rate for so long, at times as random as independent people's."""
+        phase, loop = Phase(), asyncio.get_running_loop()
+        for tenant in self._tenants:
+            tenant.current = phase
+        began = loop.time()
+        due = began
+        least = self._outstanding()
+        while (now := loop.time()) < began + seconds:
+            while due <= now:
+                self._send(phase, due)
+                due += self._dice.expovariate(rate)
+            least = min(least, self._outstanding())
+            await asyncio.sleep(_TICK_S)
+        self._report.outstanding_least = least + len(self._parked) - len(self._tenants)
+        goodput = phase.completed / (loop.time() - began)
+        for tenant in self._tenants:
+            tenant.give_up()
+        await self._until_nothing_is_outstanding()
+        return _figures(phase, rate, seconds, goodput)
+
+    def _send(self, phase: Phase, due: float) -> None:
+        kind = self._dice.choices(work.KINDS, work.SHARES)[0]
+        variant = self._dice.randrange(work.VARIANTS)
+        phase.offered += 1
+        self._dice.choice(self._tenants).submit(Operation(kind, variant, due, phase))
+
+    async def _settle(self) -> None:
+        """Fills the numbers that were turned away and waits until nothing is outstanding."""
+        phase = Phase()
+        while any(tenant.free_numbers for tenant in self._tenants) or self._outstanding():
+            for tenant in self._tenants:
+                now = asyncio.get_running_loop().time()
+                for _ in range(len(tenant.free_numbers) - tenant.unsent):
+                    tenant.submit(Operation("pass", 0, now, phase))
+            await asyncio.sleep(0.05)
+            await self._until_nothing_is_outstanding()
+
+    def _outstanding(self) -> int:
+        return sum(tenant.outstanding for tenant in self._tenants)
+
+    async def _until_nothing_is_outstanding(self) -> None:
+        while self._outstanding():  # noqa: ASYNC110  an event would cost on every answer
+            await asyncio.sleep(0.005)
+
+    async def _watch(self) -> None:
+        """Notes once a second what the server's processes hold."""
+        began = time.monotonic()
+        names = dict(zip(("server", "engine"), self._load.pids, strict=False))
+        while True:
+            for name, pid in names.items():
+                usage = usage_of(pid, time.monotonic() - began)
+                self._report.usage.setdefault(name, []).append(usage)
+            await asyncio.sleep(1.0)
+
+
+def _kind_parked(number: int) -> str:
+    return "step" if number % 3 == 0 else "pass"
+
+
+class _CpuMeter:
+    """The share of one core that processes used over a while."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = dict(zip(("server", "engine"), pids, strict=False))
+        self.shares: dict[str, float] = {}
+        self.own = 0.0
+
+    def __enter__(self) -> _CpuMeter:
+        self._before = {name: cpu_s(pid) for name, pid in self._pids.items()}
+        self._own, self._began = _own_cpu_s(), time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        took = time.monotonic() - self._began
+        for name, pid in self._pids.items():
+            self.shares[name] = round((cpu_s(pid) - self._before[name]) / took, 3)
+        self.own = round((_own_cpu_s() - self._own) / took, 3)
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU seconds a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def usage_of(pid: int, at_s: float) -> Usage:
+    """What a process holds now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    threads = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[17])
+    rss_mib = round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+    return Usage(
+        round(at_s, 1), rss_mib, sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()), threads
+    )
+
+
+def _own_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _figures(phase: Phase, rate: float, seconds: float, goodput: float) -> Figures:
+    return Figures(
+        rate=round(rate, 1),
+        seconds=seconds,
+        offered=phase.offered,
+        accepted=len(phase.accepted_s),
+        shed=len(phase.shed_s),
+        unsent=phase.unsent,
+        goodput=round(goodput, 1),
+        submit_ms=_percentiles(phase.accepted_s),
+        shed_ms=_percentiles(phase.shed_s),
+        without_retry_after=phase.without_retry_after,
+        lost_connections=phase.lost,
+        errors=dict(phase.errors),
+    )
+
+
+def _percentiles(times_s: list[float]) -> dict[str, float]:
+    if not times_s:
+        return {}
+    ordered = sorted(times_s)
+    last = len(ordered) - 1
+    points = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+    return {name: round(1000 * ordered[round(at * last)], 1) for name, at in points.items()}
+
+
+def main() -> None:
+    """Runs the load that the argument describes."""
+    load = msgspec.json.decode(sys.argv[1], type=Load)
+    try:
+        from uvloop import run
+    except ImportError:
+        run = asyncio.run
+    report = run(Driver(load).run())
+    print(msgspec.json.encode(report).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
