@@ -54,6 +54,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     poll_hold_s: float = 30.0
     error_hold_s: float = 1.0
+    busy_after_s: float = 0.5  # submissions that all take longer are a standing queue: some get 429
     metadata_only_bytes: int = 4 * 1024 * 1024
     max_pending_samples: int = 20_000
     max_pending_samples_per_owner: int = 10_000

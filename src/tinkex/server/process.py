@@ -32,6 +32,7 @@ from tinkex.server.config import ServerConfig
 from tinkex.server.connections import protocol_class
 from tinkex.server.engines import engine_factory
 from tinkex.server.janitor import Janitor
+from tinkex.server.overload import Gate, OverloadMiddleware
 from tinkex.server.services import Services
 from tinkex.server.signing import Signer
 from tinkex.server.waiting import Waiters
@@ -85,7 +86,8 @@ class ServerProcess:
             self._http.drain()
 
     async def _serve(self, listener: socket.socket, on_started: Callable[[Started], None]) -> None:
-        app = build_app(self._keyring, self._config, self._admission, self._lifespan)
+        inner = build_app(self._keyring, self._config, self._admission, self._lifespan)
+        app = OverloadMiddleware(inner, Gate(self._config.busy_after_s))
         config = uvicorn.Config(
             app,
             log_config=None,

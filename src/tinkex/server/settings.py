@@ -63,6 +63,7 @@ _SERVER = {
     "max_pending_samples_per_owner": "The same for one tenant.",
     "max_pending_operations_per_owner": "Training operations of one tenant waiting.",
     "poll_hold_s": "Seconds a poll is held; clients allow 45.",
+    "busy_after_s": "Seconds a submission may take; when all take longer, some are answered 429.",
     "result_life_s": "Seconds a result is kept.",
     "max_result_bytes": "Bytes of results kept for one tenant; above that the oldest go early.",
     "sampler_life_s": "Seconds a sampler saved without a name is kept after its last use.",

@@ -35,6 +35,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     records: str  # the file for what every operation gave
     pids: list[int]  # the server and its engine
     connections: int = 200
+    most_connections: int = 2000  # under overload: people who are kept waiting are joined by others
     parked: int = 10_000
     first_rate: float = 200.0
     raise_by: float = 1.25
@@ -116,7 +117,11 @@ class Driver:
         report.cpu_share, report.driver_cpu_share = meter.shares, meter.own
         watch.cancel()
         await self._settle()
+        for tenant in self._tenants:
+            tenant.spread(load.most_connections // len(self._tenants))
         report.overload = await self._offer(load.overload_share * report.capacity, load.overload_s)
+        for tenant in self._tenants:
+            tenant.gather()
         await self._settle()
         await self._let_go()
         await asyncio.gather(*standing)

@@ -74,14 +74,27 @@ class Tenant:
         self._fetches: deque[Operation] = deque()
         self._fetching = 0
         self._most_fetching = 1
+        self._usual = self._most = self._count = 0
         self._next_number = {"train": 1, "sample": 0}
         self._heads: dict[str, bytes] = {}
         self._reconnecting: set[asyncio.Task[None]] = set()
 
     async def open(self, connections: int) -> None:
-        """Connects; one connection is always left for what is to be sent."""
+        """Connects; polls, which are long, may hold a third of the connections."""
         self._wires = [await connect(*self._address) for _ in range(connections)]
-        self._most_fetching = max(1, connections - 1)
+        self._most_fetching = max(1, connections // 3)
+        self._usual = self._most = self._count = connections
+
+    def spread(self, most: int) -> None:
+        """Opens up to so many connections where a request finds none free, as strangers would."""
+        self._most = most
+
+    def gather(self) -> None:
+        """Closes again what was opened beyond the usual."""
+        self._most = self._usual
+        while self._count > self._usual and self._wires:
+            self._wires.pop().close()
+            self._count -= 1
 
     @property
     def unsent(self) -> int:
@@ -119,6 +132,9 @@ class Tenant:
                 self._send_fetch(wire, self._fetches.popleft())
             else:
                 self._send_submit(wire, self._submits.popleft())
+        for _ in range(min(self._most - self._count, self.unsent - len(self._reconnecting))):
+            self._count += 1
+            self._replace()
 
     async def call(self, path: str, asked: dict[str, object]) -> Any:
         """The answer to one request that must succeed; only while nothing else is sent."""
