@@ -2,7 +2,8 @@
 
 A write's future resolves only after its transaction is on disk, so whoever waits for it may
 promise it. Jobs that arrive while a commit runs share the next one; each runs in a savepoint, so
-one that fails takes nothing else with it. Knows nothing of what the tables mean.
+one that fails takes nothing else with it. What a thread waits for goes before what requests wait
+for: it ends work, and requests bring more. Knows nothing of what the tables mean.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -29,7 +31,8 @@ from tinkex.store.space import prepare, shrink
 
 T = TypeVar("T")
 
-_GROUP_LIMIT = 512
+_GROUP_LIMIT = 256
+_BESIDE_FIRST = 32  # how many others may share, and so delay, a commit that a thread waits for
 _BUSY_TIMEOUT_MS = 30_000
 
 
@@ -50,7 +53,8 @@ class Database:
         with self._writer.begin() as conn:
             migrate(conn)
             clock.resume(conn)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: look around
+        self._first: deque[_Job] = deque()
         self._closed = False
         self._read_pool = ThreadPoolExecutor(readers, thread_name_prefix="tinkex-store-read")
         self._thread = threading.Thread(target=self._write_loop, name="tinkex-store", daemon=True)
@@ -113,16 +117,26 @@ class Database:
     def _hand_in(self, job: _Job) -> None:
         if self._closed:
             raise StoreError("The store is closed.", code="store-closed")
-        self._jobs.put(job)
+        if isinstance(job.future, Future):
+            self._first.append(job)
+            self._jobs.put(None)
+        else:
+            self._jobs.put(job)
+
+    def _next_group(self) -> list[_Job]:
+        """What to commit next; waits until there is something, or until the store closes."""
+        waiting = [self._jobs.get()]
+        jobs: list[_Job] = []
+        while self._first:
+            jobs.append(self._first.popleft())
+        most = len(jobs) + _BESIDE_FIRST if jobs else _GROUP_LIMIT
+        while len(jobs) + len(waiting) < most and not self._jobs.empty():
+            waiting.append(self._jobs.get())
+        return jobs + [job for job in waiting if job is not None]
 
     def _write_loop(self) -> None:
-        is_open = True
-        while is_open:
-            group = [self._jobs.get()]
-            while len(group) < _GROUP_LIMIT and not self._jobs.empty():
-                group.append(self._jobs.get())
-            is_open = None not in group
-            jobs = [job for job in group if job is not None]
+        while not (self._closed and self._jobs.empty()):
+            jobs = self._next_group()
             together = [job for job in jobs if not job.is_bare]
             if together:
                 self._commit(together)
