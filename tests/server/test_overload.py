@@ -3,81 +3,163 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tinkex.server.overload import SUBMISSIONS, Gate, OverloadMiddleware
+from tinkex.scheduler import Progress
+from tinkex.server.overload import SUBMISSIONS, OverloadMiddleware, Pace, Room
 
 TARGET_S = 0.05
 
 
-def fill(gate: Gate, who: str, count: int) -> None:
+def fill(room: Room, who: str, count: int) -> None:
     for _ in range(count):
-        gate.enter(who)
+        room.enter(who)
 
 
 def test_a_full_room_is_open_to_those_who_have_nothing_inside() -> None:
-    gate = Gate(TARGET_S, least=4, most=8)
-    fill(gate, "greedy", gate.room)
-    assert not gate.has_room("greedy")
-    assert gate.has_room("polite")
+    room = Room(TARGET_S, least=4, most=8)
+    fill(room, "greedy", room.size)
+    assert not room.admits("greedy")
+    assert room.admits("polite")
 
 
 def test_not_even_strangers_without_end_are_let_in() -> None:
-    gate = Gate(TARGET_S, least=4, most=8)
-    for number in range(2 * gate.room):
-        assert gate.has_room(f"stranger {number}")
-        gate.enter(f"stranger {number}")
-    assert not gate.has_room("one more")
+    room = Room(TARGET_S, least=4, most=8)
+    for number in range(2 * room.size):
+        assert room.admits(f"stranger {number}")
+        room.enter(f"stranger {number}")
+    assert not room.admits("one more")
 
 
-def work(gate: Gate, count: int, *, took_s: float, now: float) -> None:
-    fill(gate, "a", count)
+def work(room: Room, count: int, *, took_s: float, now: float) -> None:
+    fill(room, "a", count)
     for _ in range(count):
-        gate.leave("a", took_s, now)
+        room.leave("a", took_s, now)
 
 
 def test_the_room_shrinks_while_even_the_quickest_is_slow_but_never_below_the_least() -> None:
-    gate = Gate(TARGET_S, least=4, most=100)
+    room = Room(TARGET_S, least=4, most=100)
     sizes = []
     for tenth in range(100):
-        work(gate, gate.room, took_s=2 * TARGET_S, now=tenth / 10)
-        sizes.append(gate.room)
+        work(room, room.size, took_s=2 * TARGET_S, now=tenth / 10)
+        sizes.append(room.size)
     assert sizes[9] == 100, "a burst of a second changes nothing"
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 4
 
 
 def test_a_burst_that_passes_changes_nothing() -> None:
-    gate = Gate(TARGET_S, least=4, most=100)
+    room = Room(TARGET_S, least=4, most=100)
     for tenth in range(100):
         is_slow = tenth % 10 != 0
-        work(gate, 100, took_s=2 * TARGET_S if is_slow else TARGET_S / 2, now=tenth / 10)
-    assert gate.room == 100
+        work(room, 100, took_s=2 * TARGET_S if is_slow else TARGET_S / 2, now=tenth / 10)
+    assert room.size == 100
 
 
 def test_one_quick_submission_shows_that_there_is_no_standing_queue() -> None:
-    gate = Gate(TARGET_S, least=4, most=100)
+    room = Room(TARGET_S, least=4, most=100)
     for tenth in range(100):
-        fill(gate, "a", 3)
-        gate.leave("a", 1.0, tenth / 10 - 0.02)
-        gate.leave("a", TARGET_S / 10, tenth / 10 - 0.01)
-        gate.leave("a", 1.0, tenth / 10)
-    assert gate.room == 100
+        fill(room, "a", 3)
+        room.leave("a", 1.0, tenth / 10 - 0.02)
+        room.leave("a", TARGET_S / 10, tenth / 10 - 0.01)
+        room.leave("a", 1.0, tenth / 10)
+    assert room.size == 100
 
 
 def test_the_room_grows_again_when_it_is_used_up_and_all_is_quick() -> None:
-    gate = Gate(TARGET_S, least=4, most=100)
+    room = Room(TARGET_S, least=4, most=100)
     for tenth in range(100):
-        work(gate, gate.room, took_s=2 * TARGET_S, now=tenth / 10)
-    work(gate, 3, took_s=TARGET_S / 10, now=11.0)
-    work(gate, 3, took_s=TARGET_S / 10, now=11.2)
-    assert gate.room < 8, "a room that nobody fills need not grow"
+        work(room, room.size, took_s=2 * TARGET_S, now=tenth / 10)
+    work(room, 3, took_s=TARGET_S / 10, now=11.0)
+    work(room, 3, took_s=TARGET_S / 10, now=11.2)
+    assert room.size < 8, "a room that nobody fills need not grow"
     for tenth in range(120, 300):
-        work(gate, gate.room, took_s=TARGET_S / 10, now=tenth / 10)
-    assert gate.room == 100
+        work(room, room.size, took_s=TARGET_S / 10, now=tenth / 10)
+    assert room.size == 100
+
+
+class Work:
+    """A scheduler's progress, told by the test."""
+
+    def __init__(self) -> None:
+        self.now = Progress(num_ready=0, num_finished=0, engine_s=0.0)
+
+    def look(self) -> Progress:
+        return self.now
+
+    def go_on(self, *, ready: int, finished: int = 0, engine_s: float = 0.0) -> None:
+        self.now = Progress(
+            num_ready=ready,
+            num_finished=self.now.num_finished + finished,
+            engine_s=self.now.engine_s + engine_s,
+        )
+
+
+def admitted(pace: Pace, now: float, asked: dict[str, int]) -> Counter[str]:
+    """How many of each tenant's submissions are let in, if they come in turn."""
+    found: Counter[str] = Counter()
+    for turn in range(max(asked.values())):
+        for who, count in asked.items():
+            found[who] += turn < count and pace.admits(who, now)
+    return found
+
+
+def pass_seconds(pace: Pace, work: Work, seconds: float, **each_tenth: Any) -> float:
+    """The time after so long, every tenth of a second like the others."""
+    now = 100.0
+    for tenth in range(round(10 * seconds)):
+        now = 100.0 + tenth / 10 + tenth * 1e-6
+        pace.admits("anybody", now)
+        work.go_on(**each_tenth)
+    return now + 0.1 + 1e-6
+
+
+def test_when_the_server_is_behind_only_as_many_come_in_as_get_done() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
+    assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
+
+
+def test_a_few_that_wait_are_no_overload() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=100, finished=20)
+    assert admitted(pace, now, {"a": 500})["a"] == 500
+
+
+def test_a_busy_engine_is_no_overload_however_much_waits_for_it() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=20_000, finished=1, engine_s=0.09)
+    assert admitted(pace, now, {"a": 500})["a"] == 500
+
+
+def test_the_pace_is_shared_out_among_those_who_ask() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
+    admitted(pace, now, {"greedy": 500, "polite": 3})
+    work.go_on(ready=1000, finished=20)
+    found = admitted(pace, now + 0.11, {"greedy": 500, "polite": 3})
+    assert found["polite"] == 3
+    assert found["greedy"] <= 10
+
+
+def test_a_server_that_gets_nothing_done_still_takes_something_in() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=0)
+    assert admitted(pace, now, {"a": 500})["a"] == 1
+
+
+def guarded(app: ASGIApp, room: Room) -> OverloadMiddleware:
+    """The application behind a room; keys are their owners' names, but for unknown ones."""
+    return OverloadMiddleware(
+        app,
+        room=room,
+        pace=Pace(Work().look),
+        owner_of=lambda key: None if key == "unknown" else key,
+    )
 
 
 class Caller:
@@ -127,14 +209,14 @@ class Inner:
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate(TARGET_S, least=1, most=2)
+def room() -> Room:
+    return Room(TARGET_S, least=1, most=2)
 
 
-def test_who_finds_no_room_is_told_at_once_when_to_come_again(gate: Gate) -> None:
+def test_who_finds_no_room_is_told_at_once_when_to_come_again(room: Room) -> None:
     async def scenario() -> None:
-        app = OverloadMiddleware(inner := Inner(), gate)
-        inside = [Caller(app) for _ in range(gate.room)]
+        app = guarded(inner := Inner(), room)
+        inside = [Caller(app) for _ in range(room.size)]
         for each in inside:
             await each.body()
         late = Caller(app)
@@ -152,10 +234,10 @@ def test_who_finds_no_room_is_told_at_once_when_to_come_again(gate: Gate) -> Non
     asyncio.run(scenario())
 
 
-def test_a_slow_upload_takes_no_room_until_it_is_whole(gate: Gate) -> None:
+def test_a_slow_upload_takes_no_room_until_it_is_whole(room: Room) -> None:
     async def scenario() -> None:
-        app = OverloadMiddleware(inner := Inner(), gate)
-        slow = [Caller(app) for _ in range(10 * gate.room)]
+        app = guarded(inner := Inner(), room)
+        slow = [Caller(app) for _ in range(10 * room.size)]
         for each in slow:
             await each.body(is_last=False)
         quick = Caller(app)
@@ -169,14 +251,14 @@ def test_a_slow_upload_takes_no_room_until_it_is_whole(gate: Gate) -> None:
     asyncio.run(scenario())
 
 
-def test_an_application_that_fails_gives_its_room_back(gate: Gate) -> None:
+def test_an_application_that_fails_gives_its_room_back(room: Room) -> None:
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         raise RuntimeError("a bug")
 
     async def scenario() -> None:
-        app = OverloadMiddleware(broken, gate)
-        for _ in range(3 * gate.room):
+        app = guarded(broken, room)
+        for _ in range(3 * room.size):
             failed = Caller(app)
             await failed.body()
             assert failed.task.done()
@@ -185,10 +267,10 @@ def test_an_application_that_fails_gives_its_room_back(gate: Gate) -> None:
     asyncio.run(scenario())
 
 
-def test_polls_are_never_turned_away(gate: Gate) -> None:
+def test_polls_are_never_turned_away(room: Room) -> None:
     async def scenario() -> None:
-        app = OverloadMiddleware(inner := Inner(), gate)
-        inside = [Caller(app) for _ in range(gate.room)]
+        app = guarded(inner := Inner(), room)
+        inside = [Caller(app) for _ in range(room.size)]
         for each in inside:
             await each.body()
         poll = Caller(app, path="/api/v1/retrieve_future")
@@ -196,5 +278,19 @@ def test_polls_are_never_turned_away(gate: Gate) -> None:
         inner.go.set()
         await asyncio.gather(poll.task, *(each.task for each in inside))
         assert poll.status == 200
+
+    asyncio.run(scenario())
+
+
+def test_keys_that_nobody_knows_take_no_room_and_are_left_to_the_key_check(room: Room) -> None:
+    async def scenario() -> None:
+        app = guarded(inner := Inner(), room)
+        inside = [Caller(app, key="k") for _ in range(room.size)]
+        strangers = [Caller(app, key="unknown") for _ in range(5)]
+        for each in inside + strangers:
+            await each.body()
+        inner.go.set()
+        await asyncio.gather(*(each.task for each in inside + strangers))
+        assert {each.status for each in strangers} == {200}
 
     asyncio.run(scenario())

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self, cast
@@ -62,6 +63,7 @@ class EngineProcess:
         self._process = _start(far, worker)
         far.close()
         self._connection = near
+        self.waited_s = 0.0  # for answers, by all callers together
         self._ids = itertools.count(1)
         self._open: dict[int, Future[Reply]] = {}
         self._lock = threading.Lock()
@@ -177,8 +179,10 @@ class EngineProcess:
                 code="number-too-large",
             ) from error
         answer = self._expect(call_id)
+        began = time.monotonic()
         self._send(body)
         reply = answer.result()
+        self.waited_s += time.monotonic() - began
         _raise_error(reply)
         return decode(reply.value, result_type(method))
 

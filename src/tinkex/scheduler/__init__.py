@@ -7,6 +7,6 @@ adapters from the log. Knows the store and the engine's interface; nothing of HT
 
 from __future__ import annotations
 
-from tinkex.scheduler.scheduler import Scheduler, SchedulerConfig
+from tinkex.scheduler.scheduler import Progress, Scheduler, SchedulerConfig
 
-__all__ = ["Scheduler", "SchedulerConfig"]
+__all__ = ["Progress", "Scheduler", "SchedulerConfig"]

@@ -69,6 +69,10 @@ class Planner:
         """Whether anything can run now."""
         return any(q.head() is not None for q in self._busy_queues())
 
+    def num_ready(self) -> int:
+        """How many operations wait for nothing but their turn."""
+        return sum(len(q) for q in self._busy_queues() if q.head() is not None)
+
     def next_batch(self, now: float) -> list[Operation]:
         """The operations to run together; empty if nothing can run."""
         ready = self._ready(lambda _queue, _operation: True)

@@ -28,7 +28,7 @@ from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
 from tinkex.store.ended import Left
 from tinkex.store.operations import Operation
-from tinkex.store.results import error_result
+from tinkex.store.results import Result, error_result
 from tinkex.store.samplers import Sampler
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
@@ -49,6 +49,14 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     is_deterministic: bool = False  # each request alone: numbers do not depend on neighbours
 
 
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for its turn now, and totals since the start."""
+
+    num_ready: int
+    num_finished: int
+    engine_s: float  # spent waiting for the engine; smaller than before after a new one started
+
+
 class Scheduler:
     """Runs logged operations and samples on an engine, from threads of its own."""
 
@@ -61,7 +69,8 @@ class Scheduler:
         publish: Publish,
     ) -> None:
         self._db = db
-        self._publish = publish
+        self._tell = publish
+        self._num_finished = 0
         self.folders = Folders(data_dir)
         self._supervisor = Supervisor(engine_factory)
         self._bodies = BodyCache(db)
@@ -87,7 +96,7 @@ class Scheduler:
             residency,
             self.folders,
             self._board,
-            publish,
+            self._publish,
             room,
             max_samplers=config.max_samplers,
         )
@@ -100,7 +109,9 @@ class Scheduler:
             on_snapshot=host.snapshot_taken,
             max_disk_bytes_per_owner=config.max_disk_bytes_per_owner,
         )
-        executor = Executor(db, self._supervisor, residency, checkpointer, self._bodies, publish)
+        executor = Executor(
+            db, self._supervisor, residency, checkpointer, self._bodies, self._publish
+        )
         self._driver = Driver(
             db=db,
             supervisor=self._supervisor,
@@ -212,6 +223,16 @@ class Scheduler:
         with self._driver.wakeup:
             return self._planner.pending(owner)
 
+    def progress(self) -> Progress:
+        """How far the work has come."""
+        with self._driver.wakeup:
+            num_ready = self._planner.num_ready()
+        return Progress(
+            num_ready=num_ready + self._board.total(),
+            num_finished=self._num_finished,
+            engine_s=self._supervisor.engine_s(),
+        )
+
     def tenants_waiting(self) -> int:
         """How many tenants have operations that wait."""
         with self._driver.wakeup:
@@ -252,6 +273,10 @@ class Scheduler:
             self.folders.remove(self.folders.sampler(folder))
         for folder in left.snapshot_folders:
             self.folders.remove(self.folders.snapshot(folder))
+
+    def _publish(self, results: dict[str, Result], sessions: set[str]) -> None:
+        self._num_finished += len(results)
+        self._tell(results, sessions)
 
     def _open(self, model_id: str, start: int, refused: set[int]) -> None:
         model = self._db.read(models.get_any, model_id)

@@ -62,6 +62,11 @@ class Keyring:
         self._remember(digest, key)
         return key
 
+    def known_owner(self, credential: str) -> str | None:
+        """Whose key it is, if that was looked up a moment ago; costs next to nothing."""
+        known = self._known.get(keys.hash_key(credential))
+        return None if known is None else known[0].owner
+
     def forget(self, key: Key) -> None:
         """Drops what is remembered of a key."""
         self._known.pop(key.hash, None)

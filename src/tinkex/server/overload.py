@@ -1,12 +1,14 @@
-"""Overload of the whole server: as many submissions under way at once as are answered in time.
+"""Overload of the whole server: no more is let in than is answered in time and gets done.
 
-When for a second even the quickest submissions took longer than they should, the queue is not a
-burst that passes, and fewer are let in; when all are quick and the room is used up, more are. Those
-that find no room are told at once to come again, before anything of them is read: turning away
-must cost almost nothing, or it would take the time of the work that was let in. A tenant with
-nothing under way is let in before one that fills the room.
+Two things are watched. The *room* is for submissions under way at once: when for a second even the
+quickest took longer than they should, the queue is no burst that passes, and the room shrinks. The
+*pace* is for submissions per second: when much is ready to run and the engine is idle half of the
+time, then the server itself cannot keep up, and only as many are let in as get done; else taking in
+work would leave no time to do any. Work that waits for a busy engine is no overload.
 
-Polls, heartbeats and everything else pass: they end work, they do not bring any.
+Who is turned away is told at once when to come again, before anything of the request is read:
+a refusal must cost almost nothing. Polls, heartbeats and everything else pass: they end work, they
+do not bring any. Runs on the event loop alone.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tinkex.scheduler import Progress
 from tinkex.server.errors import Busy, error_response
 
 SUBMISSIONS = frozenset(
@@ -30,19 +33,23 @@ _BURST_S = 1.0
 _SAY_AGAIN_S = 30.0
 _LEAST_ROOM = 64
 _MOST_ROOM = 4096
+_MUCH_READY = 256
+_BUSY_ENGINE = (
+    0.5  # the share of time above which the engine, not the server, is what is waited for
+)
 
 _logger = logging.getLogger(__name__)
 
 
-class Gate:
-    """The room for submissions; its size follows how long they take. Told the time."""
+class Room:
+    """How many submissions may be under way; follows how long they take. Told the time."""
 
     def __init__(
         self, target_s: float, *, least: int = _LEAST_ROOM, most: int = _MOST_ROOM
     ) -> None:
         self._target_s = target_s
         self._least = least
-        self._most = self.room = most
+        self._most = self.size = most
         self._inside: Counter[str] = Counter()
         self._total = 0
         self._most_inside = 0
@@ -50,11 +57,11 @@ class Gate:
         self._looked_at = 0.0
         self._slow_since: float | None = None
 
-    def has_room(self, who: str) -> bool:
-        """Whether a submission of this tenant may come in."""
-        if self._total < self.room:
+    def admits(self, who: str) -> bool:
+        """Whether a tenant's submission may come in; one with nothing inside goes first."""
+        if self._total < self.size:
             return True
-        return self._total < 2 * self.room and not self._inside[who]
+        return self._total < 2 * self.size and not self._inside[who]
 
     def enter(self, who: str) -> None:
         """Counts a submission whose body has come."""
@@ -77,22 +84,74 @@ class Gate:
     def _resize(self, quickest_s: float, now: float) -> None:
         if quickest_s <= self._target_s:
             self._slow_since = None
-            if self._most_inside >= self.room:
-                self.room = min(self._most, self.room + 1 + self.room // 16)
+            if self._most_inside >= self.size:
+                self.size = min(self._most, self.size + 1 + self.size // 16)
         elif self._slow_since is None:
             self._slow_since = now
         elif now - self._slow_since >= _BURST_S:
-            self.room = max(self._least, int(0.8 * min(self.room, self._most_inside)))
+            self.size = max(self._least, int(0.8 * min(self.size, self._most_inside)))
+
+
+class Pace:
+    """How many submissions may come in a tenth of a second, shared out among those who ask."""
+
+    def __init__(self, look: Callable[[], Progress]) -> None:
+        self._look = look
+        self._looked_at = 0.0
+        self._before: Progress | None = None
+        self._allowed: int | None = None
+        self._rate = 0.0
+        self._count = 0
+        self._asked: Counter[str] = Counter()
+        self._askers = 1
+
+    def admits(self, who: str, now: float) -> bool:
+        """Whether a tenant's submission may come in now."""
+        if now - self._looked_at >= _INTERVAL_S:
+            self._begin(now)
+        self._asked[who] += 1
+        if self._allowed is not None:
+            share = max(1, self._allowed // self._askers)
+            if self._count >= self._allowed or self._asked[who] > share:
+                return False
+        self._count += 1
+        return True
+
+    def _begin(self, now: float) -> None:
+        """A new tenth of a second."""
+        progress, passed_s = self._look(), now - self._looked_at
+        before, self._before, self._looked_at = self._before, progress, now
+        self._askers, self._count = max(1, len(self._asked)), 0
+        self._asked.clear()
+        if before is None or passed_s > 10 * _INTERVAL_S:
+            self._allowed = None
+            return
+        finished = (progress.num_finished - before.num_finished) / passed_s
+        self._rate += min(1.0, passed_s / _BURST_S) * (finished - self._rate)
+        engine_share = max(0.0, progress.engine_s - before.engine_s) / passed_s
+        is_behind = progress.num_ready > _MUCH_READY and engine_share < _BUSY_ENGINE
+        self._allowed = max(1, round(self._rate * _INTERVAL_S)) if is_behind else None
 
 
 class OverloadMiddleware:
-    """Turns submissions away with 429 while there is no room for them."""
+    """Answers submissions with 429 while there is no room for them or they come too fast.
+
+    Keys nobody knows yet pass: it is not here that they are checked.
+    """
 
     def __init__(
-        self, app: ASGIApp, gate: Gate, clock: Callable[[], float] = time.monotonic
+        self,
+        app: ASGIApp,
+        *,
+        room: Room,
+        pace: Pace,
+        owner_of: Callable[[str], str | None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
-        self._gate = gate
+        self._room = room
+        self._pace = pace
+        self._owner_of = owner_of
         self._clock = clock
         self._num_refused = 0
         self._said_at = -_SAY_AGAIN_S
@@ -101,9 +160,11 @@ class OverloadMiddleware:
         if scope["type"] != "http" or scope["path"] not in SUBMISSIONS:
             await self._app(scope, receive, send)
             return
-        who = _key(scope)
-        if self._gate.has_room(who):
-            visit = _Visit(self._gate, who, receive, send, self._clock)
+        owner = self._owner_of(_credential(scope))
+        if owner is None:
+            await self._app(scope, receive, send)
+        elif self._room.admits(owner) and self._pace.admits(owner, self._clock()):
+            visit = _Visit(self._room, owner, receive, send, self._clock)
             try:
                 await self._app(scope, visit.receive, visit.send)
             finally:
@@ -117,7 +178,7 @@ class OverloadMiddleware:
         if now - self._said_at >= _SAY_AGAIN_S:
             self._said_at = now
             _logger.warning(
-                "Overloaded: %d submissions were told to come again.", self._num_refused
+                "Overloaded: %d submissions were told to come again so far.", self._num_refused
             )
         start, body = random.choice(_REFUSALS)  # noqa: S311  no secret: it spreads the retries
         await send(start)
@@ -127,12 +188,12 @@ class OverloadMiddleware:
 class _Visit:
     """One submission inside: from its last byte to the first of its answer."""
 
-    __slots__ = ("_clock", "_entered_at", "_gate", "_is_read", "_receive", "_send", "_who")
+    __slots__ = ("_clock", "_entered_at", "_is_read", "_receive", "_room", "_send", "_who")
 
     def __init__(
-        self, gate: Gate, who: str, receive: Receive, send: Send, clock: Callable[[], float]
+        self, room: Room, who: str, receive: Receive, send: Send, clock: Callable[[], float]
     ) -> None:
-        self._gate = gate
+        self._room = room
         self._who = who
         self._receive = receive
         self._send = send
@@ -145,7 +206,7 @@ class _Visit:
         if not (self._is_read or message.get("more_body", False)):
             self._is_read = True
             self._entered_at = self._clock()
-            self._gate.enter(self._who)
+            self._room.enter(self._who)
         return message
 
     async def send(self, message: Message) -> None:
@@ -156,15 +217,13 @@ class _Visit:
         """Leaves, if it is inside."""
         if self._entered_at is not None:
             now = self._clock()
-            self._gate.leave(self._who, now - self._entered_at, now)
+            self._room.leave(self._who, now - self._entered_at, now)
             self._entered_at = None
 
 
-def _key(scope: Scope) -> str:
-    """The credential as it was sent, checked or not: enough to tell tenants apart."""
-    return next((value for name, value in scope["headers"] if name == b"x-api-key"), b"").decode(
-        "latin-1"
-    )
+def _credential(scope: Scope) -> str:
+    found: bytes = next((value for name, value in scope["headers"] if name == b"x-api-key"), b"")
+    return found.decode("latin-1")
 
 
 def _refusal(after_ms: int) -> tuple[Message, Message]:

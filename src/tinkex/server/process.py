@@ -24,7 +24,7 @@ from starlette.applications import Starlette
 
 from tinkex.engine.interface import Engine, EngineUserError
 from tinkex.errors import ConfigError
-from tinkex.scheduler import Scheduler
+from tinkex.scheduler import Progress, Scheduler
 from tinkex.server.admission import Admission
 from tinkex.server.app import build_app
 from tinkex.server.auth import Keyring
@@ -32,7 +32,7 @@ from tinkex.server.config import ServerConfig
 from tinkex.server.connections import protocol_class
 from tinkex.server.engines import engine_factory
 from tinkex.server.janitor import Janitor
-from tinkex.server.overload import Gate, OverloadMiddleware
+from tinkex.server.overload import OverloadMiddleware, Pace, Room
 from tinkex.server.services import Services
 from tinkex.server.signing import Signer
 from tinkex.server.waiting import Waiters
@@ -87,7 +87,12 @@ class ServerProcess:
 
     async def _serve(self, listener: socket.socket, on_started: Callable[[Started], None]) -> None:
         inner = build_app(self._keyring, self._config, self._admission, self._lifespan)
-        app = OverloadMiddleware(inner, Gate(self._config.busy_after_s))
+        app = OverloadMiddleware(
+            inner,
+            room=Room(self._config.busy_after_s),
+            pace=Pace(self._progress),
+            owner_of=self._keyring.known_owner,
+        )
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -104,6 +109,10 @@ class ServerProcess:
         shown = f"[{host}]" if ":" in host else host
         on_started(Started(url=f"http://{shown}:{port}", new_key=self.new_key))
         await self._http.serve(sockets=[listener])
+
+    def _progress(self) -> Progress:
+        assert self._services is not None, "requests come only while it serves"
+        return self._services.scheduler.progress()
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:

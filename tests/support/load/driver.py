@@ -184,17 +184,17 @@ class Driver:
     # Rates ----------------------------------------------------------------------------------------
 
     async def _find_capacity(self) -> float:
-        """The most results a second, over rates that rise until the server falls behind."""
-        load, rate, best = self._load, self._load.first_rate, 0.0
-        for _ in range(load.most_raises):
+        """The most results a second, over rates that rise until the server falls behind twice."""
+        load, rate, num_behind = self._load, self._load.first_rate, 0
+        await self._offer(rate, min(2.0, load.raise_every_s))  # a start is always slow
+        await self._settle()
+        while len(self._report.ramp) < load.most_raises and num_behind < 2:
             found = await self._offer(rate, load.raise_every_s)
             self._report.ramp.append(found)
             await self._settle()
-            best = max(best, found.goodput)
-            if found.goodput < 0.85 * rate:
-                break
+            num_behind = num_behind + 1 if found.goodput < 0.85 * rate else 0
             rate *= load.raise_by
-        return best
+        return max(found.goodput for found in self._report.ramp)
 
     async def _offer(self, rate: float, seconds: float) -> Figures:
         """Sends at the rate for so long, at times as random as independent people's."""

@@ -103,7 +103,9 @@ def _sample_checksum(variant: int) -> int:
     engine = NullEngine((work.BASE_MODEL,))
     asked = work.sample_request(variant)
     engine.submit_sample(
-        decoding.sample_request(asked, request_id="any", model=work.BASE_MODEL, sampler_id=None)
+        decoding.sample_request(
+            asked, request_id="any", model=work.BASE_MODEL, sampler_id=None, owner="any"
+        )
     )
     (result,) = engine.step_sampling().finished
     return zlib.crc32(protobuf.encode_sample_response(decoding.sample_response(result, asked)))
