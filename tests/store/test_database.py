@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,25 @@ def test_a_job_that_fails_takes_no_other_with_it(db: Database) -> None:
         futures[1].result()
     assert futures[2].result()
     assert db.read(count) == 2
+
+
+def test_what_a_thread_waits_for_goes_before_what_requests_wait_for(db: Database) -> None:
+    order: list[str] = []
+
+    async def scenario() -> None:
+        gate = threading.Event()
+        requests = [asyncio.create_task(db.awrite(lambda _: gate.wait()))]
+        await asyncio.sleep(0.05)  # the writer is in the midst of a commit now
+        for _ in range(3):
+            requests.append(asyncio.create_task(db.awrite(lambda _: order.append("request"))))
+        await asyncio.sleep(0)
+        thread = asyncio.create_task(asyncio.to_thread(db.write, lambda _: order.append("thread")))
+        await asyncio.sleep(0.05)
+        gate.set()
+        await asyncio.gather(thread, *requests)
+
+    asyncio.run(scenario())
+    assert order == ["thread", "request", "request", "request"]
 
 
 def test_a_database_error_is_told_as_ours(db: Database) -> None:
