@@ -9,6 +9,7 @@ Shapes: T tokens of the batch · D hidden · V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.lora import HEAD_SITE, LoraBatch, LoraGroup, LoraTarget
-from tinkex.engine.ops import LoraPair, Segment, lora_linear
+from tinkex.engine.lora_linear import LoraPair, Segment, lora_linear, lora_linear_backward
 
 __all__ = ["FallbackBackbone", "load_fallback"]
 
@@ -46,8 +47,25 @@ class FallbackBackbone:
             LoraGroup(HEAD_SITE, "unembed", (LoraTarget(_name_of(model, head), width, vocab_size),))
         )
 
+    @torch.no_grad()
     def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
         """The last hidden states of whole sequences, packed end to end."""
+        return self._hidden(tokens_T, lengths, lora)
+
+    @torch.enable_grad()
+    def packed_pass(
+        self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch
+    ) -> tuple[Tensor, Callable[[Tensor], None]]:
+        """The last hidden states of whole sequences, packed end to end, and the backward."""
+        hidden_TD = self._hidden(tokens_T, lengths, lora)
+
+        def backward(dhidden_TD: Tensor) -> None:
+            if hidden_TD.requires_grad:
+                hidden_TD.backward(dhidden_TD)  # type: ignore[no-untyped-call]
+
+        return hidden_TD.detach(), backward
+
+    def _hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
         parts, start = [], 0
         for length in lengths:
             self._current.pairs = lora.pairs_at(start)
@@ -118,8 +136,30 @@ class _LoraLinear(nn.Module):
         pair = (self._current.pairs or {}).get(self._site)
         rows_TD = x.reshape(-1, x.shape[-1])
         segments = [] if pair is None else [Segment(0, rows_TD.shape[0], pair)]
-        out = lora_linear(rows_TD, self._linear, segments)
-        return out.reshape(*x.shape[:-1], -1)
+        out_TO: Tensor = _LoraLinearFunction.apply(rows_TD, self._linear, segments, _ANCHOR)  # type: ignore[no-untyped-call]
+        return out_TO.reshape(*x.shape[:-1], -1)
+
+
+_ANCHOR = torch.zeros((), requires_grad=True)
+"""Makes autograd record a layer whose input needs no gradient: its LoRA does."""
+
+
+class _LoraLinearFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_TD: Tensor, linear: FrozenLinear, segments: list[Segment], anchor: Tensor
+    ) -> Tensor:
+        y_TO, downs = lora_linear(x_TD, linear, segments)
+        ctx.save_for_backward(x_TD, *downs)
+        ctx.linear, ctx.segments = linear, segments
+        return y_TO
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (dy_TO,) = grad_outputs
+        x_TD, *downs = ctx.saved_tensors
+        dx_TD = lora_linear_backward([dy_TO], x_TD, ctx.linear, ctx.segments, downs)
+        return dx_TD, None, None, None
 
 
 def _is_linear(module: nn.Module) -> bool:

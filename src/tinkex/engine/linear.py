@@ -12,13 +12,13 @@ Shapes: T rows · D features in · O features out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["FrozenLinear"]
+__all__ = ["FrozenLinear", "product"]
 
 _HAS_ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 _ROWS_HINT = 512
@@ -45,30 +45,47 @@ class FrozenLinear:
 
     def packed(self) -> FrozenLinear:
         """The same, with a copy of the weight laid out for few rows where that is of use."""
-        if self.packed_weight is not None or not _has_onednn(self.weight_OD):
+        if self.packed_weight is not None or not _is_for_onednn(self.weight_OD):
             return self
         weight = torch.ops.mkldnn._reorder_linear_weight(self.weight_OD, _ROWS_HINT)
         return FrozenLinear(self.weight_OD, self.bias_O, weight)
 
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """`x @ weight.T + bias`; autograd does not see it."""
-        if self.packed_weight is not None:
-            return _onednn_linear(x_TD, self.packed_weight, self.bias_O)
-        if _has_onednn(self.weight_OD):
-            return _onednn_linear(x_TD, self.weight_OD, self.bias_O)
-        return F.linear(x_TD, self.weight_OD, self.bias_O)
+    def forward(self, x_TD: Tensor, plus_TO: Tensor | None = None) -> Tensor:
+        """`x @ weight.T + bias + plus`; autograd does not see it."""
+        weight = self.weight_OD if self.packed_weight is None else self.packed_weight
+        return product(x_TD, weight, self.bias_O, plus_TO)
 
-    def backward(self, dy_TO: Tensor) -> Tensor:
-        """`dy @ weight`: the gradient by the input."""
-        if _has_onednn(self.weight_OD):
-            return _onednn_linear(dy_TO, self.weight_OD.T, None)
-        return dy_TO @ self.weight_OD
-
-
-def _has_onednn(weight: Tensor) -> bool:
-    return _HAS_ONEDNN and weight.dtype == torch.float32 and weight.device.type == "cpu"
+    def backward(self, dys_TO: Sequence[Tensor]) -> Tensor:
+        """`dy @ weight`, the gradient by the input; dy in parts that lie side by side."""
+        dx_TD, start = None, 0
+        for dy_TO in dys_TO:
+            end = start + dy_TO.shape[1]
+            dx_TD = product(dy_TO, self.weight_OD[start:end].T, plus_TO=dx_TD)
+            start = end
+        assert dx_TD is not None, "there is always a part"
+        return dx_TD
 
 
-def _onednn_linear(x_TD: Tensor, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x_TD, weight_OD, bias_O, "none", [], "")
-    return out
+def product(
+    x_TD: Tensor,
+    weight_OD: Tensor,
+    bias_O: Tensor | None = None,
+    plus_TO: Tensor | None = None,
+) -> Tensor:
+    """`x @ weight.T + bias + plus` of any matrices; autograd does not see it."""
+    if _is_for_onednn(weight_OD):
+        linear = torch.ops.mkldnn._linear_pointwise
+        if plus_TO is None:
+            out_TO: Tensor = linear(x_TD, weight_OD, bias_O, "none", [], "")
+        else:
+            out_TO = linear.binary(x_TD, plus_TO, weight_OD, bias_O, "add")
+        return out_TO
+    out_TO = x_TD @ weight_OD.T if plus_TO is None else torch.addmm(plus_TO, x_TD, weight_OD.T)
+    return out_TO if bias_O is None else out_TO.add_(bias_O)
+
+
+def _is_for_onednn(weight: Tensor) -> bool:
+    if not _HAS_ONEDNN or weight.dtype != torch.float32 or weight.device.type != "cpu":
+        return False
+    # Columns cut out of a wider matrix would go through oneDNN's reference code, for ages.
+    return weight.is_mkldnn or weight.is_contiguous() or weight.T.is_contiguous()

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from tinkex.engine.interface import LoraSpec
-from tinkex.engine.ops import LoraPair, Segment
+from tinkex.engine.lora_linear import LoraPair, Segment
 
 __all__ = [
     "HEAD_SITE",

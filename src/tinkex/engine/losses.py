@@ -31,7 +31,7 @@ from torch import Tensor
 
 from tinkex.engine.validation import LOSSES
 
-__all__ = ["LossInputs", "is_separable", "loss_and_slope", "merge_config"]
+__all__ = ["LossInputs", "is_separable", "loss_and_slope", "may_have_slope", "merge_config"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class LossInputs:
     num_sequences: int
     config: dict[str, float]
 
-    def rows(self, start: int, end: int) -> LossInputs:
+    def select(self, place_P: Tensor) -> LossInputs:
         """The inputs of these targets alone."""
-        arrays = {name: array[start:end] for name, array in self.arrays_P.items()}
-        return LossInputs(arrays, self.sequence_P[start:end], self.num_sequences, self.config)
+        arrays = {name: array[place_P] for name, array in self.arrays_P.items()}
+        return LossInputs(arrays, self.sequence_P[place_P], self.num_sequences, self.config)
 
 
 def merge_config(loss_fn: str, given: dict[str, float | str]) -> dict[str, float]:
@@ -57,6 +57,14 @@ def merge_config(loss_fn: str, given: dict[str, float | str]) -> dict[str, float
 def is_separable(loss_fn: str) -> bool:
     """Whether a target's loss depends on its own logprob alone."""
     return loss_fn != "gspo"
+
+
+def may_have_slope(loss_fn: str, inputs: LossInputs) -> Tensor:
+    """Whether each target's logprob can matter to the loss, known before any logprob is."""
+    if loss_fn == "dro":
+        return torch.ones_like(inputs.sequence_P, dtype=torch.bool)
+    factor = "weights" if loss_fn == "cross_entropy" else "advantages"
+    return inputs.arrays_P[factor] != 0
 
 
 def loss_and_slope(loss_fn: str, lp_P: Tensor, inputs: LossInputs) -> tuple[Tensor, Tensor]:

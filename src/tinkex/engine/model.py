@@ -11,6 +11,7 @@ C features of a head · F MLP width.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
@@ -20,12 +21,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinkex.engine.attention import Attention, PackedAttention
+from tinkex.engine.layer import Angles, Layer, LayerTape, LayerWeights
 from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.lora import HEAD_SITE, LoraBatch, LoraGroup, LoraTarget
 from tinkex.engine.model_config import ModelConfig, RopeConfig
-from tinkex.engine.ops import apply_rope, lora_linear, rms_norm, swiglu
+from tinkex.engine.ops import rms_norm, rms_norm_backward, rms_unit
 
-__all__ = ["Backbone", "Decoder", "DecoderWeights", "LayerWeights", "rope_frequencies"]
+__all__ = ["Backbone", "Decoder", "DecoderWeights", "rope_frequencies"]
 
 
 class Backbone(Protocol):
@@ -40,19 +42,15 @@ class Backbone(Protocol):
         """The last hidden states [T, D] of whole sequences, packed end to end."""
         ...
 
+    def packed_pass(
+        self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch
+    ) -> tuple[Tensor, Callable[[Tensor], None]]:
+        """The same, and the backward.
 
-@dataclass(slots=True)
-class LayerWeights:
-    """One layer's frozen weights; q, k, v and gate, up are stacked to one matrix each."""
-
-    attn_norm_D: Tensor
-    qkv: FrozenLinear
-    out: FrozenLinear
-    mlp_norm_D: Tensor
-    gate_up: FrozenLinear
-    down: FrozenLinear
-    q_norm_C: Tensor | None = None
-    k_norm_C: Tensor | None = None
+        The backward takes the gradient by the hidden states and adds those of the LoRA weights
+        to the gradients of their pairs. It can be called once.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -95,12 +93,16 @@ class Decoder:
 
     def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
         self.config = config
-        self.weights = weights
-        self.head = weights.head
-        self.head_VD = weights.head.weight_OD
         self.groups = _lora_groups(config)
         self.num_parameters = weights.num_parameters()
         self._cos_PC, self._sin_PC = _rope_tables(config, weights.embed_VD)
+        self._take(weights)
+
+    def _take(self, weights: DecoderWeights) -> None:
+        self.weights = weights
+        self.head = weights.head
+        self.head_VD = weights.head.weight_OD
+        self._layers = [Layer(i, self.config, each) for i, each in enumerate(weights.layers)]
 
     def for_few_rows(self) -> Decoder:
         """This decoder with a second copy of its weights, which makes small batches faster.
@@ -108,55 +110,55 @@ class Decoder:
         Same results. Takes as much memory again where it helps, none where it would not.
         """
         other = copy(self)
-        other.weights = self.weights.packed()
-        other.head = other.weights.head
+        other._take(self.weights.packed())
         return other
 
-    def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
-        """The last hidden states of whole sequences, packed end to end."""
-        positions_T = torch.cat([torch.arange(length) for length in lengths])
-        return self.hidden(tokens_T, positions_T, PackedAttention(lengths), lora)
-
+    @torch.no_grad()
     def hidden(
         self, tokens_T: Tensor, positions_T: Tensor, attention: Attention, lora: LoraBatch
     ) -> Tensor:
         """The last hidden states, normed, ready for the head."""
-        positions_T = positions_T.to(self._cos_PC.device)
-        cos_TC, sin_TC = self._cos_PC[positions_T], self._sin_PC[positions_T]
+        angles = self._angles(positions_T)
         x_TD = F.embedding(tokens_T, self.weights.embed_VD)
-        for index, layer in enumerate(self.weights.layers):
-            normed_TD = rms_norm(x_TD, layer.attn_norm_D, self.config.norm_eps)
-            x_TD = x_TD + self._attention(index, normed_TD, cos_TC, sin_TC, attention, lora)
-            normed_TD = rms_norm(x_TD, layer.mlp_norm_D, self.config.norm_eps)
-            x_TD = x_TD + self._mlp(index, normed_TD, lora)
-        return rms_norm(x_TD, self.weights.norm_D, self.config.norm_eps)
+        for layer in self._layers:
+            x_TD, _ = layer.forward(x_TD, angles, attention, lora)
+        return rms_norm(x_TD, self.weights.norm_D, self.config.norm_eps)[0]
 
-    def _attention(
-        self,
-        index: int,
-        x_TD: Tensor,
-        cos_TC: Tensor,
-        sin_TC: Tensor,
-        attention: Attention,
-        lora: LoraBatch,
-    ) -> Tensor:
-        config, layer = self.config, self.weights.layers[index]
-        qkv = lora_linear(x_TD, layer.qkv, lora.at(f"{index}.qkv"))
-        heads = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
-        q, k, v = torch.split_with_sizes(
-            torch.unflatten(qkv, -1, (-1, config.head_dim)), heads, dim=1
+    def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
+        """The last hidden states of whole sequences, packed end to end."""
+        return self.hidden(tokens_T, _positions(lengths), PackedAttention(lengths), lora)
+
+    @torch.no_grad()
+    def packed_pass(
+        self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch
+    ) -> tuple[Tensor, Callable[[Tensor], None]]:
+        """The last hidden states of whole sequences, packed end to end, and the backward."""
+        angles, attention = self._angles(_positions(lengths)), PackedAttention(lengths)
+        tapes: list[LayerTape] = []
+        x_TD = F.embedding(tokens_T, self.weights.embed_VD)
+        for layer in self._layers:
+            x_TD, tape = layer.forward(x_TD, angles, attention, lora)
+            tapes.append(tape)
+        hidden_TD, inverse_T1 = rms_norm(x_TD, self.weights.norm_D, self.config.norm_eps)
+
+        @torch.no_grad()
+        def backward(dhidden_TD: Tensor) -> None:
+            unit_TD = rms_unit(x_TD, inverse_T1)
+            dx_TD = rms_norm_backward(dhidden_TD, unit_TD, inverse_T1, self.weights.norm_D)
+            for layer in reversed(self._layers):
+                dx_TD = layer.backward(dx_TD, tapes.pop(), angles, attention, lora)
+
+        return hidden_TD, backward
+
+    def _angles(self, positions_T: Tensor) -> Angles:
+        positions_T = positions_T.to(self._cos_PC.device)
+        return Angles(
+            self._cos_PC[positions_T].unsqueeze(1), self._sin_PC[positions_T].unsqueeze(1)
         )
-        if layer.q_norm_C is not None and layer.k_norm_C is not None:
-            q = rms_norm(q, layer.q_norm_C, config.norm_eps)
-            k = rms_norm(k, layer.k_norm_C, config.norm_eps)
-        q, k = apply_rope(q, cos_TC, sin_TC), apply_rope(k, cos_TC, sin_TC)
-        seen = attention.attend(index, q, k, v, config.windows[index])
-        return lora_linear(seen, layer.out, lora.at(f"{index}.out"))
 
-    def _mlp(self, index: int, x_TD: Tensor, lora: LoraBatch) -> Tensor:
-        layer = self.weights.layers[index]
-        gate_up = lora_linear(x_TD, layer.gate_up, lora.at(f"{index}.gate_up"))
-        return lora_linear(swiglu(gate_up), layer.down, lora.at(f"{index}.down"))
+
+def _positions(lengths: list[int]) -> Tensor:
+    return torch.cat([torch.arange(length) for length in lengths])
 
 
 def _numel(value: Tensor | None) -> int:

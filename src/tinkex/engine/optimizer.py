@@ -13,13 +13,14 @@ AdamW as torch.optim.AdamW computes it, over the adapter's one flat tensor:
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from tinkex.engine.interface import OptimRequest
 from tinkex.engine.lora import AdapterWeights
-from tinkex.engine.ops import LoraPair
+from tinkex.engine.lora_linear import LoraPair
 
 __all__ = ["TrainingState"]
 
@@ -41,14 +42,11 @@ class TrainingState:
         return sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
     def trainable_pairs(self, gradient: Tensor) -> dict[str, LoraPair]:
-        """The LoRA of every site as leaves whose gradients are added into `gradient`, flat."""
-        layout = self.weights.layout
-        leaves = {site: _as_leaves(pair) for site, pair in self.weights.pairs.items()}
-        for site, slots in layout.pairs(gradient).items():
-            leaves[site].a_RD.grad = slots.a_RD
-            for b_OR, slot in zip(leaves[site].bs_OR, slots.bs_OR, strict=True):
-                b_OR.grad = slot
-        return leaves
+        """The LoRA of every site, with places in `gradient`, flat, to add its gradients to."""
+        slots = self.weights.layout.pairs(gradient)
+        return {
+            site: replace(pair, gradient=slots[site]) for site, pair in self.weights.pairs.items()
+        }
 
     def add_gradient(self, gradient: Tensor, num_requests: int) -> None:
         """Adds a batch's gradient to the pending one; keeps the tensor."""
@@ -90,8 +88,3 @@ def _adamw(
     # The gradient is used up, so its memory serves for the denominator.
     denominator = torch.sqrt(second, out=gradient).div_(correction).add_(request.eps)
     flat.addcdiv_(first, denominator, value=-request.learning_rate / (1 - request.beta1**step))
-
-
-def _as_leaves(pair: LoraPair) -> LoraPair:
-    leaves = [x.detach().requires_grad_(True) for x in (pair.a_RD, *pair.bs_OR)]
-    return LoraPair(leaves[0], tuple(leaves[1:]), pair.scale)

@@ -19,9 +19,15 @@ from torch import Tensor
 from tinkex.engine.head import Head, Targets, score, score_with_gradient
 from tinkex.engine.interface import FloatArray, TrainDatum, TrainRequest
 from tinkex.engine.lora import LoraBatch
-from tinkex.engine.losses import LossInputs, is_separable, loss_and_slope, merge_config
+from tinkex.engine.lora_linear import LoraPair
+from tinkex.engine.losses import (
+    LossInputs,
+    is_separable,
+    loss_and_slope,
+    may_have_slope,
+    merge_config,
+)
 from tinkex.engine.model import Backbone
-from tinkex.engine.ops import LoraPair
 from tinkex.engine.optimizer import TrainingState
 
 __all__ = ["TrainOutput", "run_training"]
@@ -139,40 +145,37 @@ class _Pass:
     def run(self, output: TrainOutput) -> None:
         """Computes the micro-batch and files logprobs, losses and gradients."""
         tokens_T = self._tensor([item.datum.tokens for item in self._items], torch.int64)
-        with torch.set_grad_enabled(self._job.backward):
+        if self._job.backward:
+            hidden_TD, backward = self._backbone.packed_pass(tokens_T, self._lengths, self._lora)
+            lp_P, loss_P, dhidden_TD = self._loss_and_gradient(hidden_TD)
+            backward(dhidden_TD)
+        else:
             hidden_TD = self._backbone.packed_hidden(tokens_T, self._lengths, self._lora)
-        with torch.no_grad():
-            lp_P, loss_P, dhidden_TD = self._head_and_loss(hidden_TD.detach())
-        if dhidden_TD is not None and hidden_TD.requires_grad:
-            hidden_TD.backward(dhidden_TD)  # type: ignore[no-untyped-call]
+            lp_P = score(self._head(), hidden_TD, self._targets)
+            loss_P, _ = loss_and_slope(self._job.loss_fn, lp_P, self._inputs)
         self._file(lp_P.cpu().numpy(), loss_P.double().cpu().numpy(), output)
 
-    def _head_and_loss(self, hidden_TD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        head, job = Head(self._backbone.head, self._lora), self._job
-        if not job.backward:
-            lp_P = score(head, hidden_TD, self._targets)
-            return lp_P, loss_and_slope(job.loss_fn, lp_P, self._inputs)[0], None
-        if is_separable(job.loss_fn):
-            return self._score_once(head, hidden_TD)
-        # A loss over whole sequences needs every logprob before the first slope is known.
-        lp_P = score(head, hidden_TD, self._targets)
-        loss_P, slope_P = loss_and_slope(job.loss_fn, lp_P, self._inputs)
-        lp_P, dhidden_TD = score_with_gradient(
-            head, hidden_TD, self._targets, lambda first, last, _: slope_P[first:last]
-        )
-        return lp_P, loss_P, dhidden_TD
+    def _loss_and_gradient(self, hidden_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        head, loss_fn, inputs = self._head(), self._job.loss_fn, self._inputs
+        is_live_P = may_have_slope(loss_fn, inputs)
+        if is_separable(loss_fn):
 
-    def _score_once(self, head: Head, hidden_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        losses: list[Tensor] = []
+            def slope_of(place_P: Tensor, lp_P: Tensor) -> Tensor:
+                return loss_and_slope(loss_fn, lp_P, inputs.select(place_P))[1]
 
-        def slope_of(first: int, last: int, lp_P: Tensor) -> Tensor:
-            rows = self._inputs.rows(first, last)
-            loss_P, slope_P = loss_and_slope(self._job.loss_fn, lp_P, rows)
-            losses.append(loss_P)
-            return slope_P
+        else:
+            # A loss over whole sequences needs every logprob before the first slope is known.
+            first_P = score(head, hidden_TD, self._targets)
+            all_P = loss_and_slope(loss_fn, first_P, inputs)[1]
 
-        lp_P, dhidden_TD = score_with_gradient(head, hidden_TD, self._targets, slope_of)
-        return lp_P, torch.cat(losses), dhidden_TD
+            def slope_of(place_P: Tensor, lp_P: Tensor) -> Tensor:
+                return all_P[place_P]
+
+        lp_P, dhidden_TD = score_with_gradient(head, hidden_TD, self._targets, is_live_P, slope_of)
+        return lp_P, loss_and_slope(loss_fn, lp_P, inputs)[0], dhidden_TD
+
+    def _head(self) -> Head:
+        return Head(self._backbone.head, self._lora)
 
     def _file(self, lp_P: FloatArray, loss_P: FloatArray, output: TrainOutput) -> None:
         start = 0

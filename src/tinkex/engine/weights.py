@@ -12,8 +12,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tinkex.engine.errors import EngineUserError
+from tinkex.engine.layer import LayerWeights
 from tinkex.engine.linear import FrozenLinear
-from tinkex.engine.model import Decoder, DecoderWeights, LayerWeights
+from tinkex.engine.model import Decoder, DecoderWeights
 from tinkex.engine.model_config import ModelConfig, read_json
 
 __all__ = ["TensorFolder", "load_decoder"]

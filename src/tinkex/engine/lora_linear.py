@@ -1,0 +1,107 @@
+"""The product of a frozen matrix and the LoRA of each row's adapter, and its backward.
+
+Shapes: T tokens of all sequences in a row · D features in · O features out · R rank times the
+number of matrices fused on one input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tinkex.engine.linear import FrozenLinear, product
+
+__all__ = ["LoraPair", "Segment", "lora_linear", "lora_linear_backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoraPair:
+    """LoRA of matrices fused on one input: their A stacked, and each one's B.
+
+    The change of output part j is `scale * x @ A_j.T @ B_j.T`. If the pair is being trained, its
+    `gradient` is a pair to which the gradients are added.
+    """
+
+    a_RD: Tensor
+    bs_OR: tuple[Tensor, ...]
+    scale: float
+    gradient: LoraPair | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows `start..end` of the batch, which belong to one adapter."""
+
+    start: int
+    end: int
+    pair: LoraPair
+
+
+def lora_linear(
+    x_TD: Tensor, linear: FrozenLinear, segments: list[Segment], plus_TO: Tensor | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """The frozen product of `x`, plus `plus`, and in each segment the LoRA of its adapter.
+
+    The second answer is each segment's `scale * x @ A.T`, which the backward needs.
+    """
+    y_TO = linear.forward(x_TD, plus_TO)
+    downs = [down_project(x_TD[s.start : s.end], s.pair) for s in segments]
+    for segment, down_TR in zip(segments, downs, strict=True):
+        add_up_projection(y_TO[segment.start : segment.end], down_TR, segment.pair)
+    return y_TO, downs
+
+
+def lora_linear_backward(
+    dys_TO: Sequence[Tensor],
+    x_TD: Tensor,
+    linear: FrozenLinear,
+    segments: list[Segment],
+    downs: list[Tensor],
+) -> Tensor:
+    """The gradient by `x`; those of the LoRA weights are added to their pairs' gradients.
+
+    dy comes in parts, one for each B.
+    """
+    dx_TD = linear.backward(dys_TO)
+    for segment, down_TR in zip(segments, downs, strict=True):
+        rows = slice(segment.start, segment.end)
+        parts = [dy_TO[rows] for dy_TO in dys_TO]
+        pair_backward(segment.pair, x_TD[rows], down_TR, parts, dx_TD[rows])
+    return dx_TD
+
+
+def down_project(x_TD: Tensor, pair: LoraPair) -> Tensor:
+    """`scale * x @ A.T` of all parts side by side."""
+    return product(x_TD, pair.a_RD.to(x_TD.dtype)).mul_(pair.scale)
+
+
+def add_up_projection(y_TO: Tensor, down_TR: Tensor, pair: LoraPair) -> None:
+    """Adds each part's `down @ B.T` to its columns of y, in place."""
+    rank, column = down_TR.shape[1] // len(pair.bs_OR), 0
+    for j, b_OR in enumerate(pair.bs_OR):
+        part = y_TO[:, column : column + b_OR.shape[0]]
+        part.addmm_(down_TR[:, j * rank : (j + 1) * rank], b_OR.to(y_TO.dtype).T)
+        column += b_OR.shape[0]
+
+
+def pair_backward(
+    pair: LoraPair,
+    x_TD: Tensor,
+    down_TR: Tensor,
+    dys_TO: Sequence[Tensor],
+    dx_TD: Tensor,
+) -> None:
+    """Adds the gradients of A and each B to the pair's, and the LoRA's share to dx, in place."""
+    parts = [product(dy, b.to(dy.dtype).T) for dy, b in zip(dys_TO, pair.bs_OR, strict=True)]
+    ddown_TR = (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).mul_(pair.scale)
+    dx_TD.addmm_(ddown_TR, pair.a_RD.to(x_TD.dtype))
+    if pair.gradient is None:
+        return
+    pair.gradient.a_RD.add_(product(ddown_TR.T, x_TD.T))
+    # B's gradient is made transposed: as a product of few rows it is ten times faster.
+    downs_RT = down_TR.T.contiguous().chunk(len(dys_TO))
+    for dy_TO, down_RT, slot_OR in zip(dys_TO, downs_RT, pair.gradient.bs_OR, strict=True):
+        slot_OR.add_(product(down_RT, dy_TO.T).T)
