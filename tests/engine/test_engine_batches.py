@@ -274,7 +274,7 @@ def test_impossible_adapters_are_refused(code, spec, engine) -> None:
 
 
 def test_too_large_for_memory_is_said_before_the_work(tiny) -> None:
-    engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, memory_bytes=100 * 2**20))
+    engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, memory_bytes=52 * 2**20))
     engine.create_adapter("a", "tiny", LoraSpec(rank=2))
     small = TrainRequest(adapter_id="a", data=[sft_datum(20)])
     large = TrainRequest(adapter_id="a", data=[sft_datum(500)])

@@ -47,22 +47,16 @@ class Attention(Protocol):
 class PackedAttention:
     """Whole sequences, one after the other, each attending to itself alone.
 
-    Neighbours of equal length go through one call. With `keeps_kv` the keys and values of every
-    layer stay in `kept`, for a cache to take over.
+    Neighbours of equal length go through one call.
     """
 
-    def __init__(self, lengths: list[int], *, keeps_kv: bool = False) -> None:
+    def __init__(self, lengths: list[int]) -> None:
         self._groups = [(length, len(list(same))) for length, same in groupby(lengths)]
         self._sizes = [length * count for length, count in self._groups]
-        self._keeps_kv = keeps_kv
-        self.kept: list[tuple[Tensor, Tensor]] = []
 
     def attend(
         self, layer: int, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, window: int
     ) -> Tensor:
-        if self._keeps_kv:
-            assert layer == len(self.kept), "layers must come in order"
-            self.kept.append((k_TKC, v_TKC))
         forward = _forward_in_blocks if q_THC.device.type == "cpu" else _forward_by_torch
         parts = [
             forward(q, k, v, length, window) for q, k, v, length in self._split(q_THC, k_TKC, v_TKC)

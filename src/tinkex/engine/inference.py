@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinkex.engine.attention import Attention
-from tinkex.engine.model import Decoder, LayerWeights, rope_frequencies
+from tinkex.engine.layer import LayerWeights
+from tinkex.engine.model import Decoder, rope_frequencies
 from tinkex.engine.row_lora import RowLora
 
 __all__ = ["InferencePass"]

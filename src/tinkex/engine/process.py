@@ -236,13 +236,16 @@ class EngineProcess:
 _WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 """Threads that wait for each other sleep: spinning, they would starve one another on busy cores."""
 
+_KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+"""Freed memory stays with the process: a pass would spend its time getting the same pages again."""
+
 
 def _start(connection: socket.socket, worker: str) -> subprocess.Popen[bytes]:
     """A fresh interpreter, not a fork: torch's threads do not survive one."""
     handle = connection.fileno()
     command = [sys.executable, "-P", "-m", worker, "--fd", str(handle)]
     paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**_WAITING, **os.environ, "PYTHONPATH": paths}
+    environment = {**_WAITING, **_KEEPING, **os.environ, "PYTHONPATH": paths}
     return subprocess.Popen(command, pass_fds=[handle], env=environment)  # noqa: S603
 
 
