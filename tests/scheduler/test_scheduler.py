@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,8 +10,15 @@ import msgspec
 import pytest
 from tests.scheduler.faulty import Faults
 from tests.scheduler.work import Bench
+from tests.support.leaks import eventually
 
-from tinkex.engine.interface import AdapterInfo, EngineUserError, LoraSpec, StateScope
+from tinkex.engine.interface import (
+    AdapterInfo,
+    EngineFailure,
+    EngineUserError,
+    LoraSpec,
+    StateScope,
+)
 from tinkex.engine.null import NullEngine
 from tinkex.scheduler import SchedulerConfig
 from tinkex.store import models, operations, sessions
@@ -197,6 +205,41 @@ def test_samplers_make_room_for_each_other(bench: Make) -> None:
     ]
     assert len({scores(work, session) for session in sessions}) == 1
     assert len(faults.engines[0]._samplers) <= 3
+
+
+def test_idle_adapters_and_samplers_rest_on_disk_unnoticed(bench: Make, tmp_path: Path) -> None:
+    quiet = Bench(_sub(tmp_path, "quiet"), NullEngine).start()
+    expected = run(quiet, quiet.model(), 4)
+    quiet.close()
+    faults = Faults()
+    work = bench(faults.factory(), adapter_idle_s=0.05).start()
+    model = work.model()
+    first = run(work, model, 2)
+    session = work.answer(work.save_ephemeral(model, 7))["sampling_session_id"]
+    before = scores(work, session)
+    engine = faults.engines[0]
+    assert eventually(lambda: not engine.adapters() and not engine._samplers)
+    assert first + run(work, model, 2, start=8) == expected
+    assert scores(work, session, 1) == before
+
+
+def test_an_idle_adapter_that_cannot_be_written_stays(bench: Make, monkeypatch) -> None:
+    faults = Faults()
+    work = bench(faults.factory(), adapter_idle_s=0.05).start()
+    model = work.model()
+    run(work, model, 1)
+    tried = threading.Event()
+
+    def fail(*_: object) -> None:
+        tried.set()
+        raise EngineFailure("No space left on device.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults.engines[0], "save_adapter", fail)
+        assert tried.wait(5)
+        assert len(run(work, model, 1, start=4)) == 1
+        assert len(faults.engines) == 1
+    assert eventually(lambda: not faults.engines[0].adapters())
 
 
 def test_a_freed_sampler_is_gone_from_memory_and_disk(bench: Make) -> None:

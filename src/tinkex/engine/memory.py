@@ -5,6 +5,7 @@ Estimates, on the safe side: better a clear refusal than a process killed half w
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tinkex.engine.interface import ModelInfo, SampleRequest, TrainRequest
 from tinkex.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sample_validation import max_new_tokens
 
-__all__ = ["MemoryPlan", "available_bytes"]
+__all__ = ["MemoryPlan", "available_bytes", "give_back"]
 
 _MIB = 2**20
 
@@ -107,3 +108,10 @@ def available_bytes() -> int:
         if limit != "max":
             found.append(int(limit) - int((group / "memory.current").read_text()))
     return min(found, default=4 * 2**30)
+
+
+def give_back() -> None:
+    """Returns freed memory to the system; what the allocator keeps would count as ours."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need it less
+    if trim is not None:
+        trim(0)

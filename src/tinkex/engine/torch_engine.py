@@ -35,6 +35,7 @@ from tinkex.engine.interface import (
     TrainResult,
 )
 from tinkex.engine.lora import AdapterWeights, LoraLayout
+from tinkex.engine.memory import give_back
 from tinkex.engine.optimizer import TrainingState
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sample_validation import check_sample
@@ -109,7 +110,8 @@ class TorchEngine:
 
     def unload_adapter(self, adapter_id: str) -> None:
         with self._compute:
-            self._adapters.pop(adapter_id, None)
+            if self._adapters.pop(adapter_id, None) is not None:
+                give_back()
 
     def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
         with self._compute:
@@ -153,7 +155,8 @@ class TorchEngine:
         self._samplers[sampler_id] = (model, weights)
 
     def unload_sampler(self, sampler_id: str) -> None:
-        self._samplers.pop(sampler_id, None)
+        if self._samplers.pop(sampler_id, None) is not None:
+            give_back()
 
     def submit_sample(self, request: SampleRequest) -> None:
         self.check_fits(request)

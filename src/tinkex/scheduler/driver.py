@@ -55,6 +55,7 @@ class Driver:
         self.wakeup = threading.Condition()  # also guards the planner
         self.is_ready = threading.Event()
         self.fatal: EngineUserError | None = None
+        self._look_at = 0.0  # when to look for idle things again
         self._errands: list[Callable[[], None]] = []
         self._stopping = threading.Event()
         self._used = {"train": 0.0, "sample": 0.0}
@@ -129,6 +130,8 @@ class Driver:
                     if self._stopping.is_set():
                         return
                     self._used = {"train": 0.0, "sample": 0.0}
+                    self._note_idle()
+                self._note_idle()
                 errands, self._errands = self._errands, []
             self._run_errands(errands)
             self._turn()
@@ -172,6 +175,28 @@ class Driver:
             self._executor.run(batch)
             self._residency.busy = set()
             self._residency.settle()
+
+    def _note_idle(self) -> None:
+        """Has one idle adapter and one idle sampler leave memory. Called with the lock held."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _TICK_S
+        adapter, sampler = self._residency.idle(), self._host.idle()
+        if adapter is not None:
+            self._errands.append(partial(self._rest, adapter))
+        if sampler is not None:
+            self._errands.append(partial(self._host.free, sampler))
+
+    def _rest(self, model_id: str) -> None:
+        """Sets an idle adapter aside; if that fails, it stays and is tried again later."""
+        self._residency.touch(model_id)
+        try:
+            self._set_aside(model_id)
+        except (EngineFailure, StoreError) as error:
+            if error.code == "engine-died":
+                raise
+            _logger.warning("The idle adapter %s stays in memory: %s", model_id, error)
 
     def _set_aside(self, model_id: str) -> None:
         """Frees the adapter's memory unless work for it waits; it comes back if it is needed."""

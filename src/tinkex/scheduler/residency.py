@@ -54,12 +54,14 @@ class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
     after_s: float = 30.0
     after_operations: int = 500
     max_adapters: int = 64
+    idle_s: float = 60.0  # how long an adapter nobody uses stays in memory
 
 
 class _Held(msgspec.Struct):
     seq_id: int  # the last operation the adapter in memory has seen
     dirty_s: float = 0.0
     dirty_operations: int = 0
+    used_at: float = msgspec.field(default_factory=time.monotonic)
     saving_s: float = 0.0  # how long its last snapshot took
     lacks_sampler: bool = False  # one could not be written; a replay writes it
 
@@ -100,6 +102,7 @@ class Residency:
         self._notice_new_engine()
         if model_id in self._held:
             self._held.move_to_end(model_id)
+            self.touch(model_id)
             return
         self._rebuild(model_id)
 
@@ -121,6 +124,17 @@ class Residency:
             if operation.kind in operations.REPLAYED:
                 held.dirty_s += seconds
                 held.dirty_operations += 1
+            held.used_at = time.monotonic()
+
+    def touch(self, model_id: str) -> None:
+        """Has the adapter stay for a while, as if it had just been used."""
+        if model_id in self._held:
+            self._held[model_id].used_at = time.monotonic()
+
+    def idle(self) -> str | None:
+        """An adapter that nobody used for long enough to be set aside, if there is one."""
+        before = time.monotonic() - self._policy.idle_s
+        return next((name for name, held in self._held.items() if held.used_at < before), None)
 
     def settle(self) -> None:
         """Takes the snapshots that are due and makes room; busy adapters stay."""
@@ -174,7 +188,7 @@ class Residency:
         """Frees the adapter's memory; it comes back when it is needed."""
         if self._held[model_id].dirty_operations:
             self.snapshot(model_id)
-        del self._held[model_id]
+        self._held.pop(model_id, None)  # a snapshot of a run that is over drops it
         self._supervisor.engine.unload_adapter(model_id)
 
     def snapshot_all(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -52,6 +53,7 @@ class SamplerHost:
         room: Room,
         *,
         max_samplers: int = 64,
+        idle_s: float = 60.0,
     ) -> None:
         self._db = db
         self._supervisor = supervisor
@@ -60,9 +62,10 @@ class SamplerHost:
         self._board = board
         self._keeper = SampleKeeper(db, publish, lambda: supervisor.is_closed)
         self._max_samplers = max_samplers
+        self._idle_s = idle_s
         self._room = room
         room.ask_also(self._give)
-        self._loaded: OrderedDict[str, None] = OrderedDict()
+        self._loaded: OrderedDict[str, float] = OrderedDict()  # and when each was last used
         self._in_use: Counter[str] = Counter()
         self._sampler_of: dict[str, str] = {}
         self._rows: dict[str, Sampler] = {}
@@ -94,7 +97,7 @@ class SamplerHost:
     def snapshot_taken(self, sampler_id: str) -> None:
         """Notes a sampler that the engine got by a snapshot."""
         self._notice_new_engine()
-        self._loaded[sampler_id] = None
+        self._loaded[sampler_id] = time.monotonic()
         self._make_room()
 
     def free(self, sampler_id: str) -> None:
@@ -102,6 +105,12 @@ class SamplerHost:
         self._rows.pop(sampler_id, None)
         self._loaded.pop(sampler_id, None)
         self._supervisor.engine.unload_sampler(sampler_id)
+
+    def idle(self) -> str | None:
+        """A sampler nobody used for long; its weights are on disk, so it can be freed."""
+        before = time.monotonic() - self._idle_s
+        idle = (each for each, used_at in self._loaded.items() if used_at < before)
+        return next((each for each in idle if not self._in_use[each]), None)
 
     def _feed(self) -> None:
         """Hands the engine what it should have now, in one call."""
@@ -167,12 +176,13 @@ class SamplerHost:
         sampler_id = sampler.checkpoint_id or sampler.sampling_session_id
         if sampler_id in self._loaded:
             self._loaded.move_to_end(sampler_id)
+            self._loaded[sampler_id] = time.monotonic()
             return sampler_id
         if sampler.checkpoint_id is not None:
             self._load_checkpoint(sampler.checkpoint_id, sampler)
         else:
             self._load_ephemeral(sampler)
-        self._loaded[sampler_id] = None
+        self._loaded[sampler_id] = time.monotonic()
         self._make_room()
         return sampler_id
 
@@ -237,6 +247,8 @@ class SamplerHost:
         sampler_id = self._sampler_of.pop(request_id, None)
         if sampler_id is not None:
             self._in_use[sampler_id] -= 1
+            if sampler_id in self._loaded:
+                self._loaded[sampler_id] = time.monotonic()
 
     def _patiently(self, ask_store: Callable[[], T]) -> T:
         return keep_trying(ask_store, lambda: self._supervisor.is_closed)

@@ -42,6 +42,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_running_samples: int = 256
     max_samplers: int = 64
     max_adapters: int = 64
+    adapter_idle_s: float = 60.0
     hole_grace_s: float = 120.0
     snapshot_after_s: float = 30.0
     snapshot_after_operations: int = 500
@@ -87,6 +88,7 @@ class Scheduler:
             after_s=config.snapshot_after_s,
             after_operations=config.snapshot_after_operations,
             max_adapters=config.max_adapters,
+            idle_s=config.adapter_idle_s,
         )
         room = Room()
         residency = Residency(self._supervisor, db, self._bodies, self.folders, policy, room)
@@ -99,6 +101,7 @@ class Scheduler:
             self._publish,
             room,
             max_samplers=config.max_samplers,
+            idle_s=config.adapter_idle_s,
         )
         checkpointer = Checkpointer(
             db,

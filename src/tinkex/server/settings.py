@@ -91,6 +91,8 @@ _SCHEDULER = {
     "max_running_samples": "Sampling requests in the engine at once.",
     "max_adapters": "Adapters kept in memory.",
     "max_samplers": "Samplers kept in memory.",
+    "adapter_idle_s": "Seconds after which an adapter or sampler nobody uses leaves memory; it "
+    "stays on disk and comes back when it is needed.",
     "hole_grace_s": "Seconds a missing sequence number is waited for.",
     "snapshot_after_s": "Seconds of engine time a crash may have to repeat, of all runs.",
     "snapshot_after_operations": "Operations of one run that a crash may have to repeat.",
