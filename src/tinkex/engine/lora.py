@@ -108,14 +108,15 @@ class LoraLayout:
 
     def initial(self) -> Tensor:
         """The flat tensor a new adapter starts with."""
-        flat = torch.zeros(self.numel, dtype=torch.float32)
+        # Zeros that the system hands out when they are written to: B costs nothing yet.
+        flat = torch.from_numpy(np.zeros(self.numel, dtype=np.float32))
         for index, (a_RD, _) in enumerate(self.named(flat).values()):
             stream = np.random.SeedSequence(entropy=self.spec.seed % 2**64, spawn_key=(index,))
-            numbers = np.random.Generator(np.random.Philox(stream)).random(
-                a_RD.numel(), dtype=np.float32
-            )
+            numbers = a_RD.numpy().reshape(-1)  # a view: drawn and scaled in place
+            np.random.Generator(np.random.Philox(stream)).random(dtype=np.float32, out=numbers)
             bound = 1.0 / math.sqrt(a_RD.shape[1])
-            a_RD.copy_(torch.from_numpy(numbers).view_as(a_RD)).mul_(2 * bound).sub_(bound)
+            numbers *= np.float32(2 * bound)
+            numbers -= np.float32(bound)
         return flat
 
 
