@@ -12,7 +12,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tinkex.engine.interface import EngineFailure, EngineStorageError, EngineUserError
+from tinkex.engine.interface import (
+    EngineError,
+    EngineFailure,
+    EngineStorageError,
+    EngineUserError,
+)
 from tinkex.scheduler.executor import Executor
 from tinkex.scheduler.order import ModelQueue
 from tinkex.scheduler.plan import Planner
@@ -193,7 +198,7 @@ class Driver:
         self._residency.touch(model_id)
         try:
             self._set_aside(model_id)
-        except (EngineFailure, StoreError) as error:
+        except (EngineError, StoreError) as error:
             if error.code == "engine-died":
                 raise
             _logger.warning("The idle adapter %s stays in memory: %s", model_id, error)
