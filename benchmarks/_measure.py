@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._kept import kept
+from benchmarks._sides import end_all
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -58,11 +59,16 @@ def run_questions(
         return 0
     if not chosen:
         parser.error(f"no question matches {options.only!r}; --list shows them")
-    # So that sides in processes of their own are ended too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, _give_up)
     with kept:
         met = [_answer(name, question, options.rounds) for name, question in chosen.items()]
     return 0 if all(met) or not options.check else 1
+
+
+def _give_up(*_: object) -> None:
+    """Ends at once, with all sides: a client would try for ever to reach a server that is gone."""
+    end_all()
+    os._exit(143)
 
 
 def _answer(name: str, question: Question, rounds: int) -> bool:
@@ -84,6 +90,7 @@ def alternate(
     for turn in range(warmups + rounds):
         for name, measure in sides.items():
             value = measure()
+            print(f"  {name} {value:.4g}", file=sys.stderr, flush=True)
             if turn >= warmups:
                 found[name].append(value)
     return found

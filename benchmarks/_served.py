@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._model import NAME, model_folder
-from benchmarks._sides import LOGS, import_path
+from benchmarks._sides import LOGS, ROOT, import_path, start
 from benchmarks._workload import Request, Row, even_rows
 
 os.environ["TINKER_TELEMETRY"] = "0"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 SERVE = [sys.executable, "-m", "tinkex", "serve", "--port", "0"]
+DATA = ROOT / ".bench" / "data"
 KEY = "tml-benchmark-key-0123456789abcdef"
 
 
@@ -32,17 +34,16 @@ class Served:
         seconds = timed(lambda: ours.step(training, rows))
     """
 
-    def __init__(self, model: Path | None = None, data_dir: Path | None = None) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="tinkex-bench-")
-        self._data_dir = data_dir or Path(self._scratch.name)
+    def __init__(self, model: Path | None = None) -> None:
+        self._data_dir = _new_data_dir()
         self._model = model or model_folder()
-        self._service: Any = None
+        self._services: list[Any] = []
         LOGS.mkdir(parents=True, exist_ok=True)
         self._log = (LOGS / "server.log").open("wb")
 
     def __enter__(self) -> Served:
         began = time.perf_counter()
-        self._process = subprocess.Popen(
+        self._process = start(
             [*SERVE, "--data-dir", str(self._data_dir), "--model", f"{NAME}={self._model}"],
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -59,6 +60,8 @@ class Served:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for service in self._services:
+            service.close()
         self._process.terminate()
         try:
             self._process.wait(60)
@@ -66,7 +69,7 @@ class Served:
             self._process.kill()
             self._process.wait()
         self._log.close()
-        self._scratch.cleanup()
+        shutil.rmtree(self._data_dir, ignore_errors=True)
 
     @property
     def pid(self) -> int:
@@ -81,28 +84,34 @@ class Served:
     @property
     def service(self) -> Any:
         """The official client's session."""
-        if self._service is None:
-            self._service = self.new_service()
-        return self._service
+        return self._services[0] if self._services else self.new_service()
 
     def new_service(self) -> Any:
         """Another session, as another user's process would have."""
         import tinker
 
-        return tinker.ServiceClient(base_url=self.url, api_key=KEY)
+        self._services.append(tinker.ServiceClient(base_url=self.url, api_key=KEY))
+        return self._services[-1]
 
     def training(self, rank: int, **options: Any) -> Any:
         """A client that trains a new adapter: attention, MLP and unembedding, as by default."""
         return self.service.create_lora_training_client(base_model=NAME, rank=rank, **options)
 
+    def saved_adapter(self, rank: int, seed: int = 0) -> str:
+        """The address of a saved adapter, one training step away from the base."""
+        training = self.training(rank, seed=seed)
+        rows = [
+            ([token % 200 for token in tokens], weights) for tokens, weights in even_rows(1, 16)
+        ]
+        step(training, datums(rows), learning_rate=1e-3)
+        return str(training.save_weights_for_sampler("saved").result().path)
+
     def adapters(self, count: int, rank: int) -> tuple[list[Any], tuple[Path, ...]]:
-        """Samplers of fresh adapters, each a step away from the base, and their PEFT folders."""
+        """Samplers of fresh adapters, and the PEFT folders others can load them from."""
         samplers, folders = [], []
         known = set(self._adapter_folders())
-        for n in range(count):
-            training = self.training(rank, seed=n)
-            step(training, datums(even_rows(1, 16, seed=n)), learning_rate=1e-3)
-            path = training.save_weights_for_sampler(f"adapter-{n}").result().path
+        for seed in range(count):
+            path = self.saved_adapter(rank, seed)
             samplers.append(self.service.create_sampling_client(model_path=path))
             (new,) = set(self._adapter_folders()) - known
             known.add(new)
@@ -122,6 +131,15 @@ class Served:
                 return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.01)
+
+
+def _new_data_dir() -> Path:
+    """A fresh data folder; those that benchmarks cut short have left behind go."""
+    DATA.mkdir(parents=True, exist_ok=True)
+    for left in DATA.iterdir():
+        if not Path(f"/proc/{left.name.partition('-')[0]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=DATA))
 
 
 def datums(rows: Sequence[Row]) -> list[Any]:

@@ -19,6 +19,22 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / ".bench" / "logs"
 
+_started: list[subprocess.Popen[Any]] = []
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """A process that `end_all` knows of."""
+    process = subprocess.Popen(command, **options)
+    _started.append(process)
+    return process
+
+
+def end_all() -> None:
+    """Ends every process started here that still runs."""
+    for process in _started:
+        if process.poll() is None:
+            process.terminate()
+
 
 class Side:
     """A script in a process of its own; `call` runs one of its functions and waits.
@@ -33,7 +49,7 @@ class Side:
         LOGS.mkdir(parents=True, exist_ok=True)
         self._log_path = LOGS / f"{Path(command[1]).stem.strip('_')}.log"
         self._log = self._log_path.open("wb")
-        self._process = subprocess.Popen(
+        self._process = start(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -39,6 +39,30 @@ class PeftSide(Side):
         return float(self.call("step", rows=rows, microbatch=microbatch))
 
 
+class EngineSide(Side):
+    """Our engine without anything around it."""
+
+    def __init__(self, model: Path | None = None) -> None:
+        super().__init__([sys.executable, str(HERE / "_side_engine.py")])
+        self.call("load", folder=str(model or model_folder()))
+
+    def create(self, rank: int) -> str:
+        """The id of a fresh adapter."""
+        return str(self.call("create", rank=rank))
+
+    def step(self, adapter_id: str, rows: list[Row]) -> float:
+        """Seconds of forward_backward and optim_step."""
+        return float(self.call("step", adapter_id=adapter_id, rows=rows))
+
+    def forward_backward(self, adapter_id: str, rows: list[Row]) -> float:
+        """Seconds of forward_backward alone."""
+        return float(self.call("forward_backward", adapter_id=adapter_id, rows=rows))
+
+    def forward(self, adapter_id: str, rows: list[Row]) -> float:
+        """Seconds of scoring all rows in one batch."""
+        return float(self.call("forward", adapter_id=adapter_id, rows=rows))
+
+
 class GenerateSide(Side):
     """Transformers' `generate` over adapters given as PEFT folders."""
 

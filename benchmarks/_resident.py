@@ -1,0 +1,33 @@
+"""Memory of a process and its children, as Linux counts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def resident_mib(pid: int) -> float:
+    """What the process and its children hold now."""
+    return sum(_status(each, "VmRSS") for each in _tree(pid)) / 1024
+
+
+def peak_mib(pid: int) -> float:
+    """The sum of the most each of them ever held: no less than the true peak."""
+    return sum(_status(each, "VmHWM") for each in _tree(pid)) / 1024
+
+
+def _tree(pid: int) -> list[int]:
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    return [pid, *(each for child in children for each in _tree(child))]
+
+
+def _status(pid: int, field: str) -> int:
+    """KiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0])
+    return 0
