@@ -46,14 +46,18 @@ def run_questions(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=rounds, help="measurements of each side")
-    parser.add_argument("--only", help="questions whose name contains one of these, by comma")
+    parser.add_argument("--only", help="names, or parts of names, by comma")
     parser.add_argument("--list", action="store_true", help="print the questions' names and leave")
     parser.add_argument("--check", action="store_true", help="fail if a bar is missed")
     options = parser.parse_args()
     chosen = questions
     if options.only:
         every = questions | (by_name or {})
-        chosen = {n: q for n, q in every.items() if any(p in n for p in options.only.split(","))}
+        parts = options.only.split(",")
+        # A name in full means that one; a part of names, all that have it.
+        chosen = {n: q for n, q in every.items() if n in parts} or {
+            n: q for n, q in every.items() if any(part in n for part in parts)
+        }
     if options.list:
         print("\n".join(questions | (by_name or {})))
         return 0

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         for service in self._services:
-            service.close()
+            with suppress(Exception):  # a session that is gone already needs no end
+                service.close("success").result(10)
         self._process.terminate()
         try:
             self._process.wait(60)

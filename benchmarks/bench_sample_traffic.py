@@ -2,7 +2,7 @@
 
 Requests arrive at 12.8 a second, prompts of 16 to 400 tokens, answers of 8 to 128, over four
 adapters of rank 8; far more than two cores can serve, so the time until all are answered is a
-measure of throughput, and the sum of all waiting a measure of order. Each round is a slice of 24
+measure of throughput, and the sum of all waiting a measure of order. Each round is a slice of 16
 requests, the sides in turn. Bar: half the time of the better of `generate` (batches of one adapter
 in order of arrival) and vLLM.
 
@@ -34,7 +34,7 @@ from benchmarks._workload import Request, sample_request, tokens, traffic
 from benchmarks._yardsticks import GenerateSide, VllmSide
 
 TIMES_BEST, TIMES_IDLE = 2.0, 2.0
-PER_SECOND, SLICE, WHOLE = 12.8, 24, 256
+PER_SECOND, SLICE, WHOLE = 12.8, 16, 256
 LIGHT_PER_SECOND, LIGHT_PROBE_EVERY_S = 0.3, 2.0
 PROBE_EVERY_S = 0.5
 ADAPTERS, RANK = 4, 8

@@ -5,7 +5,7 @@
 sides take the same steps in turn, ours through the whole stack, theirs padded on the right to the
 longest of the 8 (`_side_peft.py`). Bar: 1.8 times the speed over the pass.
 
-`--rounds N` takes only the first N steps. By name only: "unpadded" has PEFT compute one
+A run takes the first 5 steps unless told otherwise; `--rounds 8` is the whole pass. By name only: "unpadded" has PEFT compute one
 conversation at a time, which pads nothing; "whole" sends all 64 in one step.
 """
 
@@ -60,4 +60,4 @@ BY_NAME = {
 }
 
 if __name__ == "__main__":
-    sys.exit(run_questions(__doc__, QUESTIONS, rounds=COUNT // EACH, by_name=BY_NAME))
+    sys.exit(run_questions(__doc__, QUESTIONS, rounds=5, by_name=BY_NAME))

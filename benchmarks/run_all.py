@@ -1,4 +1,7 @@
-"""Runs every benchmark and keeps its lines in `benchmarks/results.json`."""
+"""Runs every benchmark; keeps the answers in `results.json` and draws them in `results.svg`.
+
+A benchmark that fails, or takes too long, is one line of the results and does not stop the rest.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,62 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from benchmarks._plot import picture
+
+MOST_S = 900.0
+"""No benchmark takes this long unless something hangs."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if a bar is missed")
+    parser.add_argument("--only", help="files whose name contains one of these, by comma")
     options = parser.parse_args()
-    lines = [line for path in sorted(HERE.glob("bench_*.py")) for line in run(path)]
-    (HERE / "results.json").write_text(json.dumps(lines, indent=2) + "\n")
-    missed = [line["question"] for line in lines if line.get("ok") is False]
+    parts = options.only.split(",") if options.only else [""]
+    lines: list[dict[str, Any]] = []
+    for path in sorted(HERE.glob("bench_*.py")):
+        if any(part in path.stem for part in parts):
+            lines += run(path)
+            keep(lines)
+    missed = [str(line["question"]) for line in lines if line.get("ok") is False]
     if missed:
         print(f"missed: {', '.join(missed)}", file=sys.stderr)
     return 1 if missed and options.check else 0
 
 
-def run(path: Path) -> list[dict[str, object]]:
+def run(path: Path) -> list[dict[str, Any]]:
     """The JSON lines one benchmark prints, shown as they come."""
     print(f"# {path.name}", file=sys.stderr, flush=True)
-    done = subprocess.run(
-        [sys.executable, str(path)], check=True, stdout=subprocess.PIPE, text=True, cwd=HERE.parent
+    began, lines = time.monotonic(), []
+    process = subprocess.Popen(
+        ["timeout", str(MOST_S), sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=HERE.parent,
     )
-    print(done.stdout, end="", flush=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        if line.startswith("{"):
+            lines.append(json.loads(line))
+    if process.wait():
+        error = f"ended with code {process.returncode}"
+        lines.append({"question": path.stem, "ok": False, "error": error})
+    print(f"# {path.name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return lines
+
+
+def keep(lines: list[dict[str, Any]]) -> None:
+    """Writes what is known so far, so that a run cut short leaves its answers."""
+    (HERE / "results.json").write_text(json.dumps(lines, indent=2) + "\n")
+    (HERE / "results.svg").write_text(picture(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
