@@ -54,14 +54,15 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def one_step(http: Http, model: str, number: int, session: str) -> int:
-    """A training step with a sampler and a sample; the next free number."""
-    body = training_body(model, number, tokens=64)
+def steps(http: Http, model: str, number: int, session: str, count: int) -> int:
+    """Training steps, each with a sampler, and one sample; the next free number."""
     headers = {"X-API-Key": http.api_key, "Content-Type": "application/x-protobuf"}
-    sent = http.client.post("/api/v1/forward_backward", content=body, headers=headers).json()
-    stepped = http.step(model, number + 1)
-    save = {"model_id": model, "seq_id": number + 2, "sampling_session_seq_id": number}
-    saved = http.post("save_weights_for_sampler", save)
+    for first in range(number, number + 3 * count, 3):
+        body = training_body(model, first, tokens=64)
+        http.client.post("/api/v1/forward_backward", content=body, headers=headers)
+        http.step(model, first + 1)
+        save = {"model_id": model, "seq_id": first + 2, "sampling_session_seq_id": first}
+        saved = http.post("save_weights_for_sampler", save)
     asked = {
         "sampling_session_id": http.result(saved["request_id"])["sampling_session_id"],
         "seq_id": 0,
@@ -69,10 +70,8 @@ def one_step(http: Http, model: str, number: int, session: str) -> int:
         "sampling_params": {"max_tokens": 4},
     }
     http.result(http.post("asample", asked)["request_id"])
-    for promise in (sent, stepped):
-        http.result(promise["request_id"])
     http.post("session_heartbeat", {"session_id": session})
-    return number + 3
+    return number + 3 * count
 
 
 @pytest.mark.soak
@@ -89,9 +88,10 @@ def test_a_long_run_does_not_fill_the_disk(tmp_path: Path) -> None:
     with serving(config) as (_, http):
         session = http.session()
         model, number = http.model(session), 1
-        for step in range(1, amount(90, 10_000) + 1):
-            number = one_step(http, model, number, session)
-            if step % amount(9, 1000) == 0:
+        every = amount(40, 1000)
+        for step in range(20, amount(240, 10_000) + 1, 20):
+            number = steps(http, model, number, session, 20)
+            if step % every == 0:
                 sizes.append(size_of(data))
                 if IS_SOAK:
                     print(f"{step} steps: {sizes[-1]:,} bytes", flush=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -259,7 +261,13 @@ class Checkpointer:
             self._residency.sampler_not_written(sampler.model_id, error)
             return
         crashpoints.passing("sampler.whole")
-        self._db.submit(samplers.record_size, sampler.sampling_session_id, size_bytes)
+        noted = self._db.submit(samplers.record_size, sampler.sampling_session_id, size_bytes)
+        noted.add_done_callback(partial(self._remove_unwanted, folder))
+
+    def _remove_unwanted(self, folder: Path, noted: Future[bool]) -> None:
+        """Removes weights that were written after their session had ended."""
+        if noted.exception() is None and not noted.result():
+            self._folders.remove(folder)
 
 
 def _checkpoint(

@@ -32,6 +32,7 @@ async def trim(parts: Services) -> None:
     await _trim_log(parts, old)
     await _repeat(parts, trimming.trim_samples, old)
     await _trim_samplers(parts, now - config.sampler_life_s)
+    await _repeat(parts, trimming.drop_freed_samplers, old)
     await _trim_sessions(parts, now - config.session_life_s)
     await _repeat(parts, ended.drop_records, now - config.record_life_s)
     await parts.db.awrite(deletions.forget, now - _DELETIONS_LIFE_S)

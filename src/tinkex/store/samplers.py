@@ -93,9 +93,9 @@ def free_of_ended_sessions(conn: Connection) -> None:
     )
 
 
-def record_size(conn: Connection, sampling_session_id: str, size_bytes: int) -> None:
-    """Notes how large the sampler's weights are on disk, unless they were freed meanwhile."""
-    conn.execute(
+def record_size(conn: Connection, sampling_session_id: str, size_bytes: int) -> bool:
+    """Whether the sampler is still wanted; how large its weights are on disk is noted."""
+    done = conn.execute(
         update(sampling_sessions)
         .where(
             sampling_sessions.c.sampling_session_id == sampling_session_id,
@@ -103,6 +103,7 @@ def record_size(conn: Connection, sampling_session_id: str, size_bytes: int) -> 
         )
         .values(size_bytes=size_bytes)
     )
+    return done.rowcount > 0
 
 
 def record_uses(conn: Connection, uses: dict[str, float]) -> None:

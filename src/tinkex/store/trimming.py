@@ -22,9 +22,17 @@ from sqlalchemy import (
 
 from tinkex.store.operations import REPLAYED
 from tinkex.store.samples import CLONE_STRIDE
-from tinkex.store.schema import models, operations, results, sample_marks, samples
+from tinkex.store.schema import (
+    models,
+    operations,
+    results,
+    sample_marks,
+    samples,
+    sampling_sessions,
+)
 
 __all__ = [
+    "drop_freed_samplers",
     "drop_results",
     "models_to_trim",
     "results_to_drop",
@@ -160,6 +168,20 @@ def trim_samples(conn: Connection, before: float) -> int:
     ids = [row.request_id for row in gone]
     conn.execute(delete(samples).where(samples.c.request_id.in_(ids)))
     return len(gone)
+
+
+def drop_freed_samplers(conn: Connection, before: float) -> int:
+    """How many rows were dropped of samplers that went before this time."""
+    freed = (
+        select(sampling_sessions.c.sampling_session_id)
+        .where(sampling_sessions.c.freed_at < before)
+        .limit(SLICE)
+    )
+    ids = list(conn.execute(freed).scalars())
+    if ids:
+        for table in (sample_marks, sampling_sessions):
+            conn.execute(delete(table).where(table.c.sampling_session_id.in_(ids)))
+    return len(ids)
 
 
 def _may_go(row: Row[tuple[object, ...]], before: float, replayed_after: int | None) -> bool:
