@@ -63,7 +63,7 @@ class _Bounded(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
-        is_body = before is not None and before.more_body
+        body_of = before if before is not None and before.more_body else None
         try:
             super().data_received(data)
         except Exception as error:  # a parser that stumbles costs its own connection, no other
@@ -73,9 +73,9 @@ class _Bounded(asyncio.Protocol):
         if self.cycle is not before:
             self._stop_head_timer()
             return
-        if is_body and not before.response_complete:
+        if body_of is not None and not body_of.response_complete:
             return  # somebody reads it at its own pace
-        if not is_body:
+        if body_of is None:
             self._head_bytes += len(data)
         if self._head_bytes > self.bounds.max_head_bytes:
             self.transport.abort()

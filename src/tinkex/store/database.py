@@ -146,6 +146,7 @@ class Database:
 
     def _commit(self, jobs: list[_Job]) -> None:
         """Commits the jobs together, or, if that fails, each alone: one may be to blame."""
+        outcomes: list[_Value | Exception]
         try:
             with self._writer.begin() as conn:
                 outcomes = [_attempt(conn, job, alone=len(jobs) == 1) for job in jobs]
