@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._plot import picture  # noqa: E402  the line above finds it
 
+HERE = Path(__file__).resolve().parent
 MOST_S = 900.0
 """No benchmark takes this long unless something hangs."""
 
