@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks._plot import picture  # noqa: E402  the line above finds it
+from benchmarks._plot import picture
 
 HERE = Path(__file__).resolve().parent
 MOST_S = 900.0
