@@ -55,7 +55,7 @@ docs: $(STAMP)  ## build the documentation into site/, with warnings as errors
 	$(BIN)/python docs/_generate.py --check
 	$(BIN)/zensical build --strict
 
-bench: $(STAMP)  ## measure, side by side with the official client where there is one
+bench: $(STAMP)  ## measure, side by side with PEFT, generate, vLLM and the official client
 	$(BIN)/python benchmarks/run_all.py
 
 clean:  ## remove the environment and everything made

@@ -5,9 +5,8 @@
 sides take the same steps in turn, ours through the whole stack, theirs padded on the right to the
 longest of the 8 (`_side_peft.py`). Bar: 1.8 times the speed over the pass.
 
-A run takes the first 5 steps unless told otherwise; `--rounds 8` is the whole pass. By name only:
-"unpadded" has PEFT compute one conversation at a time, which pads nothing; "whole" sends all 64 in
-one step.
+A run takes the first 5 steps; `--rounds 8` is the whole pass. By name only: "unpadded" has PEFT
+compute one conversation at a time, which pads nothing; "whole" sends all 64 in one step.
 """
 
 from __future__ import annotations
