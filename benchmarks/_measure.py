@@ -64,8 +64,11 @@ def run_questions(
     if not chosen:
         parser.error(f"no question matches {options.only!r}; --list shows them")
     signal.signal(signal.SIGTERM, _give_up)
-    with kept:
-        met = [_answer(name, question, options.rounds) for name, question in chosen.items()]
+    try:
+        with kept:
+            met = [_answer(name, question, options.rounds) for name, question in chosen.items()]
+    finally:
+        end_all()  # also what a question that failed has left running
     return 0 if all(met) or not options.check else 1
 
 
