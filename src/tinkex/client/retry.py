@@ -133,5 +133,5 @@ def _seconds_or_date(text: str | None, now: float) -> float | None:
         pass
     try:
         return parsedate_to_datetime(text).timestamp() - now
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, IndexError):  # of dates that are none
         return None

@@ -14,22 +14,20 @@ train stay at zero.
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import safetensors.torch
 import torch
 from torch import Tensor
 
+from tinkex.engine.adapter_parsing import check_fits, read_config, read_struct, read_tensors
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.folders import Content, folder_size_bytes, verify_folder, write_folder
 from tinkex.engine.interface import LoraSpec, StateScope
 from tinkex.engine.lora import LORA_ALPHA, AdapterWeights, LoraGroup, LoraLayout
-from tinkex.engine.model_config import read_json
 from tinkex.engine.optimizer import TrainingState
 from tinkex.engine.tensor_file import tensor_chunks
 
@@ -46,7 +44,7 @@ class _Own(msgspec.Struct, kw_only=True):
     format: int = 1
     base_model: str
     spec: LoraSpec
-    step: int = 0
+    step: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
     pending_backwards: int = 0
     has_optimizer: bool = False
     has_gradients: bool = False
@@ -94,18 +92,17 @@ def load_weights(folder: Path, groups: list[LoraGroup], device: torch.device) ->
 
 
 def _load_weights(folder: Path, groups: list[LoraGroup], device: torch.device) -> AdapterWeights:
-    config = read_json(folder / _CONFIG)
-    if not config or not (folder / _WEIGHTS).is_file():
+    if not (folder / _CONFIG).is_file() or not (folder / _WEIGHTS).is_file():
         raise EngineUserError(
             f"{folder.name!r} holds no adapter ({_CONFIG} and {_WEIGHTS}).",
             code="no-such-checkpoint",
             field="folder",
             value=folder.name,
         )
-    tensors = safetensors.torch.load_file(folder / _WEIGHTS)
-    layout = LoraLayout(groups, _read_spec(folder, config, groups, tensors))
+    config, tensors = read_config(folder / _CONFIG), read_tensors(folder / _WEIGHTS)
+    layout = LoraLayout(groups, _read_spec(folder, config.r, groups, tensors))
     flat = _fill(layout, tensors, _PREFIX, is_complete=(folder / _OWN).is_file())
-    scale = _peft_scale(config)
+    scale = config.scale
     if scale != layout.scale:
         for _, b_OR in layout.named(flat).values():
             b_OR.mul_(scale / layout.scale)
@@ -133,16 +130,16 @@ def load_state(
             field="optimizer",
             value=folder.name,
         )
-    own = msgspec.json.decode(own_path.read_bytes(), type=_Own)
+    own = read_struct(own_path, _Own)
     layout = state.weights.layout
     state.step = own.step
     if own.has_optimizer:
-        tensors = safetensors.torch.load_file(folder / _OPTIMIZER)
+        tensors = read_tensors(folder / _OPTIMIZER)
         first = _fill(layout, tensors, "first.", is_complete=True)
         second = _fill(layout, tensors, "second.", is_complete=True)
         state.moments = (first.to(device), second.to(device))
     if scope == "all" and own.has_gradients:
-        tensors = safetensors.torch.load_file(folder / _GRADIENTS)
+        tensors = read_tensors(folder / _GRADIENTS)
         gradient = _fill(layout, tensors, "gradient.", is_complete=True)
         state.gradient, state.pending_backwards = gradient.to(device), own.pending_backwards
     return state
@@ -162,19 +159,13 @@ def _named(layout: LoraLayout, flat: Tensor, prefix: str) -> dict[str, npt.NDArr
 
 def _fill(layout: LoraLayout, tensors: dict[str, Tensor], prefix: str, is_complete: bool) -> Tensor:
     """A flat tensor with the named ones in their places."""
+    check_fits(layout, tensors, prefix, is_complete)
     flat = torch.zeros(layout.numel, dtype=torch.float32)
-    left = {name for name in tensors if name.startswith(prefix)}
     for name, pair in layout.named(flat).items():
         for part, goal in zip(("A", "B"), pair, strict=True):
             key = f"{prefix}{name}.lora_{part}.weight"
-            if key not in tensors and not is_complete:
-                continue
-            if key not in tensors or tensors[key].shape != goal.shape:
-                raise _wrong_base(key)
-            goal.copy_(tensors[key])
-            left.discard(key)
-    if left:
-        raise _wrong_base(sorted(left)[0])
+            if key in tensors:
+                goal.copy_(tensors[key])
     return flat
 
 
@@ -206,32 +197,17 @@ def _peft_targets(layout: LoraLayout) -> list[str]:
     return sorted(short)
 
 
-def _peft_scale(config: dict[str, Any]) -> float:
-    rank, alpha = config["r"], config.get("lora_alpha", 8)
-    return float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
-
-
 def _read_spec(
-    folder: Path, config: dict[str, Any], groups: list[LoraGroup], tensors: dict[str, Tensor]
+    folder: Path, rank: int, groups: list[LoraGroup], tensors: dict[str, Tensor]
 ) -> LoraSpec:
     own_path = folder / _OWN
     if own_path.is_file():
-        return msgspec.json.decode(own_path.read_bytes(), type=_Own).spec
+        return read_struct(own_path, _Own).spec
     trained = {name.removeprefix(_PREFIX).split(".lora_")[0] for name in tensors}
     kinds = {g.kind for g in groups for t in g.targets if t.name in trained}
     return LoraSpec(
-        rank=config["r"],
+        rank=rank,
         train_attn="attn" in kinds,
         train_mlp="mlp" in kinds,
         train_unembed="unembed" in kinds,
-    )
-
-
-def _wrong_base(tensor: str) -> EngineUserError:
-    return EngineUserError(
-        f"The adapter's tensor {tensor!r} does not fit this base model. "
-        "Load it onto the model it was trained on.",
-        code="wrong-base-model",
-        field="model",
-        value=tensor,
     )

@@ -12,7 +12,13 @@ from tinkex.engine.interface import ModelInfo
 from tinkex.engine.kv_cache import bytes_per_token
 from tinkex.engine.memory import MemoryPlan, available_bytes
 from tinkex.engine.model import Backbone
-from tinkex.engine.model_config import ModelConfig, parse_config, read_eos_token_ids, read_json
+from tinkex.engine.model_config import (
+    ModelConfig,
+    bad_model_file,
+    parse_config,
+    read_eos_token_ids,
+    read_json,
+)
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampler import Sampler, SamplerLimits
 from tinkex.engine.stops import load_text_decoder
@@ -72,7 +78,11 @@ def load_base_model(
             value=name,
         )
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
-    config = parse_config(raw)
+    try:
+        config = parse_config(raw)
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        reason = f"{type(error).__name__} {error}"
+        raise bad_model_file(folder / "config.json", reason) from error
     backbone: Backbone
     if config is not None:
         backbone = load_decoder(folder, config, device, dtype)

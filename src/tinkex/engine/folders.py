@@ -151,7 +151,7 @@ def _read_manifest(folder: Path) -> dict[str, _File]:
         raw = path.read_bytes()
     try:
         manifest = msgspec.json.decode(raw, type=_Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(folder.name, MANIFEST, "it cannot be read") from error
     listed = msgspec.json.encode(manifest.files, order="sorted")
     if hashlib.sha256(listed).hexdigest() != manifest.sha256:

@@ -5,6 +5,7 @@ Types read: F32, F16, Q4_0, Q4_1, Q8_0. The file is mapped; tensors are expanded
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Callable
@@ -37,6 +38,9 @@ _SCALARS = {
     12: "<d",
 }
 _BLOCK = 32  # numbers in one quantized block
+_MAX_AXES = 8
+_BAD_BYTES = (struct.error, KeyError, ValueError, OverflowError, RecursionError)
+"""What reading stumbles over when the bytes are not what they should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +60,19 @@ class GgufFile:
     """
 
     def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._name = path.name
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._read_head()
+        except _BAD_BYTES as error:
+            raise self._bad(f"is damaged: {str(error)[:200]}") from error
+
+    def _read_head(self) -> None:
         self._place = 0
         magic, version = self._take(4), self._scalar("<I")
         if magic != _MAGIC or version not in (2, 3):
-            raise EngineUserError(
-                f"{path.name} is not a GGUF file of version 2 or 3.",
-                code="bad-model-file",
-                field="path",
-                value=path.name,
-            )
+            raise self._bad("is not a GGUF file of version 2 or 3")
         num_tensors, num_keys = self._scalar("<Q"), self._scalar("<Q")
         self.metadata: dict[str, Any] = {}
         for _ in range(num_keys):
@@ -74,6 +80,8 @@ class GgufFile:
             self.metadata[key] = self._value(self._scalar("<I"))
         self._entries = dict(self._read_entry() for _ in range(num_tensors))
         alignment = self.metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
+            raise self._bad(f"has general.alignment={alignment!r:.40}")
         self._data_start = -(-self._place // alignment) * alignment
 
     def names(self) -> list[str]:
@@ -96,14 +104,28 @@ class GgufFile:
                 value=entry.kind,
             )
         block_bytes, expand = _READERS[entry.kind]
-        size = int(np.prod(entry.shape)) * block_bytes // _BLOCK
+        size = math.prod(entry.shape) * block_bytes // _BLOCK
         start = self._data_start + entry.offset
-        raw = np.frombuffer(self._map, np.uint8, size, start)
-        return expand(raw).reshape(entry.shape)
+        try:
+            raw = np.frombuffer(self._map, np.uint8, size, start)
+            return expand(raw).reshape(entry.shape)
+        except _BAD_BYTES as error:
+            raise self._bad(f"ends before its tensor {name[:80]!r}") from error
+
+    def _bad(self, reason: str) -> EngineUserError:
+        return EngineUserError(
+            f"{self._name} {reason}. Download it again.",
+            code="bad-model-file",
+            field="path",
+            value=self._name,
+        )
 
     def _read_entry(self) -> tuple[str, _Entry]:
         name = self._string()
-        shape = [self._scalar("<Q") for _ in range(self._scalar("<I"))]
+        num_axes = self._scalar("<I")
+        if num_axes > _MAX_AXES:
+            raise self._bad(f"has a tensor of {num_axes} dimensions")
+        shape = [self._scalar("<Q") for _ in range(num_axes)]
         kind, offset = self._scalar("<I"), self._scalar("<Q")
         return name, _Entry(tuple(reversed(shape)), kind, offset)
 

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ModelConfig", "RopeConfig", "parse_config", "read_eos_token_ids", "read_json"]
+from tinkex.engine.errors import EngineUserError
+
+__all__ = [
+    "ModelConfig",
+    "RopeConfig",
+    "bad_model_file",
+    "parse_config",
+    "read_eos_token_ids",
+    "read_json",
+]
 
 _FAMILIES = frozenset({"llama", "qwen2", "qwen3", "mistral"})
 _ROPE_KINDS = frozenset({"default", "linear", "llama3"})
@@ -75,12 +84,31 @@ def parse_config(raw: dict[str, Any]) -> ModelConfig | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The file's object, or an empty one where there is no file."""
+    """The file's object, or an empty one where there is no file.
+
+    Raises:
+        EngineUserError: the file holds no JSON object.
+    """
     if not path.is_file():
         return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert isinstance(content, dict), f"{path.name} must hold an object"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise bad_model_file(path, str(error)) from error
+    if not isinstance(content, dict):
+        raise bad_model_file(path, "it must hold an object")
     return content
+
+
+def bad_model_file(path: Path, reason: str) -> EngineUserError:
+    """What is raised for a file of a model folder that is not what it should be."""
+    return EngineUserError(
+        f"{path.name} in {path.parent.name!r} cannot be read: {reason[:200]}. "
+        "Is the download complete?",
+        code="bad-model-file",
+        field="model",
+        value=path.name,
+    )
 
 
 def read_eos_token_ids(folder: Path) -> tuple[int, ...]:

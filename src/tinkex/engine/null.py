@@ -326,7 +326,14 @@ def _read_state(folder: Path) -> _State:
         raise EngineUserError(
             f"{folder.name} holds no saved adapter.", code="no-such-checkpoint", field="folder"
         )
-    return msgspec.json.decode(path.read_bytes(), type=_State)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_State)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EngineUserError(
+            f"{path.name} of {folder.name!r} cannot be read: {error}. Load another checkpoint.",
+            code="damaged-checkpoint",
+            field="folder",
+        ) from error
 
 
 def _info(adapter_id: str, state: _State) -> AdapterInfo:

