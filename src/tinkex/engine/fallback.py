@@ -100,9 +100,9 @@ def load_fallback(folder: Path, device: torch.device, dtype: torch.dtype) -> Fal
             use_safetensors=True,
             local_files_only=True,
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a config that is wrong shows in many ways there
         raise EngineUserError(
-            f"transformers cannot load {folder.name!r}: {error}",
+            f"transformers cannot load {folder.name!r}: {type(error).__name__} {str(error)[:300]}",
             code="bad-model-folder",
             field="model",
             value=folder.name,

@@ -7,6 +7,7 @@ which then goes through transformers.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,30 @@ class ModelConfig:
     has_tied_head: bool
     has_qk_norm: bool
     windows: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or not 1 <= value <= most:
+                raise ValueError(f"{name}={value!r:.40} is outside 1..{most}")
+        numbers = (self.norm_eps, self.rope.theta, self.rope.factor)
+        if not all(isinstance(each, int | float) and 0 < each < math.inf for each in numbers):
+            raise ValueError("norm_eps and the numbers of rope must be above 0")
+        if len(self.windows) != self.num_layers or min(self.windows) < 0:
+            raise ValueError("there must be a window of 0 or more for every layer")
+
+
+_MOST = {
+    "vocab_size": 1 << 22,
+    "hidden_size": 1 << 17,
+    "intermediate_size": 1 << 20,
+    "num_layers": 1 << 10,
+    "num_heads": 1 << 12,
+    "num_kv_heads": 1 << 12,
+    "head_dim": 1 << 12,
+    "context_length": 1 << 22,
+}
+"""Sizes are believed up to here: tables are made from them before any weight is looked at."""
 
 
 def parse_config(raw: dict[str, Any]) -> ModelConfig | None:
@@ -116,7 +141,10 @@ def read_eos_token_ids(folder: Path) -> tuple[int, ...]:
     for name in ("generation_config.json", "config.json"):
         eos = read_json(folder / name).get("eos_token_id")
         if eos is not None:
-            return tuple(eos) if isinstance(eos, list) else (int(eos),)
+            ids = eos if isinstance(eos, list) else [eos]
+            if not all(isinstance(each, int) and 0 <= each < 1 << 31 for each in ids):
+                raise bad_model_file(folder / name, f"eos_token_id={eos!r:.40} is no token id")
+            return tuple(ids)
     return ()
 
 
