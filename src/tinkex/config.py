@@ -269,7 +269,7 @@ class ProcessSettings:
     has_color: bool
     hub_cache: Path
     is_hub_offline: bool
-    crash_at: str
+    crash_at: str = ""
 
 
 def process_settings(environ: Mapping[str, str] | None = None) -> ProcessSettings:

@@ -36,7 +36,15 @@ def test_plain_packed_and_torch_agree(rows: int, has_bias: bool) -> None:
 def test_backward_is_the_product_with_the_weight(dtype: torch.dtype) -> None:
     weight, dy = torch.randn(48, 40, dtype=dtype), torch.randn(9, 48, dtype=dtype)
     for linear in (FrozenLinear(weight), FrozenLinear(weight).packed()):
-        torch.testing.assert_close(linear.backward(dy), dy @ weight, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(linear.backward([dy]), dy @ weight, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_backward_of_parts_that_lie_side_by_side(dtype: torch.dtype) -> None:
+    weight, dy = torch.randn(48, 40, dtype=dtype), torch.randn(9, 48, dtype=dtype)
+    parts = [dy[:, :32].contiguous(), dy[:, 32:40].contiguous(), dy[:, 40:].contiguous()]
+    found = FrozenLinear(weight).backward(parts)
+    torch.testing.assert_close(found, dy @ weight, rtol=1e-5, atol=1e-4)
 
 
 def test_a_transposed_weight_and_rows_cut_out_of_a_wider_tensor() -> None:
