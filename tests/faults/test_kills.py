@@ -34,7 +34,7 @@ ENGINE_CALLS = (
     "unload_adapter",
     "snapshot",
     "load_sampler",
-    "submit_sample",
+    "submit_samples",
     "step_sampling",
 )
 MARKS: dict[str, tuple[str, ...]] = {
