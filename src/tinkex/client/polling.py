@@ -73,11 +73,7 @@ def next_step(answer: Answer, request_id: str) -> Step | None:
         case 408:
             return NotYet(_queue_of(_fields(answer.body)))
         case 410:
-            return Failed(
-                PromiseLostError(
-                    f"The server no longer knows request {request_id}.", request_id=request_id
-                )
-            )
+            return Failed(_promise_lost(_fields(answer.body), request_id))
         case 400 | 402 | 409 | 429:
             return Trouble(answer.status)
         case status if status >= 500:
@@ -111,6 +107,13 @@ def _request_failed(fields: dict[str, Any], request_id: str) -> RequestFailedErr
     text = fields["error"]
     message = text if isinstance(text, str) and text else "The server gave no reason."
     return RequestFailedError(message, category=category, request_id=request_id)
+
+
+def _promise_lost(fields: dict[str, Any] | None, request_id: str) -> PromiseLostError:
+    detail = (fields or {}).get("detail")
+    why = f" It says: {detail}" if isinstance(detail, str) and detail else ""
+    message = f"The server no longer knows request {request_id}.{why}"
+    return PromiseLostError(message, request_id=request_id)
 
 
 def _queue_of(fields: dict[str, Any] | None) -> Queue | None:

@@ -65,6 +65,13 @@ def test_final_statuses_end_the_wait_as_they_are(status: int) -> None:
     assert next_step(answer(status, {}), "r-1") is None
 
 
+def test_a_result_that_was_dropped_is_told_in_the_servers_words() -> None:
+    lost = next_step(answer(410, b'{"detail": "It is no longer kept.", "code": "x"}'), "r-1")
+    assert isinstance(lost, Failed)
+    assert isinstance(lost.error, PromiseLostError)
+    assert "It is no longer kept." in lost.error.message
+
+
 def test_failures_carry_their_request_and_category() -> None:
     lost = next_step(answer(410, b""), "r-1")
     assert isinstance(lost, Failed)
