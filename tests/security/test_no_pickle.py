@@ -18,7 +18,7 @@ from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 
 SOURCE = Path(tinkex.__file__).parent
-SITE = Path(__file__).parent / "site"
+SITE = Path(__file__).parent / "watched_python"
 ROOT = Path(__file__).parents[2]
 
 # --- the source ---------------------------------------------------------------------------------

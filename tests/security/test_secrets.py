@@ -22,7 +22,7 @@ from tinkex import telemetry, types
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database, keys
 
-SITE = Path(__file__).parent / "site"
+SITE = Path(__file__).parent / "watched_python"
 
 
 @pytest.fixture(scope="module")
