@@ -150,7 +150,7 @@ def test_no_key_is_left_anywhere(
         *((f"an answer: {text[:80]}", text.encode()) for text in said),
         *((f"an event: {text[:80]}", text.encode()) for text in events),
     ]
-    assert len(server.log()) > 1000, "the server does log everything"
+    assert "DEBUG " in server.log(), "the server does log everything"
     assert len(events) > 20
     for secret in (server.api_key, other_key, *tokens):
         found = [name for name, text in places if holds(text, secret)]
