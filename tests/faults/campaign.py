@@ -147,8 +147,9 @@ class Campaign:
 
     def _has_died_of(self, kill: str) -> bool:
         """Whether the process is dead that the kill was for; an engine leaves its server alive."""
-        if kill.startswith("engine.") and not kill.endswith("!"):
-            if f"at {kill.split(',')[-1]}\n" not in self._server.log():
+        last = kill.split(",")[-1]
+        if last.startswith("engine.") and not last.endswith("!"):
+            if f"at {last}\n" not in self._server.log():
                 return False
             time.sleep(self._dice.uniform(0.0, 0.5))  # some way into the recovery
             return True
