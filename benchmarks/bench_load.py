@@ -66,7 +66,6 @@ def tell(outcome: campaign.Outcome) -> list[bool]:
             at_most=1,
             capacity_per_s=found.capacity,
             outstanding=found.outstanding_least,
-            cpu={**found.cpu_share, "driver": found.driver_cpu_share},
             **_plain(steady),
         ),
         report(

@@ -138,6 +138,32 @@ def test_sampling_and_training_interleave_from_two_threads(remote) -> None:
     remote.unload_adapter("t")
 
 
+def test_the_worker_tells_how_long_it_worked() -> None:
+    with EngineProcess(EngineOptions(models={"tiny": ""}, device="null:0.05")) as engine:
+        assert engine.worked_s == 0
+        for _ in range(3):
+            engine.optim_step([])
+        assert engine.worked_s >= 3 * 0.05
+        worked_s = engine.worked_s
+        time.sleep(0.1)
+        assert engine.worked_s == worked_s, "rest is no work"
+        engine.models()
+        assert engine.worked_s == worked_s, "what is answered beside the work is none"
+
+
+def test_work_that_takes_long_counts_before_it_is_done() -> None:
+    with EngineProcess(EngineOptions(models={"tiny": ""}, device="null:2")) as engine:
+        working = threading.Thread(target=engine.optim_step, args=([],))
+        working.start()
+        while engine.worked_s == 0:
+            assert working.is_alive(), "the call ended before it counted"
+            time.sleep(0.01)
+        before = engine.worked_s
+        time.sleep(0.1)
+        assert engine.worked_s > before
+        working.join()
+
+
 def test_death_fails_open_and_later_calls(null_process) -> None:
     null_process.create_adapter("a", "tiny", LoraSpec())
     outcome: list[BaseException] = []

@@ -136,6 +136,22 @@ def test_a_busy_engine_is_no_overload_however_much_waits_for_it() -> None:
     assert admitted(pace, now, {"a": 500})["a"] == 500
 
 
+def test_an_engine_whose_calls_outlast_many_looks_is_busy_all_the_while() -> None:
+    pace = Pace((work := Work()).look)
+    found = []
+    for tenth in range(300):  # a call of 0.4 s ends in every fourth
+        is_end = tenth % 4 == 3
+        work.go_on(ready=20_000, finished=is_end, engine_s=0.4 * is_end)
+        found.append(admitted(pace, 100 + 0.1001 * tenth, {"a": 500})["a"])
+    assert set(found[50:]) == {500}
+
+
+def test_an_engine_that_idles_most_of_the_time_is_not_what_work_waits_for() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20, engine_s=0.02)
+    assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
+
+
 def test_the_pace_is_shared_out_among_those_who_ask() -> None:
     pace = Pace((work := Work()).look)
     now = pass_seconds(pace, work, 10, ready=1000, finished=20)

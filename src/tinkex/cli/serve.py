@@ -97,6 +97,7 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
 
     from tinkex import crashpoints
     from tinkex.config import process_settings
+    from tinkex.server import collecting
     from tinkex.server.config import ServedModel
     from tinkex.server.process import ServerProcess
     from tinkex.server.pull import default_models
@@ -113,6 +114,7 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
     config = make_config(data_dir, models, values)
     crashpoints.arm(process_settings().crash_at)
     names = [model.name for model in models]
+    collecting.look_rarely()
     ServerProcess(config).run(lambda started: _greet(started, names))
 
 

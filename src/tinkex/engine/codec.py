@@ -48,6 +48,8 @@ class Reply(msgspec.Struct, array_like=True):
     call_id: int
     error: RequestError | None
     value: msgspec.Raw
+    seconds: float = 0.0
+    """How long the engine worked on it, by the worker's own clock."""
 
 
 @cache

@@ -17,7 +17,7 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import msgspec
 
@@ -41,6 +41,14 @@ from tinkex.engine.options import EngineOptions
 __all__ = ["EngineProcess"]
 
 _STOP_TIMEOUT_S = 5.0
+_SURELY_AT_WORK_S = 0.5
+
+
+class _Open(NamedTuple):
+    """A call that is not answered yet."""
+
+    answer: Future[Reply]
+    since: float
 
 
 class EngineProcess:
@@ -63,9 +71,9 @@ class EngineProcess:
         self._process = _start(far, worker)
         far.close()
         self._connection = near
-        self.waited_s = 0.0  # for answers, by all callers together
+        self._worked_s = 0.0  # on calls that were answered
         self._ids = itertools.count(1)
-        self._open: dict[int, Future[Reply]] = {}
+        self._open: dict[int, _Open] = {}
         self._lock = threading.Lock()
         self._send_lock = threading.Lock()
         self._is_gone = False
@@ -95,6 +103,18 @@ class EngineProcess:
     def is_gone(self) -> bool:
         """Whether the worker's side of the connection has closed; cheap to ask."""
         return self._is_gone
+
+    @property
+    def worked_s(self) -> float:
+        """How long the worker has worked so far, by its own clock.
+
+        A call that is out counts once it is out for long: an answer may lie here for a moment
+        before a crowded process reads it, and that is no work.
+        """
+        with self._lock:
+            oldest = next(iter(self._open.values()), None)
+        out_s = 0.0 if oldest is None else time.monotonic() - oldest.since
+        return self._worked_s + (out_s if out_s > _SURELY_AT_WORK_S else 0.0)
 
     def __enter__(self) -> Self:
         return self
@@ -179,10 +199,8 @@ class EngineProcess:
                 code="number-too-large",
             ) from error
         answer = self._expect(call_id)
-        began = time.monotonic()
         self._send(body)
         reply = answer.result()
-        self.waited_s += time.monotonic() - began
         _raise_error(reply)
         return decode(reply.value, result_type(method))
 
@@ -191,7 +209,7 @@ class EngineProcess:
         with self._lock:
             if self._is_gone:
                 raise self._death()
-            self._open[call_id] = answer
+            self._open[call_id] = _Open(answer, time.monotonic())
         return answer
 
     def _send(self, body: bytes) -> None:
@@ -206,8 +224,9 @@ class EngineProcess:
         try:
             while (frame := read_frame(self._connection)) is not None:
                 reply: Reply = decode(frame, Reply)
+                self._worked_s += reply.seconds
                 with self._lock:
-                    answer = self._open.pop(reply.call_id)
+                    answer = self._open.pop(reply.call_id).answer
                 answer.set_result(reply)
         finally:  # also without memory for a reply: nobody must wait for ever
             self._fail_open_calls()
@@ -218,8 +237,8 @@ class EngineProcess:
         with self._lock:
             self._is_gone = True
             left, self._open = list(self._open.values()), {}
-        for answer in left:
-            answer.set_exception(self._death())
+        for call in left:
+            call.answer.set_exception(self._death())
 
     def _death(self) -> EngineFailure:
         try:

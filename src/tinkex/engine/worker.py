@@ -14,6 +14,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 import traceback
 
 import msgspec
@@ -83,7 +84,10 @@ def serve(engine: Engine, connection: socket.socket) -> None:
     )
     reader.start()
     while (call := heavy.get()) is not None:
-        _send(connection, lock, _answer(engine, call))
+        began = time.monotonic()
+        reply = _answer(engine, call)
+        reply.seconds = time.monotonic() - began
+        _send(connection, lock, reply)
 
 
 def _read_calls(

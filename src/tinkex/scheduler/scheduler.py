@@ -55,7 +55,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     num_ready: int
     num_finished: int
-    engine_s: float  # spent waiting for the engine; smaller than before after a new one started
+    engine_s: float  # that the engine worked; smaller than before after a new one started
 
 
 class Scheduler:

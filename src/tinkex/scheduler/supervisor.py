@@ -53,8 +53,8 @@ class Supervisor:
         return self._engine
 
     def engine_s(self) -> float:
-        """The time for which the engine that is in use now was waited for; 0 if it cannot say."""
-        return getattr(self._engine, "waited_s", 0.0)
+        """The time for which the engine that is in use now has worked; 0 if it cannot say."""
+        return getattr(self._engine, "worked_s", 0.0)
 
     def models(self) -> list[ModelInfo]:
         """The base models, known since the first start."""

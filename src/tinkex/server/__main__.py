@@ -15,6 +15,7 @@ import msgspec
 
 from tinkex import crashpoints
 from tinkex.config import process_settings
+from tinkex.server import collecting
 from tinkex.server.config import ServerConfig
 from tinkex.server.process import ServerProcess, Started
 
@@ -30,6 +31,7 @@ def main() -> None:
         sys.stdout.write(msgspec.json.encode(started).decode() + "\n")
         sys.stdout.flush()
 
+    collecting.look_rarely()
     ServerProcess(config).run(announce)
 
 

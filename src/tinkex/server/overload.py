@@ -101,6 +101,7 @@ class Pace:
         self._before: Progress | None = None
         self._allowed: int | None = None
         self._rate = 0.0
+        self._engine_share = 0.0
         self._count = 0
         self._asked: Counter[str] = Counter()
         self._askers = 1
@@ -127,9 +128,11 @@ class Pace:
             self._allowed = None
             return
         finished = (progress.num_finished - before.num_finished) / passed_s
-        self._rate += min(1.0, passed_s / _BURST_S) * (finished - self._rate)
-        engine_share = max(0.0, progress.engine_s - before.engine_s) / passed_s
-        is_behind = progress.num_ready > _MUCH_READY and engine_share < _BUSY_ENGINE
+        weight = min(1.0, passed_s / _BURST_S)
+        self._rate += weight * (finished - self._rate)
+        worked = max(0.0, progress.engine_s - before.engine_s) / passed_s
+        self._engine_share += weight * (worked - self._engine_share)
+        is_behind = progress.num_ready > _MUCH_READY and self._engine_share < _BUSY_ENGINE
         self._allowed = max(1, round(self._rate * _INTERVAL_S)) if is_behind else None
 
 

@@ -25,6 +25,7 @@ from starlette.applications import Starlette
 from tinkex.engine.interface import Engine, EngineUserError
 from tinkex.errors import ConfigError
 from tinkex.scheduler import Progress, Scheduler
+from tinkex.server import collecting
 from tinkex.server.admission import Admission
 from tinkex.server.app import build_app
 from tinkex.server.auth import Keyring
@@ -139,7 +140,8 @@ class ServerProcess:
         self._services = app.state.services = parts
         await asyncio.to_thread(scheduler.start)
         janitor = Janitor(parts)
-        tasks = [asyncio.create_task(janitor.run()), asyncio.create_task(self._watch(parts))]
+        chores = (janitor.run(), self._watch(parts), collecting.look_at_everything())
+        tasks = [asyncio.create_task(chore) for chore in chores]
         try:
             yield
         finally:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import resource
 import sys
 import time
 from pathlib import Path
@@ -63,6 +62,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     without_retry_after: int
     lost_connections: int
     errors: dict[str, int]
+    cpu_share: dict[str, float]  # of one core: the server, its engine, this driver
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
@@ -83,8 +83,6 @@ class Report(msgspec.Struct, kw_only=True):
     overload: Figures | None = None
     outstanding_least: int = 0
     usage: dict[str, list[Usage]] = {}
-    cpu_share: dict[str, float] = {}
-    driver_cpu_share: float = 0.0
     completed: int = 0
 
 
@@ -112,17 +110,13 @@ class Driver:
         report.capacity = await self._find_capacity()
         watch = asyncio.create_task(self._watch())
         load = self._load
-        with _CpuMeter(load.pids) as meter:
-            report.steady = await self._offer(load.steady_share * report.capacity, load.steady_s)
-        report.cpu_share, report.driver_cpu_share = meter.shares, meter.own
+        report.steady = await self._offer(load.steady_share * report.capacity, load.steady_s)
         watch.cancel()
-        await self._settle()
         for tenant in self._tenants:
             tenant.spread(load.most_connections // len(self._tenants))
         report.overload = await self._offer(load.overload_share * report.capacity, load.overload_s)
         for tenant in self._tenants:
             tenant.gather()
-        await self._settle()
         await self._let_go()
         await asyncio.gather(*standing)
         report.completed = sum(
@@ -187,11 +181,9 @@ class Driver:
         """The most results a second, over rates that rise until the server falls behind twice."""
         load, rate, num_behind = self._load, self._load.first_rate, 0
         await self._offer(rate, min(2.0, load.raise_every_s))  # a start is always slow
-        await self._settle()
         while len(self._report.ramp) < load.most_raises and num_behind < 2:
             found = await self._offer(rate, load.raise_every_s)
             self._report.ramp.append(found)
-            await self._settle()
             num_behind = num_behind + 1 if found.goodput < 0.85 * rate else 0
             rate *= load.raise_by
         return max(found.goodput for found in self._report.ramp)
@@ -201,6 +193,7 @@ class Driver:
         phase, loop = Phase(), asyncio.get_running_loop()
         for tenant in self._tenants:
             tenant.current = phase
+        meter = _CpuMeter(self._load.pids)
         began = loop.time()
         due = began
         least = self._outstanding()
@@ -210,12 +203,13 @@ class Driver:
                 due += self._dice.expovariate(rate)
             least = min(least, self._outstanding())
             await asyncio.sleep(_TICK_S)
+        cpu_share = meter.shares()
         self._report.outstanding_least = least + len(self._parked) - len(self._tenants)
         goodput = phase.completed / (loop.time() - began)
         for tenant in self._tenants:
             tenant.give_up()
-        await self._until_nothing_is_outstanding()
-        return _figures(phase, rate, seconds, goodput)
+        await self._settle()
+        return _figures(phase, rate, seconds, goodput, cpu_share)
 
     def _send(self, phase: Phase, due: float) -> None:
         kind = self._dice.choices(work.KINDS, work.SHARES)[0]
@@ -224,7 +218,8 @@ class Driver:
         self._dice.choice(self._tenants).submit(Operation(kind, variant, due, phase))
 
     async def _settle(self) -> None:
-        """Fills the numbers that were turned away and waits until nothing is outstanding."""
+        """Waits until nothing is outstanding, and all the while fills the numbers that were turned
+        away: what came after them waits for them."""
         phase = Phase()
         while any(tenant.free_numbers for tenant in self._tenants) or self._outstanding():
             for tenant in self._tenants:
@@ -232,7 +227,7 @@ class Driver:
                 for _ in range(len(tenant.free_numbers) - tenant.unsent):
                     tenant.submit(Operation("pass", 0, now, phase))
             await asyncio.sleep(0.05)
-            await self._until_nothing_is_outstanding()
+        assert not phase.errors, phase.errors
 
     def _outstanding(self) -> int:
         return sum(tenant.outstanding for tenant in self._tenants)
@@ -257,23 +252,20 @@ def _kind_parked(number: int) -> str:
 
 
 class _CpuMeter:
-    """The share of one core that processes used over a while."""
+    """The share of one core that processes use from here on."""
 
     def __init__(self, pids: list[int]) -> None:
-        self._pids = dict(zip(("server", "engine"), pids, strict=False))
-        self.shares: dict[str, float] = {}
-        self.own = 0.0
+        self._pids = dict(zip(("server", "engine"), pids, strict=False)) | {"driver": os.getpid()}
+        self._before = self._used_s()
+        self._began = time.monotonic()
 
-    def __enter__(self) -> _CpuMeter:
-        self._before = {name: cpu_s(pid) for name, pid in self._pids.items()}
-        self._own, self._began = _own_cpu_s(), time.monotonic()
-        return self
+    def shares(self) -> dict[str, float]:
+        took_s = time.monotonic() - self._began
+        now = self._used_s()
+        return {name: round((now[name] - self._before[name]) / took_s, 3) for name in now}
 
-    def __exit__(self, *_: object) -> None:
-        took = time.monotonic() - self._began
-        for name, pid in self._pids.items():
-            self.shares[name] = round((cpu_s(pid) - self._before[name]) / took, 3)
-        self.own = round((_own_cpu_s() - self._own) / took, 3)
+    def _used_s(self) -> dict[str, float]:
+        return {name: cpu_s(pid) for name, pid in self._pids.items()}
 
 
 def cpu_s(pid: int) -> float:
@@ -292,12 +284,9 @@ def usage_of(pid: int, at_s: float) -> Usage:
     )
 
 
-def _own_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def _figures(phase: Phase, rate: float, seconds: float, goodput: float) -> Figures:
+def _figures(
+    phase: Phase, rate: float, seconds: float, goodput: float, cpu_share: dict[str, float]
+) -> Figures:
     return Figures(
         rate=round(rate, 1),
         seconds=seconds,
@@ -311,6 +300,7 @@ def _figures(phase: Phase, rate: float, seconds: float, goodput: float) -> Figur
         without_retry_after=phase.without_retry_after,
         lost_connections=phase.lost,
         errors=dict(phase.errors),
+        cpu_share=cpu_share,
     )
 
 

@@ -80,18 +80,20 @@ class Tenant:
         self._reconnecting: set[asyncio.Task[None]] = set()
 
     async def open(self, connections: int) -> None:
-        """Connects; polls, which are long, may hold a third of the connections."""
+        """Connects; polls, which are long, may hold half of the connections."""
         self._wires = [await connect(*self._address) for _ in range(connections)]
-        self._most_fetching = max(1, connections // 3)
+        self._most_fetching = _for_polls(connections)
         self._usual = self._most = self._count = connections
 
     def spread(self, most: int) -> None:
         """Opens up to so many connections where a request finds none free, as strangers would."""
         self._most = most
+        self._most_fetching = _for_polls(most)
 
     def gather(self) -> None:
         """Closes again what was opened beyond the usual."""
         self._most = self._usual
+        self._most_fetching = _for_polls(self._usual)
         while self._count > self._usual and self._wires:
             self._wires.pop().close()
             self._count -= 1
@@ -286,6 +288,10 @@ class Tenant:
                 "Content-Length: "
             ).encode()
         return b"%s%d\r\n\r\n%s" % (head, len(body), body)
+
+
+def _for_polls(connections: int) -> int:
+    return (connections + 1) // 2
 
 
 async def _exchange(wire: Wire, request: bytes) -> tuple[int, bytes]:
