@@ -252,8 +252,8 @@ class EngineProcess:
         )
 
 
-_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
-"""Threads that wait for each other sleep: spinning, they would starve one another on busy cores."""
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
+"""Threads that wait for each other spin for a tenth of a millisecond; `spinning` says when not."""
 
 _KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 """Freed memory stays with the process: a pass would spend its time getting the same pages again."""

@@ -39,6 +39,7 @@ from tinkex.engine.memory import give_back
 from tinkex.engine.optimizer import TrainingState
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sample_validation import check_sample
+from tinkex.engine.spinning import SpinGovernor
 from tinkex.engine.train_step import TrainOutput, run_training
 from tinkex.engine.validation import check_lora, check_optim, check_train
 
@@ -67,6 +68,7 @@ class TorchEngine:
         self._adapters: dict[str, tuple[str, TrainingState]] = {}
         self._samplers: dict[str, tuple[str, AdapterWeights]] = {}
         self._compute = threading.RLock()
+        self._spinning = SpinGovernor()
 
     def models(self) -> list[ModelInfo]:
         return [_renamed(base.info, name) for name, base in self._bases.items()]
@@ -133,6 +135,7 @@ class TorchEngine:
                 groups.setdefault(key, []).append(index)
             for indices in groups.values():
                 found = self._train([batch[i] for i in indices])
+                self._spinning.look()
                 crashpoints.passing("engine.batch.middle")
                 answers.update(zip(indices, found, strict=True))
             return [answers[index] for index in range(len(batch))]
@@ -177,6 +180,7 @@ class TorchEngine:
             with self._compute:
                 for base in self._unique_bases():
                     finished += _step(base)
+                self._spinning.look()
             running = sum(base.sampler.num_running for base in self._unique_bases())
             waiting = sum(base.sampler.num_waiting for base in self._unique_bases())
             if finished or time.monotonic() >= end or not (running or waiting):
