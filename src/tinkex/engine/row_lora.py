@@ -74,9 +74,16 @@ class RowLora:
                 x, y = x_TD, y_TO
                 if run.end - run.start < self._num_rows:
                     x, y = x_TD[run.start : run.end], y_TO[run.start : run.end]
-                down_TR = torch.mm(x, pair.a_DR)
-                for out, rank, b_RO in pair.parts:
-                    y[:, out].addmm_(down_TR[:, rank], b_RO, alpha=pair.scale)
+                _add(pair, x, y)
+
+
+def _add(pair: SitePair, x_TD: Tensor, y_TO: Tensor) -> None:
+    down_TR = torch.mm(x_TD, pair.a_DR)
+    if len(pair.parts) == 1:  # nothing to cut up
+        y_TO.addmm_(down_TR, pair.parts[0][2], alpha=pair.scale)
+        return
+    for out, rank, b_RO in pair.parts:
+        y_TO[:, out].addmm_(down_TR[:, rank], b_RO, alpha=pair.scale)
 
 
 _views: WeakKeyDictionary[AdapterWeights, dict[str, SitePair]] = WeakKeyDictionary()

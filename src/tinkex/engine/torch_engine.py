@@ -45,6 +45,8 @@ from tinkex.engine.validation import check_lora, check_optim, check_train
 
 __all__ = ["TorchEngine"]
 
+_spinning = SpinGovernor()  # one for all engines here: they share the process's threads
+
 
 class TorchEngine:
     """An engine in this process.
@@ -68,7 +70,6 @@ class TorchEngine:
         self._adapters: dict[str, tuple[str, TrainingState]] = {}
         self._samplers: dict[str, tuple[str, AdapterWeights]] = {}
         self._compute = threading.RLock()
-        self._spinning = SpinGovernor()
 
     def models(self) -> list[ModelInfo]:
         return [_renamed(base.info, name) for name, base in self._bases.items()]
@@ -135,7 +136,7 @@ class TorchEngine:
                 groups.setdefault(key, []).append(index)
             for indices in groups.values():
                 found = self._train([batch[i] for i in indices])
-                self._spinning.look()
+                _spinning.look()
                 crashpoints.passing("engine.batch.middle")
                 answers.update(zip(indices, found, strict=True))
             return [answers[index] for index in range(len(batch))]
@@ -180,7 +181,7 @@ class TorchEngine:
             with self._compute:
                 for base in self._unique_bases():
                     finished += _step(base)
-                self._spinning.look()
+                _spinning.look()
             running = sum(base.sampler.num_running for base in self._unique_bases())
             waiting = sum(base.sampler.num_waiting for base in self._unique_bases())
             if finished or time.monotonic() >= end or not (running or waiting):
