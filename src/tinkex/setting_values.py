@@ -59,6 +59,8 @@ def read_number(value: Any) -> float:
         number = float(value)
     except ValueError:
         raise ValueError("a number") from None
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError("a finite number")
     return number

@@ -22,6 +22,7 @@ def make(**settings):
         ("timeout_s", -1),
         ("timeout_s", math.nan),
         ("timeout_s", math.inf),
+        ("timeout_s", 10**400),
         ("timeout_s", "soon"),
         ("timeout_s", True),
         ("timeout_s", []),
