@@ -62,7 +62,8 @@ def swiglu_backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients by gate and up. Uses up `dy` and `silu`, which is that of the gate."""
     dup_TF = silu_TF.mul_(dy_TF)
-    return torch.ops.aten.silu_backward(dy_TF.mul_(up_TF), gate_TF), dup_TF
+    dy_TF.mul_(up_TF)
+    return torch.ops.aten.silu_backward.grad_input(dy_TF, gate_TF, grad_input=dy_TF), dup_TF
 
 
 def apply_rope(x_THC: Tensor, cos_T1C: Tensor, sin_T1C: Tensor) -> Tensor:
