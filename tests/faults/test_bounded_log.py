@@ -30,6 +30,7 @@ SHORT_LIVES = {
     "session_life_s": LIFE_S,
     "record_life_s": 2 * LIFE_S,
     "trim_every_s": LIFE_S / 4,
+    "max_sampler_bytes": 4_000_000,  # else their number would follow the machine's speed
     "min_free_bytes": 0,
 }
 
@@ -38,7 +39,7 @@ SHORT_LIVES = {
 def serving(config: ServerConfig) -> Iterator[tuple[EmbeddedServer, Http]]:
     with (
         EmbeddedServer(config) as server,
-        httpx.Client(base_url=server.base_url, timeout=60) as client,
+        httpx.Client(base_url=server.base_url, timeout=amount(60, 600)) as client,
     ):
         yield server, Http(client, server.api_key)
 

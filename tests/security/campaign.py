@@ -21,6 +21,7 @@ from tests.security.mutations import mutate
 from tests.security.surface import REQUESTS, Call, RouteKey
 from tests.security.things import Things
 from tests.server.driving import MODEL, Http
+from tests.support.soak import amount
 
 from tinkex.server.embedded import EmbeddedServer
 
@@ -40,7 +41,7 @@ class Attacker:
 
     server: EmbeddedServer
     key: str
-    timeout_s: float = 20.0
+    timeout_s: float = amount(20, 600)
     statuses: Counter[int] = field(default_factory=Counter)
     _connection: http.client.HTTPConnection | None = None
 
@@ -144,7 +145,7 @@ def attack(
     """
     attacker, problems = Attacker(server, key), []
     things: Things | None = None
-    with httpx.Client(base_url=server.base_url, timeout=60) as client:
+    with httpx.Client(base_url=server.base_url, timeout=amount(60, 600)) as client:
         for number in range(count):
             if number % THINGS_LAST == 0:
                 things = Things.make(Http(client, key))
@@ -182,7 +183,7 @@ def polite_tenant(server: EmbeddedServer, key: str) -> Iterator[Counter[str]]:
     stop = threading.Event()
 
     def work() -> None:
-        with httpx.Client(base_url=server.base_url, timeout=60) as client:
+        with httpx.Client(base_url=server.base_url, timeout=amount(60, 600)) as client:
             http = Http(client, key)
             while not stop.is_set():
                 try:
