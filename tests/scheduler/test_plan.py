@@ -6,33 +6,62 @@ from collections import Counter
 
 from tests.scheduler.work import operation
 
-from tinkex.scheduler.fairness import DeficitRoundRobin
+from tinkex.scheduler.fairness import FairTurns
 from tinkex.scheduler.order import ModelQueue
 from tinkex.scheduler.plan import BatchLimits, Planner
 
 
 def test_equal_cost_is_served_whatever_the_size_of_the_pieces() -> None:
-    turns = DeficitRoundRobin(quantum=100)
+    turns = FairTurns()
     costs = {"small": 10, "large": 1000}
     served: Counter[str] = Counter()
     for _ in range(2000):
         key = turns.pick(costs)
         served[key] += costs[key]
-    assert abs(served["small"] - served["large"]) <= 2 * 1000
+    assert abs(served["small"] - served["large"]) <= 1000
 
 
 def test_who_was_away_has_saved_nothing_up() -> None:
-    turns = DeficitRoundRobin(quantum=10)
+    turns = FairTurns()
     for _ in range(100):
         turns.pick({"a": 10})
-    turns.forget_idle({"a"})
     picks = [turns.pick({"a": 10, "b": 10}) for _ in range(10)]
     assert Counter(picks) == {"a": 5, "b": 5}
 
 
-def test_a_piece_far_above_the_quantum_is_served_without_delay() -> None:
-    turns = DeficitRoundRobin(quantum=1)
-    assert turns.pick({"a": 10**12}) == "a"
+def test_a_newcomer_is_next_however_small_the_pieces_of_the_others() -> None:
+    turns = FairTurns()
+    for _ in range(10_000):
+        turns.pick({"many": 1, "others": 1})
+    for _ in range(10):
+        turns.forget_idle({"many", "others"})
+        assert turns.pick({"many": 1, "others": 1, "newcomer": 500}) == "newcomer"
+        for _ in range(2000):  # in which the others get as much
+            turns.pick({"many": 1, "others": 1})
+
+
+def test_nobody_escapes_what_it_has_used_by_going_away_for_a_moment() -> None:
+    turns = FairTurns()
+    served: Counter[str] = Counter()
+    for _ in range(100):
+        costs = {"patient": 10, "hasty": 1000}
+        key = turns.pick(costs)
+        served[key] += costs[key]
+        turns.forget_idle({"patient"})
+    assert served["hasty"] <= served["patient"] + 1000
+
+
+def test_one_who_waits_alone_is_served() -> None:
+    assert FairTurns().pick({"a": 10**12}) == "a"
+
+
+def test_the_memory_of_tenants_that_left_does_not_grow() -> None:
+    turns = FairTurns()
+    for number in range(1000):
+        turns.pick({f"tenant {number}": 10, "other": 10})
+        turns.pick({"other": 10})
+        turns.forget_idle({"other"})
+    assert len(turns._used) < 10
 
 
 def planner(**limits: int) -> Planner:

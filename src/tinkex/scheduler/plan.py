@@ -1,6 +1,6 @@
 """Which operations make the next engine batch.
 
-Pure. First whose turn it is (tenants by deficit round robin, then that tenant's models the same
+Pure. First whose turn it is (the tenant that used the least, then that tenant's models the same
 way), then whatever else is compatible, by the same fairness, until the batch is full. Of one
 model, consecutive forward passes may share a batch; anything that changes weights stands alone.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from tinkex.scheduler.fairness import DeficitRoundRobin
+from tinkex.scheduler.fairness import FairTurns
 from tinkex.scheduler.order import ModelQueue
 from tinkex.store.operations import Operation
 
@@ -32,8 +32,8 @@ class Planner:
         self._limits = limits
         self._queues: dict[str, ModelQueue] = {}
         self._busy: dict[str, None] = {}  # models with something pending, in order
-        self._owners = DeficitRoundRobin()
-        self._models: dict[str, DeficitRoundRobin] = {}
+        self._owners = FairTurns()
+        self._models: dict[str, FairTurns] = {}
 
     def queue(self, model_id: str) -> ModelQueue | None:
         """The model's queue."""
@@ -120,7 +120,7 @@ class Planner:
         for model_id, operation in ready.items():
             by_owner.setdefault(self._queues[model_id].owner, {})[model_id] = operation.cost
         owner = self._owners.pick({name: min(costs.values()) for name, costs in by_owner.items()})
-        turns = self._models.setdefault(owner, DeficitRoundRobin())
+        turns = self._models.setdefault(owner, FairTurns())
         turns.forget_idle(set(by_owner[owner]))
         model_id = turns.pick(by_owner[owner])
         cheapest = min(by_owner[owner].values())

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tinkex.scheduler.fairness import DeficitRoundRobin
+from tinkex.scheduler.fairness import FairTurns
 from tinkex.scheduler.suspects import Suspects
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
@@ -36,7 +36,7 @@ class SampleBoard:
         self._running: dict[str, Waiting] = {}
         self._suspects = Suspects()
         self._cancelled: list[str] = []
-        self._turns = DeficitRoundRobin()
+        self._turns = FairTurns()
         self._lock = threading.Lock()
 
     def add(self, waiting: Waiting, *, first: bool = False) -> None:
