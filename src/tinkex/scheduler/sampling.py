@@ -17,6 +17,8 @@ from tinkex.scheduler.suspects import Suspects
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
 
+_AT_ONCE = 64  # handed to the engine between two spells: each takes its time, and others wait
+
 
 class Waiting(msgspec.Struct):
     """A sampling request, decoded if it came since the last start; how often the engine failed
@@ -61,7 +63,8 @@ class SampleBoard:
                     self._running |= self._suspects.next_wave()
                     taken += self._running.values()
                 return taken
-            while self._waiting and len(self._running) < self._max_running:
+            room = min(_AT_ONCE, self._max_running - len(self._running))
+            while self._waiting and len(taken) < room:
                 heads = {
                     owner: next(iter(line.values())).sample.cost
                     for owner, line in self._waiting.items()

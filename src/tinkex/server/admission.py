@@ -1,22 +1,27 @@
 """How much one tenant may ask at once: requests per second, open requests, bytes being read.
 
-A refusal costs nothing but the look at three numbers and says when to come again. Nothing here
-makes anybody wait. Runs on the event loop alone.
+A refusal costs nothing but the look at three numbers and says when to come again. Who was let in
+waits for its turn (see `turns`) where its work begins. Runs on the event loop alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinkex.server.errors import Busy, OverCapacity, error_response
+from tinkex.server.turns import Turns
 from tinkex.wire.limits import Limits
 
 _HINT_LASTS_S = 60.0
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
+_current: ContextVar[Ticket | None] = ContextVar("current", default=None)
 
 
 @dataclass(slots=True)
@@ -37,7 +42,21 @@ class Ticket:
 
     _admission: Admission
     _tenant: _Tenant
+    _owner: str
     _bytes: int = field(default=0)
+    has_turn: bool = field(default=False)
+
+    async def take_turn(self) -> None:
+        """Waits until the request may be worked on; at once if it is being so already."""
+        if not self.has_turn:
+            await self._admission.turns.take(self._owner)
+            self.has_turn = True
+
+    def give_turn(self) -> None:
+        """Lets others work while this request waits for something."""
+        if self.has_turn:
+            self.has_turn = False
+            self._admission.turns.give(self._owner)
 
     def take_bytes(self, count: int) -> None:
         """Counts bytes of the body, before or while they are read.
@@ -51,6 +70,7 @@ class Ticket:
 
     def leave(self) -> None:
         """Gives everything back."""
+        self.give_turn()
         self._admission.leave(self._tenant, self._bytes)
 
 
@@ -69,6 +89,7 @@ class Admission:
         self._open_bytes = 0
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
+        self.turns = Turns()
 
     def enter(self, owner: str) -> Ticket:
         """Lets a request in.
@@ -90,7 +111,7 @@ class Admission:
         if limits.max_requests_per_s:
             self._take_token(tenant, now)
         tenant.open_requests += 1
-        return Ticket(self, tenant)
+        return Ticket(self, tenant, owner)
 
     def throttled(self, owner: str) -> str:
         """Why the tenant was refused within the last minute; empty if it was not."""
@@ -158,7 +179,27 @@ class AdmissionMiddleware:
             await error_response(refusal)(scope, receive, send)
             return
         HTTPConnection(scope).state.ticket = ticket
+        _current.set(ticket)
+
+        async def send_out(message: Message) -> None:
+            ticket.give_turn()  # the work is done; how quickly it is read is the client's affair
+            await send(message)
+
         try:
-            await self._app(scope, receive, send)
+            if scope["method"] in _WITHOUT_BODY:  # the others wait once their body has come
+                await ticket.take_turn()
+            await self._app(scope, receive, send_out)
         finally:
             ticket.leave()
+
+
+@asynccontextmanager
+async def aside() -> AsyncIterator[None]:
+    """Lets other requests have this one's turn while what is inside takes long."""
+    ticket = _current.get()
+    if ticket is None or not ticket.has_turn:
+        yield
+        return
+    ticket.give_turn()
+    yield
+    await ticket.take_turn()

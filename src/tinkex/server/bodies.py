@@ -29,6 +29,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         Unprocessable: the compression is unknown or broken.
     """
     raw = await _BodyReader(request).read(limits.max_body_bytes)
+    await request.state.ticket.take_turn()
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding in {"", "identity"}:
         return raw

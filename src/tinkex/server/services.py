@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from tinkex.scheduler import Scheduler
-from tinkex.server.admission import Admission
+from tinkex.server.admission import Admission, aside
 from tinkex.server.auth import Keyring
 from tinkex.server.catalog import Catalog
 from tinkex.server.config import ServerConfig
@@ -58,7 +58,8 @@ class Services:
             elif self.is_draining or time.monotonic() > deadline:
                 raise NotReady("The engine is still loading its models.")
             else:
-                await asyncio.sleep(0.05)
+                async with aside():
+                    await asyncio.sleep(0.05)
         return self.catalog
 
     async def session(self, owner: str, session_id: str, *, must_be_open: bool = True) -> Session:
