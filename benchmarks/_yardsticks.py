@@ -12,6 +12,8 @@ from benchmarks._sides import ROOT, Side
 from benchmarks._vllm import vllm_python
 from benchmarks._workload import Request, Row
 
+from tinkex.engine.process import WORKER_ENVIRONMENT
+
 HERE = ROOT / "benchmarks"
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -40,10 +42,10 @@ class PeftSide(Side):
 
 
 class EngineSide(Side):
-    """Our engine without anything around it."""
+    """Our engine without anything around it, in a process set up like the server's."""
 
     def __init__(self, model: Path | None = None) -> None:
-        super().__init__([sys.executable, str(HERE / "_side_engine.py")])
+        super().__init__([sys.executable, str(HERE / "_side_engine.py")], WORKER_ENVIRONMENT)
         self.call("load", folder=str(model or model_folder()))
 
     def create(self, rank: int) -> str:

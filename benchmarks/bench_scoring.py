@@ -1,7 +1,7 @@
 """Does scoring by many single requests reach the speed of one batch?
 
 `compute_logprobs` of 128-token prompts, each a request of its own through the whole stack, all sent
-at once, beside one forward call of the bare engine over the same tokens. A round has 64 prompts;
+at once, beside one forward call of the bare engine over the same tokens. A round has 32 prompts;
 "whole", by name, has 512. Bar: 0.8 of the engine's speed.
 """
 
@@ -57,5 +57,5 @@ def score_all(sampler: Any, rows: list[Any]) -> float:
 
 
 if __name__ == "__main__":
-    questions = {"64": partial(measure, 64)}
+    questions = {"32": partial(measure, 32)}
     sys.exit(run_questions(__doc__, questions, by_name={"whole": partial(measure, 512)}))

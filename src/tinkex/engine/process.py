@@ -38,7 +38,7 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.options import EngineOptions
 
-__all__ = ["EngineProcess"]
+__all__ = ["WORKER_ENVIRONMENT", "EngineProcess"]
 
 _STOP_TIMEOUT_S = 5.0
 _SURELY_AT_WORK_S = 0.5
@@ -252,11 +252,15 @@ class EngineProcess:
         )
 
 
-_WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "10000"}
-"""Threads that wait for each other spin for a tenth of a millisecond; `spinning` says when not."""
-
-_KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-"""Freed memory stays with the process: a pass would spend its time getting the same pages again."""
+WORKER_ENVIRONMENT = {
+    # Threads that wait for each other spin for a tenth of a millisecond; `spinning` says when not.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "10000",
+    # Freed memory stays with the process: a pass would spend its time getting the same pages again.
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+}
+"""What a worker gets unless it is set outside: its libraries read these when they are loaded."""
 
 
 def _start(connection: socket.socket, worker: str) -> subprocess.Popen[bytes]:
@@ -264,7 +268,7 @@ def _start(connection: socket.socket, worker: str) -> subprocess.Popen[bytes]:
     handle = connection.fileno()
     command = [sys.executable, "-P", "-m", worker, "--fd", str(handle)]
     paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**_WAITING, **_KEEPING, **os.environ, "PYTHONPATH": paths}
+    environment = {**WORKER_ENVIRONMENT, **os.environ, "PYTHONPATH": paths}
     return subprocess.Popen(command, pass_fds=[handle], env=environment)  # noqa: S603
 
 

@@ -27,7 +27,7 @@ class SamplerLimits:
     cache_tokens: int
     prefill_tokens: int = 1024  # of prompts in a step that writes for few sequences
     beside_tokens: int = 256  # of prompts in a step that writes for many
-    few_sequences: int = 32
+    few_sequences: int = 64
     max_sequences: int = 256
     stack_bytes: int = 2**29  # for adapters side by side
     reuses_prompts: bool = True  # else no bit of an answer depends on what was asked before

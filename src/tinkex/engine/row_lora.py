@@ -65,9 +65,7 @@ class RowLora:
                 shape = (stack.num_adapters, -1)
                 x_ABD = torch.unflatten(x_TD[stack.start : stack.end], 0, shape)
                 y_ABO = torch.unflatten(y_TO[stack.start : stack.end], 0, shape)
-                down_ABR = torch.bmm(x_ABD, pair.a_DR)
-                for out, rank, b_ARO in pair.parts:
-                    y_ABO[:, :, out].baddbmm_(down_ABR[:, :, rank], b_ARO, alpha=pair.scale)
+                _add_stacked(pair, x_ABD, y_ABO)
         for run in self._runs:
             pair = run.pairs.get(site)
             if pair is not None:
@@ -84,6 +82,16 @@ def _add(pair: SitePair, x_TD: Tensor, y_TO: Tensor) -> None:
         return
     for out, rank, b_RO in pair.parts:
         y_TO[:, out].addmm_(down_TR[:, rank], b_RO, alpha=pair.scale)
+
+
+def _add_stacked(pair: SitePair, x_ABD: Tensor, y_ABO: Tensor) -> None:
+    down_ABR = torch.bmm(x_ABD, pair.a_DR)
+    if len(pair.parts) == 1:
+        y_ABO.baddbmm_(down_ABR, pair.parts[0][2], alpha=pair.scale)
+        return
+    for out, rank, b_ARO in pair.parts:
+        # Into a part of the columns torch would multiply adapter by adapter.
+        y_ABO[:, :, out].add_(torch.bmm(down_ABR[:, :, rank], b_ARO), alpha=pair.scale)
 
 
 _views: WeakKeyDictionary[AdapterWeights, dict[str, SitePair]] = WeakKeyDictionary()
