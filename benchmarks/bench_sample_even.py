@@ -33,6 +33,8 @@ CASES = {"1x64": (1, 1, 64), "16 samples x64": (1, 16, 64), "64 prompts x32": (6
 
 Run = Callable[[list[Request]], list[float]]
 
+_warm: set[str] = set()  # sides that have answered once
+
 
 @contextmanager
 def our_side() -> Iterator[tuple[Run, Path]]:
@@ -56,7 +58,7 @@ def merged_vllm(is_eager: bool) -> Iterator[VllmSide]:
 
 
 def measure(case: str, names: tuple[str, ...], rounds: int) -> bool:
-    """All sides in turn, each on prompts of its own."""
+    """All sides in turn, each on prompts of its own, once they are warm."""
     runs: dict[str, Run] = {"ours": kept.get(our_side)[0]}
     if "generate" in names:
         runs["generate"] = generate().run
@@ -67,7 +69,11 @@ def measure(case: str, names: tuple[str, ...], rounds: int) -> bool:
     def timed(each: Run) -> float:
         return max(each(burst(case, next(seeds))))
 
-    found = alternate({name: partial(timed, each) for name, each in runs.items()}, rounds)
+    for name in runs.keys() - _warm:
+        runs[name](burst("1x64", 0))
+    _warm.update(runs)
+    sides = {name: partial(timed, each) for name, each in runs.items()}
+    found = alternate(sides, rounds, warmups=0)
     met = [
         faster(f"sample {case}: speed beside {n}", found["ours"], found[n], at_least=BARS[n])
         for n in names

@@ -36,10 +36,10 @@ from benchmarks._yardsticks import GenerateSide, VllmSide
 TIMES_BEST, TIMES_IDLE = 2.0, 2.0
 PER_SECOND, SLICE, WHOLE = 12.8, 16, 256
 LIGHT_PER_SECOND, LIGHT_PROBE_EVERY_S = 0.3, 2.0
-PROBE_EVERY_S = 0.5
+PROBE_EVERY_S = 0.25
 ADAPTERS, RANK = 4, 8
 PROBES = 11
-ROUNDS = 5
+ROUNDS = 3
 
 Run = Callable[[list[Request]], list[float]]
 
