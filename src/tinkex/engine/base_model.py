@@ -85,7 +85,8 @@ def load_base_model(
         raise bad_model_file(folder / "config.json", reason) from error
     backbone: Backbone
     if config is not None:
-        backbone = load_decoder(folder, config, device, dtype)
+        # Sampling needs the second copy of the weights; training's forward is faster with it too.
+        backbone = load_decoder(folder, config, device, dtype).for_few_rows()
     else:
         from tinkex.engine.fallback import load_fallback
 

@@ -4,8 +4,8 @@ On a CPU in float32 that is oneDNN, not the BLAS torch takes by itself: as fast 
 two to four times faster for few, above all from a weight packed for it. Everywhere else it is
 torch's own product. The one place that knows the difference.
 
-A packed weight is a second copy, good for forward alone, and pays for few rows. Training has many
-and needs the plain weight for its backward anyway, so it does without; sampling asks for it.
+A packed weight is a second copy, good for forward alone. It pays most for few rows, which is what
+sampling has; training takes it along for its forward and needs the plain weight for its backward.
 
 Shapes: T rows · D features in · O features out.
 """
