@@ -85,3 +85,13 @@ def test_a_number_that_has_passed_is_ignored() -> None:
     waiting = queue()
     waiting.add(operation("m", 0), 0.0)
     assert len(waiting) == 0
+
+
+def test_a_gap_of_any_width_is_passed_a_little_at_a_time() -> None:
+    waiting = queue()
+    waiting.add(operation("m", 2**31 - 1), 0.0)
+    first = waiting.holes(10.0, 1.0, most=3)
+    assert first == [1, 2, 3]
+    for number in first:
+        waiting.consume(number, 10.0)
+    assert waiting.holes(10.0, 1.0, most=3) == [4, 5, 6], "without another time of grace"

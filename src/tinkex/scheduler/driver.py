@@ -221,26 +221,21 @@ class Driver:
         """Passes over numbers that will not come. Called with the lock held."""
         now = time.monotonic()
         for queue in self._planner.blocked():
-            for seq_id in queue.holes(now, self._grace_s):
-                hole = NewOperation(
-                    owner=queue.owner,
-                    model_id=queue.model_id,
-                    seq_id=seq_id,
-                    kind="none",
-                    body=b"",
-                    digest=b"",
-                    cost=0,
-                )
-                try:
-                    is_free = self._db.write(operations.consume, hole, "skipped")
-                except StoreError as error:
-                    _logger.error("A missing number is waited for longer: %s", error)
-                    return
-                if is_free:
-                    _logger.warning("seq_id %d of %s never came.", seq_id, queue.model_id)
-                    queue.consume(seq_id, now)
+            holes = [_hole(queue, seq_id) for seq_id in queue.holes(now, self._grace_s)]
+            if not holes:
+                continue
+            try:
+                free = self._db.write(operations.skip, holes)
+            except StoreError as error:
+                _logger.error("Missing numbers are waited for longer: %s", error)
+                return
+            if free:
+                _logger.warning("%d numbers of %s never came.", len(free), queue.model_id)
+            for hole in holes:
+                if hole.seq_id in free:
+                    queue.consume(hole.seq_id, now)
                 else:  # it is in the log and was never handed in
-                    self._take_up(queue, seq_id, now)
+                    self._take_up(queue, hole.seq_id, now)
 
     def _take_up(self, queue: ModelQueue, seq_id: int, now: float) -> None:
         operation = self._db.read(operations.find, queue.model_id, seq_id)
@@ -248,3 +243,16 @@ class Driver:
             self._planner.add(operation, now)
         else:
             queue.consume(seq_id, now)
+
+
+def _hole(queue: ModelQueue, seq_id: int) -> NewOperation:
+    """What the log says under a number that nothing came for."""
+    return NewOperation(
+        owner=queue.owner,
+        model_id=queue.model_id,
+        seq_id=seq_id,
+        kind="none",
+        body=b"",
+        digest=b"",
+        cost=0,
+    )

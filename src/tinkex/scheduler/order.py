@@ -8,6 +8,8 @@ only up to `_PATIENCE` times the grace; then the hole is skipped for good.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from tinkex.store.operations import Operation
 
 _PATIENCE = 5
@@ -68,14 +70,15 @@ class ModelQueue:
         self._watch(now)
         return operation
 
-    def holes(self, now: float, grace_s: float) -> list[int]:
-        """The missing numbers that nobody should wait for any longer."""
+    def holes(self, now: float, grace_s: float, most: int = 256) -> list[int]:
+        """The first missing numbers, `most` of them, that nobody should wait for any longer."""
         if self._blocked_since is None:
             return []
         quiet_s = now - max(self._blocked_since, self._last_arrival)
         if quiet_s < grace_s and now - self._blocked_since < _PATIENCE * grace_s:
             return []
-        return [n for n in range(self.next_seq, min(self._pending)) if n not in self._consumed]
+        numbers = range(self.next_seq, min(self._pending))
+        return list(islice((n for n in numbers if n not in self._consumed), most))
 
     def _advance(self) -> None:
         while self.next_seq in self._consumed:

@@ -171,6 +171,12 @@ class Scheduler:
         queue = self._planner.queue(operation.model_id)
         return queue is not None and queue.has(operation.seq_id)
 
+    def next_number(self, model_id: str) -> int | None:
+        """The number of the model's operation whose turn it is, if no look into the store is
+        needed to tell."""
+        queue = self._planner.queue(model_id)
+        return None if queue is None else queue.next_seq
+
     def has_sample(self, request_id: str) -> bool:
         """Whether the sampling request waits or runs here."""
         return self._board.has(request_id)

@@ -17,7 +17,14 @@ from starlette.responses import Response
 
 from tinkex import crashpoints
 from tinkex.errors import ClientError
-from tinkex.server.errors import Busy, Gone, NotFound, Unprocessable, json_response
+from tinkex.server.errors import (
+    Busy,
+    Gone,
+    LimitExceeded,
+    NotFound,
+    Unprocessable,
+    json_response,
+)
 from tinkex.server.services import Services
 from tinkex.store import models, operations
 from tinkex.store.models import Model
@@ -68,7 +75,7 @@ async def submit(
         cost=max(1, cost),
     )
     crashpoints.passing("submit.before", kind)
-    appended = await parts.db.awrite(_append, new)
+    appended = await parts.db.awrite(_append, new, _reach(parts, model_id))
     await schedule(parts, appended, request, len(body))
     return promise(appended)
 
@@ -168,14 +175,43 @@ async def _count_as_used(parts: Services, owner: str, target: Target) -> None:
         digest=b"",
         cost=0,
     )
-    if 0 < target.seq_id < 2**31 and await parts.db.awrite(_consume, refused):
+    reach = _reach(parts, target.model_id)
+    if target.seq_id > 0 and await parts.db.awrite(_consume, refused, reach):
         parts.scheduler.consume(target.model_id, target.seq_id)
 
 
-def _append(conn: Connection, new: NewOperation) -> Appended:
+class _Reach(msgspec.Struct, frozen=True):
+    """How far ahead of a model's order a number may be: those before it are all waited for."""
+
+    model_id: str
+    following: int | None  # the number whose turn it is, if that is known without the store
+    most: int
+
+    def ahead(self, conn: Connection, seq_id: int) -> int:
+        """By how much the number is too far ahead; not above 0 if it is not."""
+        if seq_id <= self.most:
+            return 0
+        following = self.following
+        if following is None:
+            following, _ = operations.positions(conn, self.model_id).get(self.model_id, (0, None))
+        return seq_id - following - self.most
+
+
+def _reach(parts: Services, model_id: str) -> _Reach:
+    following = parts.scheduler.next_number(model_id)
+    return _Reach(model_id, following, parts.config.limits.max_numbers_ahead)
+
+
+def _append(conn: Connection, new: NewOperation, reach: _Reach) -> Appended:
     standing = models.standing(conn, new.owner, new.model_id)
     if standing is None:
         raise _no_model(new.model_id)
+    if (ahead := reach.ahead(conn, new.seq_id)) > 0:
+        raise LimitExceeded(
+            f"seq_id={new.seq_id} is {ahead + reach.most} ahead of the number whose turn it is "
+            f"for this model, above this server's limit of {reach.most}.",
+            hint="Number a model's requests one by one.",
+        )
     if new.seq_id < 0:
         new = msgspec.structs.replace(new, seq_id=operations.free_seq(conn, new.model_id))
     if standing.state == "ended" and not operations.is_known(conn, new.model_id, new.seq_id):
@@ -188,9 +224,9 @@ def _append(conn: Connection, new: NewOperation) -> Appended:
     return operations.append(conn, new, trimmed_seq=standing.trimmed_seq)
 
 
-def _consume(conn: Connection, refused: NewOperation) -> bool:
+def _consume(conn: Connection, refused: NewOperation, reach: _Reach) -> bool:
     standing = models.standing(conn, refused.owner, refused.model_id)
-    if standing is None or standing.state == "ended":
+    if standing is None or standing.state == "ended" or reach.ahead(conn, refused.seq_id) > 0:
         return False
     return operations.consume(conn, refused, "refused", trimmed_seq=standing.trimmed_seq)
 

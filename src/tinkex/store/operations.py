@@ -137,6 +137,11 @@ def consume(
     return _insert(conn, new, state=state) is not None
 
 
+def skip(conn: Connection, holes: list[NewOperation]) -> set[int]:
+    """The numbers of these that were free; nothing will run under them."""
+    return {hole.seq_id for hole in holes if consume(conn, hole, "skipped")}
+
+
 def get(conn: Connection, owner: str, request_id: str) -> Operation | None:
     """The owner's operation."""
     query = select(*_COLUMNS).where(
