@@ -276,8 +276,7 @@ def test_long_prompts_are_computed_in_parts_beside_what_is_written(tiny) -> None
     fields = {"prompt_logprobs": True, "topk_prompt_logprobs": 2, "max_tokens": 4, "seed": 1}
     long = sample_request("long", tokens=tokens(300), stop_at_eos=False, **fields)
     score = sample_request("score", tokens=tokens(210), **{**fields, "max_tokens": 1})
-    many = {"num_samples": 65, "max_tokens": 100, "stop_at_eos": False}
-    engine.submit_sample(sample_request("short", seed=1, **many))
+    engine.submit_sample(sample_request("short", max_tokens=100, seed=1, stop_at_eos=False))
     engine.step_sampling(0.0)
     engine.submit_sample(long)
     engine.submit_sample(score)

@@ -1,10 +1,9 @@
 """Prompts that wait and prompts half way: which tokens of which ones the next step computes.
 
-First come first served, within a budget of tokens: large while little is being written, so that
-steps soon have many rows, small beside many sequences, so that a long prompt does not hold them
-up; a prompt beyond it is taken in parts. Blocks that hold the same beginning already are used
-again. A prompt whose next block is just being computed for another one waits a step and finds it
-done.
+First come first served, within a budget of tokens: large while nothing is being written, small
+beside sequences that are, so that a long prompt does not hold them up; a prompt beyond it is taken
+in parts. Blocks that hold the same beginning already are used again. A prompt whose next block is
+just being computed for another one waits a step and finds it done.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ class SamplerLimits:
     """How much may run at once."""
 
     cache_tokens: int
-    prefill_tokens: int = 1024  # of prompts in a step that writes for few sequences
-    beside_tokens: int = 256  # of prompts in a step that writes for many
-    few_sequences: int = 64
+    prefill_tokens: int = 1024  # of prompts in a step of their own
+    beside_tokens: int = 256  # of prompts in a step that also writes
     max_sequences: int = 256
     stack_bytes: int = 2**29  # for adapters side by side
     reuses_prompts: bool = True  # else no bit of an answer depends on what was asked before
@@ -79,8 +77,7 @@ class PromptLine:
     def next_parts(self, num_running: int) -> list[PromptPart]:
         """What to compute of the prompts now. Every part is done before the next call."""
         limits = self._limits
-        has_few = num_running <= limits.few_sequences
-        budget = limits.prefill_tokens if has_few else limits.beside_tokens
+        budget = limits.beside_tokens if num_running else limits.prefill_tokens
         seats = limits.max_sequences - num_running
         batch = _Batch(budget, seats)
         for stem in self._begun:
