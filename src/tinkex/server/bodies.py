@@ -6,7 +6,8 @@ import asyncio
 from typing import TypeVar
 
 import zstandard
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
+from starlette.types import Message
 
 from tinkex.errors import ClientError
 from tinkex.server.errors import TooLarge, Unprocessable
@@ -80,7 +81,7 @@ class _BodyReader:
     def __init__(self, request: Request) -> None:
         config = services(request).config
         self._request = request
-        self._stream = request.stream()
+        self._is_over = False
         self._silence_s = config.body_silence_s
         self._bytes_per_s = config.min_body_bytes_per_s
         self._began = asyncio.get_running_loop().time()
@@ -110,13 +111,21 @@ class _BodyReader:
 
     async def _next(self, size: int) -> bytes | None:
         """More of the body; None at its end."""
+        if self._is_over:
+            return None
+        message = await self._receive(size)
+        if message["type"] == "http.disconnect":
+            raise ClientError("The client went away while sending.", code="client-gone")
+        self._is_over = not message.get("more_body", False)
+        part: bytes = message.get("body", b"")
+        return part
+
+    async def _receive(self, size: int) -> Message:
         spent_s = asyncio.get_running_loop().time() - self._began
         left_s = self._silence_s + size / self._bytes_per_s - spent_s
         try:
             async with asyncio.timeout(min(self._silence_s, left_s)):
-                return await anext(self._stream, None)
-        except ClientDisconnect as error:
-            raise ClientError("The client went away while sending.", code="client-gone") from error
+                return await self._request.receive()
         except TimeoutError as error:
             slow = ClientError(
                 f"Only {size} bytes of the body came in {spent_s:.0f} s and then nothing, or too "
