@@ -16,14 +16,17 @@ from tinkex.store import Database, keys
 from tinkex.wire.limits import Limits
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("queue")
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def server(folder: Path) -> Iterator[EmbeddedServer]:
-    """A server that takes a while for everything and holds polls for a moment only."""
+    """A server that takes a while for everything and holds polls for a moment only.
+
+    One for each test: what another has left waiting would be told of.
+    """
     config = null_config(
         folder,
         device="null:0.3",
