@@ -11,7 +11,7 @@ from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import ModelInfo
 from tinkex.engine.kv_cache import bytes_per_token
 from tinkex.engine.memory import MemoryPlan, available_bytes
-from tinkex.engine.model import Backbone
+from tinkex.engine.model import Backbone, Decoder
 from tinkex.engine.model_config import (
     ModelConfig,
     bad_model_file,
@@ -85,14 +85,17 @@ def load_base_model(
         raise bad_model_file(folder / "config.json", reason) from error
     backbone: Backbone
     if config is not None:
-        # Sampling needs the second copy of the weights; training's forward is faster with it too.
-        backbone = load_decoder(folder, config, device, dtype).for_few_rows()
+        backbone = load_decoder(folder, config, device, dtype)
     else:
         from tinkex.engine.fallback import load_fallback
 
         backbone = load_fallback(folder, device, dtype)
     info = _info(name, folder, raw, backbone, options)
     memory_bytes = options.memory_bytes or int(available_bytes() * 0.8) // num_to_load
+    if isinstance(backbone, Decoder):
+        # Sampling needs the second copy of the weights; training's forward is faster with it too.
+        # Made after the look at the memory: the plan takes it off itself.
+        backbone = backbone.for_few_rows()
     return BaseModel(folder, info, backbone, options, memory_bytes)
 
 

@@ -23,7 +23,7 @@ __all__ = ["InferencePass"]
 
 
 class InferencePass:
-    """Runs rows through a decoder. Takes memory of its own for weights laid out for few rows."""
+    """Runs rows through a decoder, with weights laid out for few rows: its own if it has them."""
 
     def __init__(self, decoder: Decoder) -> None:
         packed = decoder.for_few_rows()

@@ -26,7 +26,6 @@ from tinkex.scheduler.sampler_host import SamplerHost
 from tinkex.scheduler.sampling import SampleBoard
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, operations
-from tinkex.store.operations import NewOperation
 
 _logger = logging.getLogger(__name__)
 
@@ -221,7 +220,10 @@ class Driver:
         """Passes over numbers that will not come. Called with the lock held."""
         now = time.monotonic()
         for queue in self._planner.blocked():
-            holes = [_hole(queue, seq_id) for seq_id in queue.holes(now, self._grace_s)]
+            holes = [
+                operations.nothing(queue.owner, queue.model_id, seq_id)
+                for seq_id in queue.holes(now, self._grace_s)
+            ]
             if not holes:
                 continue
             try:
@@ -243,16 +245,3 @@ class Driver:
             self._planner.add(operation, now)
         else:
             queue.consume(seq_id, now)
-
-
-def _hole(queue: ModelQueue, seq_id: int) -> NewOperation:
-    """What the log says under a number that nothing came for."""
-    return NewOperation(
-        owner=queue.owner,
-        model_id=queue.model_id,
-        seq_id=seq_id,
-        kind="none",
-        body=b"",
-        digest=b"",
-        cost=0,
-    )

@@ -166,17 +166,9 @@ def target_of_json(body: bytes) -> Target | None:
 
 
 async def _count_as_used(parts: Services, owner: str, target: Target) -> None:
-    refused = NewOperation(
-        owner=owner,
-        model_id=target.model_id,
-        seq_id=target.seq_id,
-        kind="none",
-        body=b"",
-        digest=b"",
-        cost=0,
-    )
+    refused = operations.nothing(owner, target.model_id, target.seq_id)
     reach = _reach(parts, target.model_id)
-    if target.seq_id > 0 and await parts.db.awrite(_consume, refused, reach):
+    if 0 < target.seq_id < 2**31 and await parts.db.awrite(_consume, refused, reach):
         parts.scheduler.consume(target.model_id, target.seq_id)
 
 

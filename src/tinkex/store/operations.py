@@ -137,6 +137,13 @@ def consume(
     return _insert(conn, new, state=state) is not None
 
 
+def nothing(owner: str, model_id: str, seq_id: int) -> NewOperation:
+    """What the log says under a number that nothing will run under."""
+    return NewOperation(
+        owner=owner, model_id=model_id, seq_id=seq_id, kind="none", body=b"", digest=b"", cost=0
+    )
+
+
 def skip(conn: Connection, holes: list[NewOperation]) -> set[int]:
     """The numbers of these that were free; nothing will run under them."""
     return {hole.seq_id for hole in holes if consume(conn, hole, "skipped")}
