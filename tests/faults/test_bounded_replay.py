@@ -11,7 +11,14 @@ import pytest
 from tests.scheduler.work import Bench
 from tests.support.soak import amount
 
-from tinkex.engine.interface import Engine, EngineStorageError, StateScope
+from tinkex.engine.interface import (
+    Engine,
+    EngineStorageError,
+    RequestError,
+    StateScope,
+    TrainRequest,
+    TrainResult,
+)
 from tinkex.engine.null import NullEngine
 from tinkex.scheduler import SchedulerConfig, residency
 from tinkex.store import models, operations
@@ -28,6 +35,7 @@ class Disk:
         self.saving_s = 0.0
         self.saves = 0
         self.engines = 0
+        self.calls: list[str] = []
 
     def engine(self, delay_s: float = DELAY_S) -> Callable[[], Engine]:
         disk = self
@@ -37,10 +45,17 @@ class Disk:
                 self, adapter_id: str, folder: Path, scope: StateScope = "weights"
             ) -> int:
                 disk.saves += 1
+                disk.calls.append("save")
                 if disk.is_bad:
                     raise EngineStorageError("The disk is full.", code="disk-full")
                 time.sleep(disk.saving_s)
                 return super().save_adapter(adapter_id, folder, scope)
+
+            def forward_backward(
+                self, batch: list[TrainRequest]
+            ) -> list[TrainResult | RequestError]:
+                disk.calls.append("batch")
+                return super().forward_backward(batch)
 
         def start() -> Engine:
             disk.engines += 1
@@ -125,6 +140,32 @@ def test_one_long_operation_is_covered_as_soon_as_it_ends(bench: Make, disk: Dis
     work.result(work.forward(model, 2))  # its turn comes after the snapshot
     assert to_repeat(work, [model]) == 0
     assert disk.saves == 1
+
+
+def test_of_snapshots_due_together_one_is_taken_between_two_batches(
+    bench: Make, disk: Disk
+) -> None:
+    work = bench(
+        max_batch_operations=4, snapshot_after_s=60, snapshot_after_operations=4, delay_s=0.05
+    )
+    model_ids = [work.model() for _ in range(4)]
+    last = [work.train(each, number) for number in range(1, 11) for each in model_ids][-4:]
+    for request_id in last:
+        work.result(request_id)
+    first_four = disk.calls[disk.calls.index("save") :][:7]
+    assert first_four == ["save", "batch"] * 3 + ["save"]
+
+
+def test_snapshots_still_due_when_the_work_ends_are_taken_then(bench: Make, disk: Disk) -> None:
+    work = bench(max_batch_operations=4, snapshot_after_s=60, snapshot_after_operations=4)
+    model_ids = [work.model() for _ in range(4)]
+    for request_id in [work.train(each, n) for n in range(1, 5) for each in model_ids]:
+        work.result(request_id)
+    deadline = time.monotonic() + 10
+    while disk.saves < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert disk.saves == 4
+    assert to_repeat(work, model_ids) == 0
 
 
 def test_snapshots_leave_time_for_work_where_saving_is_slow(bench: Make, disk: Disk) -> None:

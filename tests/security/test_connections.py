@@ -15,7 +15,7 @@ import httpx
 import pytest
 import uvicorn
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from tests.security.mutations import damage
 from tests.support.soak import SEED, amount
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -32,15 +32,22 @@ BOUNDS = ConnectionBounds(
     write_timeout_s=0.4,
 )
 GET = b"GET /quick HTTP/1.1\r\nHost: x\r\n\r\n"
+HEADS = [b"HTTP/1.1 200 OK\r\n\r\n"] * 3
 Address = tuple[str, int]
 
 
 async def application(scope, receive, send) -> None:
-    """`/quick` answers at once, `/slow` after a second, `/large` with more than buffers hold."""
+    """`/quick` answers at once, `/slow` after a second, `/large` with more than buffers hold,
+    `/heads` piece by piece with what looks like the heads of answers."""
     assert scope["type"] == "http"
     request = Request(scope, receive)
+    if request.url.path == "/heads":
+        await StreamingResponse(HEADS)(scope, receive, send)
+        return
     if request.url.path == "/slow":
         await asyncio.sleep(1.0)
+    if request.url.path == "/body":
+        assert await request.body() == b"body"
     body = bytes(30_000_000) if request.url.path == "/large" else b"here"
     status = 200 if request.method in {"GET", "POST"} else 405
     await Response(body, status)(scope, receive, send)
@@ -116,6 +123,40 @@ def test_an_ordinary_request_is_served(connect) -> None:
     for _ in range(3):
         connection.sendall(GET)
         assert b"200 OK" in connection.recv(65536)
+
+
+def test_an_answer_comes_in_one_piece(connect) -> None:
+    connection = connect()
+    for _ in range(5):
+        connection.sendall(GET)
+        head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert body == b"here"
+
+
+def test_requests_in_a_row_have_their_answers_in_a_row(connect) -> None:
+    last = b"HEAD /quick HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    connection = connect()
+    connection.sendall(3 * GET + last)
+    told = read_all(connection)
+    assert told.count(b"HTTP/1.1 200") == 3
+    assert told.count(b"here") == 3
+    assert told.count(b"HTTP/1.1 405") == 1
+    assert told.endswith(b"\r\n\r\n")
+
+
+def test_a_body_that_looks_like_a_head_is_not_kept_back(address: Address) -> None:
+    answer = httpx.get(f"http://{address[0]}:{address[1]}/heads", timeout=5)
+    assert answer.content == b"".join(HEADS)
+
+
+def test_an_interim_answer_is_not_kept_back(connect) -> None:
+    head = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+    connection = connect()
+    connection.sendall(head)
+    assert connection.recv(65536).startswith(b"HTTP/1.1 100 ")
+    connection.sendall(b"body")
+    assert connection.recv(65536).endswith(b"here")
 
 
 def test_a_connection_that_says_nothing_is_closed(connect) -> None:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tests.support.load.wire import connect
 
-from tinkex.server.admission import Admission, AdmissionMiddleware, aside
+from tinkex.server.admission import Admission, AdmissionMiddleware, Aside
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.server.turns import Turns
 from tinkex.wire.limits import DEFAULT_LIMITS
@@ -150,7 +150,7 @@ def test_a_request_that_waits_for_something_lets_others_work() -> None:
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["path"] == "/poll":
-                async with aside():
+                async with Aside():
                     await go.wait()
             await Response("")(scope, receive, send)
 

@@ -153,7 +153,8 @@ class Driver:
                 raise
 
     def _has_work(self) -> bool:
-        return self._planner.has_ready() or self._board.total() > 0 or bool(self._errands)
+        is_asked = self._planner.has_ready() or self._board.total() > 0 or bool(self._errands)
+        return is_asked or self._residency.is_behind
 
     def _turn(self) -> None:
         self._supervisor.notice_death()
@@ -165,6 +166,8 @@ class Driver:
             self._spend("train", self._train)
         elif can_sample:
             self._spend("sample", lambda: self._host.turn(_SPELL_S))
+        if can_train or self._residency.is_behind:
+            self._spend("train", self._residency.settle)
 
     def _spend(self, kind: str, work: Callable[[], None]) -> None:
         began = time.monotonic()
@@ -178,7 +181,6 @@ class Driver:
             self._residency.busy = {operation.model_id for operation in batch}
             self._executor.run(batch)
             self._residency.busy = set()
-            self._residency.settle()
 
     def _note_idle(self) -> None:
         """Has one idle adapter and one idle sampler leave memory. Called with the lock held."""

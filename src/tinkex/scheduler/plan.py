@@ -32,6 +32,7 @@ class Planner:
         self._limits = limits
         self._queues: dict[str, ModelQueue] = {}
         self._busy: dict[str, None] = {}  # models with something pending, in order
+        self._busy_of: dict[str, set[str]] = {}  # the same by owner
         self._owners = FairTurns()
         self._models: dict[str, FairTurns] = {}
 
@@ -50,16 +51,18 @@ class Planner:
 
     def add(self, operation: Operation, now: float) -> None:
         """Queues an operation of a model whose queue is open."""
-        self._queues[operation.model_id].add(operation, now)
-        self._busy[operation.model_id] = None
+        queue = self._queues[operation.model_id]
+        queue.add(operation, now)
+        self._busy[queue.model_id] = None
+        self._busy_of.setdefault(queue.owner, set()).add(queue.model_id)
 
     def pending(self, owner: str) -> int:
         """How many of the owner's operations wait."""
-        return sum(len(q) for q in self._busy_queues() if q.owner == owner)
+        return sum([len(self._queues[model_id]) for model_id in self._busy_of.get(owner, ())])
 
     def owners(self) -> set[str]:
         """Whose operations wait."""
-        return {queue.owner for queue in self._busy_queues()}
+        return set(self._busy_of)
 
     def blocked(self) -> Iterable[ModelQueue]:
         """Queues that wait for a number that has not come."""
@@ -127,8 +130,15 @@ class Planner:
         self._owners.charge(owner, by_owner[owner][model_id] - cheapest)
         operation = self._queues[model_id].pop(now)
         if not len(self._queues[model_id]):
-            self._busy.pop(model_id, None)
+            self._rest(owner, model_id)
         return operation
+
+    def _rest(self, owner: str, model_id: str) -> None:
+        """Nothing of the model waits any more."""
+        self._busy.pop(model_id, None)
+        self._busy_of[owner].discard(model_id)
+        if not self._busy_of[owner]:
+            del self._busy_of[owner]
 
     def _busy_queues(self) -> list[ModelQueue]:
         return [self._queues[model_id] for model_id in self._busy]

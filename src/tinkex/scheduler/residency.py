@@ -5,9 +5,10 @@ the operations logged after it. The same path serves a restart of the server, th
 engine, and adapters that were set aside to make room.
 
 Snapshots are due when replaying everything would take long, so the time is counted over all
-adapters; those with most to replay go first. Before one is taken, every ephemeral sampler saved so
-far is on disk, so none is lost with it. While the disk fails none can be taken: work goes on, there
-is more to replay, and they are tried again.
+adapters; those with most to replay go first, one between two batches, so that nobody waits for
+many that fall due together; only when the time itself is reached are they all taken. Before one
+is taken, every ephemeral sampler saved so far is on disk, so none is lost with it. While the disk
+fails none can be taken: work goes on, there is more to replay, and they are tried again.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class _Held(msgspec.Struct):
     lacks_sampler: bool = False  # one could not be written; a replay writes it
 
 
+_EARLY = 0.8  # the share of the time at which snapshots begin, one by one
+_LATE = 2  # times the operations at which one adapter's snapshot no longer waits
 _SAVING_FACTOR = 2.0  # work between snapshots is at least so many times what saving all takes
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
@@ -96,6 +99,7 @@ class Residency:
         self._pause_s = _FIRST_PAUSE_S
         self._paused_until = 0.0  # after the disk failed
         self._unrecorded: dict[str, list[str]] = {}  # folders whose rows may or may not be there
+        self.is_behind = False  # whether more snapshots are due than were taken
 
     def ensure(self, model_id: str) -> None:
         """Returns when the engine holds the adapter as its last finished operation left it."""
@@ -137,12 +141,16 @@ class Residency:
         return next((name for name, held in self._held.items() if held.used_at < before), None)
 
     def settle(self) -> None:
-        """Takes the snapshots that are due and makes room; busy adapters stay."""
+        """Takes one of the snapshots that are due, or all that are late, and makes room."""
+        self.is_behind = False
         if time.monotonic() < self._paused_until:
             return
         try:
-            while (due := self._due()) is not None:
+            if (due := self._due(early=True)) is not None:
                 self.snapshot(due)
+            while (late := self._due(early=False)) is not None:
+                self.snapshot(late)
+            self.is_behind = self._due(early=True) is not None
             self._make_room()
             self._pause_s = _FIRST_PAUSE_S
         except (EngineStorageError, StoreError) as error:
@@ -221,18 +229,18 @@ class Residency:
         self._notice_new_engine()
         return model_id in self._held
 
-    def _due(self) -> str | None:
-        """The adapter whose snapshot is due most, if any is."""
+    def _due(self, *, early: bool) -> str | None:
+        """The adapter whose snapshot is due most, if any is; `early` is before it is late."""
         changed = {each: held for each, held in self._held.items() if held.dirty_operations}
         if not changed:
             return None
         most = max(changed, key=lambda each: changed[each].dirty_operations)
-        if changed[most].dirty_operations >= self._policy.after_operations:
+        most_operations = self._policy.after_operations * (1 if early else _LATE)
+        if changed[most].dirty_operations >= most_operations:
             return most
         saving_s = sum(held.saving_s for held in changed.values())
-        if sum(held.dirty_s for held in changed.values()) < max(
-            self._policy.after_s, _SAVING_FACTOR * saving_s
-        ):
+        after_s = self._policy.after_s * (_EARLY if early else 1.0)
+        if sum(held.dirty_s for held in changed.values()) < max(after_s, _SAVING_FACTOR * saving_s):
             return None
         return max(changed, key=lambda each: changed[each].dirty_s)
 

@@ -7,12 +7,10 @@ waits for its turn (see `turns`) where its work begins. Runs on the event loop a
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinkex.server.errors import Busy, OverCapacity, error_response
@@ -178,7 +176,7 @@ class AdmissionMiddleware:
         except Busy as refusal:
             await error_response(refusal)(scope, receive, send)
             return
-        HTTPConnection(scope).state.ticket = ticket
+        scope["state"]["ticket"] = ticket
         _current.set(ticket)
 
         async def send_out(message: Message) -> None:
@@ -193,13 +191,17 @@ class AdmissionMiddleware:
             ticket.leave()
 
 
-@asynccontextmanager
-async def aside() -> AsyncIterator[None]:
+class Aside:
     """Lets other requests have this one's turn while what is inside takes long."""
-    ticket = _current.get()
-    if ticket is None or not ticket.has_turn:
-        yield
-        return
-    ticket.give_turn()
-    yield
-    await ticket.take_turn()
+
+    __slots__ = ("_ticket",)
+
+    async def __aenter__(self) -> None:
+        ticket = _current.get()
+        self._ticket = ticket if ticket is not None and ticket.has_turn else None
+        if self._ticket is not None:
+            self._ticket.give_turn()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._ticket is not None and kind is None:
+            await self._ticket.take_turn()

@@ -10,10 +10,10 @@ import asyncio
 import hmac
 import time
 
-from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinkex.server.errors import Unauthenticated, error_response
+from tinkex.server.heads import header
 from tinkex.server.signing import Signer
 from tinkex.store import Database, StoreError, keys
 from tinkex.store.keys import Key
@@ -119,13 +119,12 @@ class AuthMiddleware:
         if scope["type"] == "lifespan" or self._is_public(scope):
             await self._app(scope, receive, send)
             return
-        connection = HTTPConnection(scope)
         try:
-            key = await self._keyring.authenticate(connection.headers.get("x-api-key", ""))
+            key = await self._keyring.authenticate(header(scope, b"x-api-key"))
         except (Unauthenticated, StoreError) as error:
             await error_response(error)(scope, receive, send)
             return
-        connection.state.key = key
+        scope.setdefault("state", {})["key"] = key
         await self._app(scope, receive, send)
 
     @staticmethod

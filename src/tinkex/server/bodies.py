@@ -10,7 +10,9 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from tinkex.errors import ClientError
+from tinkex.server.admission import Ticket
 from tinkex.server.errors import TooLarge, Unprocessable
+from tinkex.server.heads import CAME_WHOLE, header
 from tinkex.server.services import services
 from tinkex.wire import json
 from tinkex.wire.limits import Limits
@@ -30,8 +32,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         Unprocessable: the compression is unknown or broken.
     """
     raw = await _BodyReader(request).read(limits.max_body_bytes)
-    await request.state.ticket.take_turn()
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    await _ticket(request).take_turn()
+    encoding = header(request.scope, b"content-encoding").strip().lower()
     if encoding in {"", "identity"}:
         return raw
     if encoding != "zstd":
@@ -82,6 +84,7 @@ class _BodyReader:
         config = services(request).config
         self._request = request
         self._is_over = False
+        self._came_whole = CAME_WHOLE in request.scope["state"]
         self._silence_s = config.body_silence_s
         self._bytes_per_s = config.min_body_bytes_per_s
         self._began = asyncio.get_running_loop().time()
@@ -93,7 +96,7 @@ class _BodyReader:
             TooLarge: it is longer than `limit`.
             Busy: the tenant has too much open already.
         """
-        declared = _number(self._request.headers.get("content-length", ""))
+        declared = _number(header(self._request.scope, b"content-length"))
         if declared is not None and declared > limit:
             raise _too_large(limit, await self._next(0) or b"", declared)
         if declared:
@@ -113,7 +116,7 @@ class _BodyReader:
         """More of the body; None at its end."""
         if self._is_over:
             return None
-        message = await self._receive(size)
+        message = await (self._request.receive() if self._came_whole else self._receive(size))
         if message["type"] == "http.disconnect":
             raise ClientError("The client went away while sending.", code="client-gone")
         self._is_over = not message.get("more_body", False)
@@ -138,7 +141,12 @@ class _BodyReader:
 
 
 def _take_bytes(request: Request, count: int) -> None:
-    request.state.ticket.take_bytes(count)
+    _ticket(request).take_bytes(count)
+
+
+def _ticket(request: Request) -> Ticket:
+    ticket: Ticket = request.scope["state"]["ticket"]
+    return ticket
 
 
 def _number(text: str) -> int | None:

@@ -2,7 +2,8 @@
 
 uvicorn waits for ever for the head of a request, for a client that does not read its answer, and
 takes any number of connections. The protocol made here is uvicorn's own with a clock beside it.
-Bodies have their own pace, in `bodies`, where they are read.
+Bodies have their own pace, in `bodies`, where they are read. Answers leave as one piece, head and
+body together: what is sent costs more than what is in it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 import uvicorn
@@ -18,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinkex.server.config import ConnectionBounds
 from tinkex.server.errors import HeadTooLarge, OverCapacity, error_response
+from tinkex.server.heads import CAME_WHOLE
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +53,8 @@ class _Bounded(asyncio.Protocol):
     transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+        whole = _InOnePiece(cast("asyncio.Transport", transport), lambda: self.cycle)
+        super().connection_made(whole)
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
@@ -72,6 +76,8 @@ class _Bounded(asyncio.Protocol):
             return
         if self.cycle is not before:
             self._stop_head_timer()
+            if not self.cycle.more_body:
+                self.cycle.scope["state"][CAME_WHOLE] = True
             return
         if body_of is not None and not body_of.response_complete:
             return  # somebody reads it at its own pace
@@ -116,6 +122,54 @@ class _Bounded(asyncio.Protocol):
             self._await_head()  # a request is being answered: what came is the head of the next
         else:
             self.transport.close()
+
+
+class _InOnePiece(asyncio.Transport):
+    """A transport that keeps the head of an answer until its body comes.
+
+    `current` is the request the connection is at; its first piece may be the head of its answer.
+    """
+
+    def __init__(self, inner: asyncio.Transport, current: Callable[[], object]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._current = current
+        self._answering: object = None
+        self._head = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif self._answering is not (current := self._current()) and _is_head(data):
+            self._answering, self._head = current, bytes(data)
+            return
+        self._inner.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._inner.close()
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+    def is_closing(self) -> bool:
+        return self._inner.is_closing()
+
+    def pause_reading(self) -> None:
+        self._inner.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._inner.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._inner.get_extra_info(name, default)
+
+
+def _is_head(data: bytes | bytearray | memoryview) -> bool:
+    """Whether this is a whole head; an interim one (1xx) has no body to wait for."""
+    start = bytes(data[:10])
+    return start[:9] == b"HTTP/1.1 " and start[9:] != b"1" and bytes(data[-4:]) == b"\r\n\r\n"
 
 
 class HeadMiddleware:

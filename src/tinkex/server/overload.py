@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinkex.scheduler import Progress
 from tinkex.server.errors import Busy, error_response
+from tinkex.server.heads import header
 
 SUBMISSIONS = frozenset(
     f"/api/v1/{name}" for name in ("forward_backward", "forward", "optim_step", "asample")
@@ -163,7 +164,7 @@ class OverloadMiddleware:
         if scope["type"] != "http" or scope["path"] not in SUBMISSIONS:
             await self._app(scope, receive, send)
             return
-        owner = self._owner_of(_credential(scope))
+        owner = self._owner_of(header(scope, b"x-api-key"))
         if owner is None:
             await self._app(scope, receive, send)
         elif self._room.admits(owner) and self._pace.admits(owner, self._clock()):
@@ -222,11 +223,6 @@ class _Visit:
             now = self._clock()
             self._room.leave(self._who, now - self._entered_at, now)
             self._entered_at = None
-
-
-def _credential(scope: Scope) -> str:
-    found: bytes = next((value for name, value in scope["headers"] if name == b"x-api-key"), b"")
-    return found.decode("latin-1")
 
 
 def _refusal(after_ms: int) -> tuple[Message, Message]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from tinkex.scheduler import Scheduler
-from tinkex.server.admission import Admission, aside
+from tinkex.server.admission import Admission, Aside
 from tinkex.server.auth import Keyring
 from tinkex.server.catalog import Catalog
 from tinkex.server.config import ServerConfig
@@ -58,7 +58,7 @@ class Services:
             elif self.is_draining or time.monotonic() > deadline:
                 raise NotReady("The engine is still loading its models.")
             else:
-                async with aside():
+                async with Aside():
                     await asyncio.sleep(0.05)
         return self.catalog
 
@@ -104,13 +104,13 @@ class Services:
 
 def services(request: Request) -> Services:
     """The server's parts."""
-    found: Services = request.app.state.services
+    found: Services = request.scope["app"].state.services
     return found
 
 
 def caller(request: Request) -> Key:
     """The key that asks."""
-    key: Key = request.state.key
+    key: Key = request.scope["state"]["key"]
     return key
 
 

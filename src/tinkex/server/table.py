@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
@@ -11,7 +12,10 @@ __all__ = ["RouteTable"]
 
 
 class RouteTable(BaseRoute):
-    """Stands before the same routes and takes what it knows; the rest it leaves to them."""
+    """Stands before the same routes and takes what it knows; the rest it leaves to them.
+
+    Errors are left to the application, which handles those of every route.
+    """
 
     def __init__(self, prefix: str, routes: Sequence[Route]) -> None:
         self._routes = {
@@ -28,4 +32,5 @@ class RouteTable(BaseRoute):
         return Match.FULL, {"route": route, "endpoint": route.endpoint, "path_params": {}}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await scope["route"].app(scope, receive, send)
+        response = await scope["endpoint"](Request(scope, receive, send))
+        await response(scope, receive, send)

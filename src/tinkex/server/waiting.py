@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import msgspec
 
@@ -51,22 +49,15 @@ class Waiters:
         if not self._is_closed:
             self._loop.call_soon_threadsafe(self._wake, results, sessions)
 
-    @contextmanager
-    def watch(self, key: str) -> Iterator[asyncio.Future[Result | None]]:
-        """A future that is set at the next publication of the key.
+    def watch(self, key: str) -> Watch:
+        """A future, while it is watched, that is set at the next publication of the key.
 
         Begin to watch, then look into the store, then wait: no result can slip through.
         """
         future: asyncio.Future[Result | None] = self._loop.create_future()
         if self._is_closed:
             future.set_result(None)
-        self._waiting[key].add(future)
-        try:
-            yield future
-        finally:
-            self._waiting[key].discard(future)
-            if not self._waiting[key]:
-                del self._waiting[key]
+        return Watch(self._waiting, key, future)
 
     def close(self) -> None:
         """Lets every waiting poll go with empty hands."""
@@ -101,9 +92,41 @@ class Waiters:
                 future.set_result(result)
 
 
-async def wait_for(
-    future: asyncio.Future[Result | None], timeout_s: float
-) -> tuple[bool, Result | None]:
-    """Whether the future was set in time, and to what."""
-    done, _ = await asyncio.wait({future}, timeout=timeout_s)
-    return (True, future.result()) if done else (False, None)
+class Watch:
+    """One who waits for a key; inside it, the future is among those that are set."""
+
+    __slots__ = ("_future", "_key", "_waiting")
+
+    def __init__(
+        self,
+        waiting: defaultdict[str, set[asyncio.Future[Result | None]]],
+        key: str,
+        future: asyncio.Future[Result | None],
+    ) -> None:
+        self._waiting = waiting
+        self._key = key
+        self._future = future
+
+    def __enter__(self) -> asyncio.Future[Result | None]:
+        self._waiting[self._key].add(self._future)
+        return self._future
+
+    def __exit__(self, *_: object) -> None:
+        others = self._waiting[self._key]
+        others.discard(self._future)
+        if not others:
+            del self._waiting[self._key]
+
+
+async def wait_for(future: asyncio.Future[Result | None], timeout_s: float) -> Result | None:
+    """What the future was set to in time; None if it was not, and the future is spent then."""
+    timer = asyncio.get_running_loop().call_later(timeout_s, _give_up, future)
+    try:
+        return await future
+    finally:
+        timer.cancel()
+
+
+def _give_up(future: asyncio.Future[Result | None]) -> None:
+    if not future.done():
+        future.set_result(None)

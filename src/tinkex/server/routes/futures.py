@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.errors import ServerError
-from tinkex.server.admission import aside
+from tinkex.server.admission import Aside
 from tinkex.server.bodies import read_json
 from tinkex.server.errors import Gone, NotFound, Unprocessable, json_response
 from tinkex.server.queue_state import queue_state
@@ -46,7 +46,7 @@ async def retrieve_future(request: Request) -> Response:
         found = await _await_result(parts, owner(request), asked.request_id)
     except ServerError:
         # The client polls again at once, whatever the error: hold it, or it comes back spinning.
-        async with aside():
+        async with Aside():
             await asyncio.sleep(parts.config.error_hold_s)
         raise
     if found is None and not was_made_for(owner(request), asked.request_id):
@@ -87,7 +87,7 @@ async def retrieve_futures(request: Request) -> Response:
             left_s = deadline - asyncio.get_running_loop().time()
             if done or left_s <= 0 or parts.is_draining:
                 break
-            async with aside():
+            async with Aside():
                 await wait_for(future, left_s)
     cursor = done[-1].number if done else asked.prev_cursor
     return json_response(
@@ -115,8 +115,8 @@ async def _await_result(parts: Services, me: str, request_id: str) -> Found | No
             found = await parts.db.aread(results.find, me, request_id)
         if found is None or found.is_finished:
             return found
-        async with aside():
-            _, result = await wait_for(future, parts.config.poll_hold_s)
+        async with Aside():
+            result = await wait_for(future, parts.config.poll_hold_s)
         return msgspec.structs.replace(found, result=result)
 
 

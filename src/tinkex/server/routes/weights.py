@@ -17,7 +17,7 @@ from starlette.routing import Route
 from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
 from tinkex.scheduler.bodies import LoadCommand, SaveCommand
-from tinkex.server.admission import aside
+from tinkex.server.admission import Aside
 from tinkex.server.bodies import decode_json, read_body, read_json
 from tinkex.server.errors import Unprocessable, json_response
 from tinkex.server.limits import check_metadata, check_recipients, check_text, check_ttl
@@ -133,7 +133,7 @@ async def copy_weights(request: Request) -> Response:
         created_at=now,
         expires_at=None if asked.ttl_seconds is None else now + asked.ttl_seconds,
     )
-    async with aside():
+    async with Aside():
         await asyncio.to_thread(folders.copy_checkpoint, source, copy.checkpoint_id)
     crashpoints.passing("checkpoint.copied")
     kept = await parts.db.awrite(_insert_copy, copy, asked.destination_project_id)
