@@ -31,7 +31,8 @@ class Checker:
     """Goes through a history once. `may_fail` says which errors are nobody's fault.
 
     Sampled logprobs of a real model depend a little on what is sampled beside them; without
-    `with_sampled_logprobs` only the tokens are compared.
+    `with_sampled_logprobs` only the tokens are compared. Even of those one may be the next one in
+    the vocabulary, if the number drawn fell on the edge between the two.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class Checker:
         value = _numbers(call.ended.value)
         if call.name == "sample" and not self._with_sampled_logprobs:
             value, expected = value["tokens"], expected["tokens"]
+            if len(value) == len(expected) and all(map(same_draw, value, expected)):
+                return
         if expected is not None and value != expected:
             self._blame(call, f"wrong: it got {value}, not {expected}")
 
@@ -186,3 +189,12 @@ def _numbers(value: Any) -> Any:
 def _end(call: Call) -> float:
     assert call.ended is not None
     return call.ended.at
+
+
+def same_draw(tokens: list[int], expected: list[int]) -> bool:
+    """Whether they are the same up to a draw on an edge; what follows one follows from it."""
+    pairs = zip(tokens, expected, strict=False)
+    first = next(((got, wanted) for got, wanted in pairs if got != wanted), None)
+    if first is None:
+        return len(tokens) == len(expected)
+    return abs(first[0] - first[1]) == 1

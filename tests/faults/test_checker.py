@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.checker import Checker
+from tests.faults.checker import Checker, same_draw
 from tests.faults.history import Event, Recorder, calls_of, read_history
 from tests.faults.reference import Reference
 
@@ -249,3 +249,19 @@ def test_histories_of_several_clients_are_read_in_order_of_time(tmp_path: Path) 
     calls = calls_of(events)
     assert [call.is_ok for call in calls] == [False, True]
     assert str(calls[1]) == "b#1 forward(model='n')"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_same"),
+    [
+        ([177, 53, 205], True),
+        ([177, 53, 206], True),  # the draw fell on the edge
+        ([177, 54, 9], True),  # so it did here, and what follows is another text
+        ([177, 53, 207], False),
+        ([176, 53, 205, 1], True),
+        ([177, 53], False),
+        ([12, 53, 205], False),
+    ],
+)
+def test_a_draw_on_an_edge_is_told_from_a_wrong_one(tokens: list[int], is_same: bool) -> None:
+    assert same_draw(tokens, [177, 53, 205]) is is_same
