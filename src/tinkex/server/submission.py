@@ -29,6 +29,7 @@ from tinkex.server.services import Services
 from tinkex.store import models, operations
 from tinkex.store.models import Model
 from tinkex.store.operations import Appended, NewOperation
+from tinkex.store.together import AtOnce
 from tinkex.types.session import UntypedPromise
 from tinkex.wire import json
 
@@ -75,7 +76,9 @@ async def submit(
         cost=max(1, cost),
     )
     crashpoints.passing("submit.before", kind)
-    appended = await parts.db.awrite(_append, new, _reach(parts, model_id))
+    reach = _reach(parts, model_id)
+    write = _append_plainly if reach.is_plain(new.seq_id) else _append
+    appended = await parts.db.awrite(write, new, reach)
     await schedule(parts, appended, request, len(body))
     return promise(appended)
 
@@ -179,6 +182,12 @@ class _Reach(msgspec.Struct, frozen=True):
     following: int | None  # the number whose turn it is, if that is known without the store
     most: int
 
+    def is_plain(self, seq_id: int) -> bool:
+        """Whether the number is known to be near without a look into the store."""
+        if 0 <= seq_id <= self.most:
+            return True
+        return self.following is not None and 0 <= seq_id <= self.following + self.most
+
     def ahead(self, conn: Connection, seq_id: int) -> int:
         """By how much the number is too far ahead; not above 0 if it is not."""
         if seq_id <= self.most:
@@ -214,6 +223,15 @@ def _append(conn: Connection, new: NewOperation, reach: _Reach) -> Appended:
             code="run-ended",
         )
     return operations.append(conn, new, trimmed_seq=standing.trimmed_seq)
+
+
+def _append_all(
+    conn: Connection, calls: list[tuple[NewOperation, _Reach]]
+) -> list[Appended] | None:
+    return operations.append_all(conn, [new for new, _ in calls])
+
+
+_append_plainly = AtOnce(_append, _append_all)
 
 
 def _consume(conn: Connection, refused: NewOperation, reach: _Reach) -> bool:

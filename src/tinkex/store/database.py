@@ -2,8 +2,9 @@
 
 A write's future resolves only after its transaction is on disk, so whoever waits for it may
 promise it. Jobs that arrive while a commit runs share the next one; each runs in a savepoint, so
-one that fails takes nothing else with it. What a thread waits for goes before what requests wait
-for: it ends work, and requests bring more. Knows nothing of what the tables mean.
+one that fails takes nothing else with it, and those that are alike are tried at once (see
+`together`). What a thread waits for goes before what requests wait for: it ends work, and requests
+bring more. Knows nothing of what the tables mean.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,11 +30,14 @@ from tinkex.store import clock
 from tinkex.store.failures import StoreError, as_store_error
 from tinkex.store.migrations import migrate
 from tinkex.store.space import prepare, shrink
+from tinkex.store.together import AtOnce
 
 T = TypeVar("T")
 
 _GROUP_LIMIT = 256
 _BESIDE_FIRST = 32  # how many others may share, and so delay, a commit that a thread waits for
+_MANY = 4  # jobs in a commit that show a busy store: the next one waits a moment for company
+_GATHER_S = 0.008
 _BUSY_TIMEOUT_MS = 30_000
 
 
@@ -41,6 +46,8 @@ class _Job:
     run: Callable[[Any], Any]
     future: Future[Any] | asyncio.Future[Any]
     is_bare: bool = False  # gets the driver's cursor and no transaction
+    at_once: AtOnce[Any] | None = None  # what it runs, if many can run together
+    args: tuple[Any, ...] = ()
 
 
 class Database:
@@ -48,14 +55,15 @@ class Database:
 
     def __init__(self, url: str, *, readers: int = 4) -> None:
         self.url = url
-        self._writer = _make_engine(url, begin="BEGIN IMMEDIATE", pool_size=1)
-        self._reader = _make_engine(url, begin="BEGIN", pool_size=readers + 4)
+        self._writer = _make_engine(url, begin="BEGIN IMMEDIATE", pool_size=1, cache_kib=32 * 1024)
+        self._reader = _make_engine(url, begin="BEGIN", pool_size=readers + 4, cache_kib=2048)
         with self._writer.begin() as conn:
             migrate(conn)
             clock.resume(conn)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: look around
         self._first: deque[_Job] = deque()
         self._closed = False
+        self._is_busy = False
         self._read_pool = ThreadPoolExecutor(readers, thread_name_prefix="tinkex-store-read")
         self._thread = threading.Thread(target=self._write_loop, name="tinkex-store", daemon=True)
         self._thread.start()
@@ -100,7 +108,10 @@ class Database:
     async def awrite(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """`write` without blocking the event loop; a caller that goes away does not undo it."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._hand_in(_Job(lambda conn: run(conn, *args, **kwargs), future))
+        job = _Job(lambda conn: run(conn, *args, **kwargs), future)
+        if isinstance(run, AtOnce):
+            job.at_once, job.args = run, args
+        self._hand_in(job)
         return await future
 
     def close(self) -> None:
@@ -125,6 +136,8 @@ class Database:
 
     def _next_group(self) -> list[_Job]:
         """What to commit next; waits until there is something, or until the store closes."""
+        if self._is_busy:
+            time.sleep(_GATHER_S)
         waiting = [self._jobs.get()]
         jobs: list[_Job] = []
         while self._first:
@@ -132,7 +145,9 @@ class Database:
         most = len(jobs) + _BESIDE_FIRST if jobs else _GROUP_LIMIT
         while len(jobs) + len(waiting) < most and not self._jobs.empty():
             waiting.append(self._jobs.get())
-        return jobs + [job for job in waiting if job is not None]
+        jobs += [job for job in waiting if job is not None]
+        self._is_busy = len(jobs) >= _MANY
+        return jobs
 
     def _write_loop(self) -> None:
         while not (self._closed and self._jobs.empty()):
@@ -149,7 +164,7 @@ class Database:
         outcomes: list[_Value | Exception]
         try:
             with self._writer.begin() as conn:
-                outcomes = [_attempt(conn, job, alone=len(jobs) == 1) for job in jobs]
+                outcomes = _attempt_all(conn, jobs)
                 _require_open(conn)
                 crashpoints.passing("store.commit.before")
         except Exception as error:
@@ -177,6 +192,22 @@ class Database:
 @dataclass(slots=True)
 class _Value:
     value: Any
+
+
+def _attempt_all(conn: Connection, jobs: list[_Job]) -> list[_Value | Exception]:
+    """What became of each job: of those that are alike at once, of the others one by one."""
+    alike: dict[AtOnce[Any], list[int]] = {}
+    for place, job in enumerate(jobs):
+        if job.at_once is not None:
+            alike.setdefault(job.at_once, []).append(place)
+    outcomes: dict[int, _Value | Exception] = {}
+    for at_once, places in alike.items():
+        if (values := at_once.many(conn, [jobs[place].args for place in places])) is not None:
+            outcomes.update(zip(places, map(_Value, values), strict=True))
+    for place, job in enumerate(jobs):
+        if place not in outcomes:
+            outcomes[place] = _attempt(conn, job, alone=len(jobs) == 1)
+    return [outcomes[place] for place in range(len(jobs))]
 
 
 def _attempt(conn: Connection, job: _Job, *, alone: bool) -> _Value | Exception:
@@ -239,7 +270,7 @@ def _resolve(job: _Job, outcome: _Value | Exception) -> None:
         job.future.set_exception(outcome)
 
 
-def _make_engine(url: str, *, begin: str, pool_size: int) -> Engine:
+def _make_engine(url: str, *, begin: str, pool_size: int, cache_kib: int) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         if parsed.drivername in {"postgresql", "postgres"}:
@@ -248,17 +279,18 @@ def _make_engine(url: str, *, begin: str, pool_size: int) -> Engine:
     engine = create_engine(
         parsed, pool_size=pool_size, max_overflow=64, connect_args={"check_same_thread": False}
     )
-    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "connect", lambda conn, _record: _prepare_sqlite(conn, cache_kib))
     event.listen(engine, "begin", lambda conn: conn.exec_driver_sql(begin))
     return engine
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:
+def _prepare_sqlite(connection: Any, cache_kib: int) -> None:
     # The driver's own transaction handling is switched off, or savepoints would not work.
     connection.isolation_level = None
     cursor = connection.cursor()
     prepare(cursor)
     cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
+    cursor.execute(f"PRAGMA cache_size=-{cache_kib}")
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()

@@ -9,8 +9,8 @@ so that a number once used is never used again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, func, null, select, update
@@ -20,9 +20,10 @@ from tinkex.store import models
 from tinkex.store.clock import steady_now
 from tinkex.store.prepared import Prepared
 from tinkex.store.request_ids import new_request_id
-from tinkex.store.results import Result, keep
+from tinkex.store.results import Result, keep, keep_all
 from tinkex.store.schema import models as model_rows
 from tinkex.store.schema import operations
+from tinkex.store.together import ManyRows
 from tinkex.store.upsert import insert_if_absent
 
 
@@ -93,6 +94,19 @@ _CLOSING = (
     .values(state=bindparam("new_state"))
 )
 _CLOSE, _CLOSE_FOR_GOOD = Prepared(_CLOSING), Prepared(_CLOSING.values(body=null()))
+_CLOSE_ALL = ManyRows(
+    "UPDATE operations SET state = new.column2, "
+    "body = CASE WHEN new.column3 THEN body ELSE NULL END "
+    "FROM (VALUES {rows}) AS new "
+    "WHERE operations.request_id = new.column1 AND operations.state = 'queued'"
+)
+_ADD_ALL = ManyRows(
+    "INSERT INTO operations (request_id, owner, model_id, seq_id, kind, cost, state, created_at, "
+    "body, body_hash) SELECT new.* FROM (VALUES {rows}) AS new "
+    "JOIN models ON models.model_id = new.column3 AND models.owner = new.column2 "
+    "WHERE models.state <> 'ended' "
+    "AND (models.trimmed_seq IS NULL OR models.trimmed_seq < new.column4) ON CONFLICT DO NOTHING"
+)
 
 
 def append(conn: Connection, new: NewOperation, *, trimmed_seq: int | None = None) -> Appended:
@@ -117,6 +131,21 @@ def append(conn: Connection, new: NewOperation, *, trimmed_seq: int | None = Non
     assert known is not None, "what could not be inserted is there"
     _check_same(*known, new)
     return Appended(operation=known[0], is_new=False)
+
+
+def append_all(conn: Connection, new: list[NewOperation]) -> list[Appended] | None:
+    """The places of all, if all are new and nothing keeps any of them out; else nothing is done.
+
+    Looks at the models itself: their owners, whether they ended, how far they are trimmed.
+    """
+    made = [_new_operation(each, "queued") for each in new]
+    rows = [
+        (*msgspec.structs.astuple(operation), each.body, each.digest)
+        for operation, each in zip(made, new, strict=True)
+    ]
+    if not _ADD_ALL.did_all(conn, rows):
+        return None
+    return [Appended(operation=operation, is_new=True) for operation in made]
 
 
 def is_known(conn: Connection, model_id: str, seq_id: int) -> bool:
@@ -230,6 +259,11 @@ def free_seq(conn: Connection, model_id: str) -> int:
 
 def finish(conn: Connection, outcomes: list[Outcome]) -> None:
     """Keeps the results and closes the operations; one already closed stays as it was."""
+    rows = [(each.operation.request_id, *_closed(each)) for each in outcomes]
+    if _CLOSE_ALL.did_all(conn, rows):
+        keep_all(conn, [(each.operation, each.result) for each in outcomes])
+        _add_usage(conn, outcomes)
+        return
     for each in outcomes:
         operation, result = each.operation, each.result
         if not _close(conn, each):
@@ -241,11 +275,27 @@ def finish(conn: Connection, outcomes: list[Outcome]) -> None:
 
 
 def _close(conn: Connection, outcome: Outcome) -> bool:
-    """Whether the operation was open; its body goes if no replay will ask for it."""
-    operation, is_failed = outcome.operation, outcome.result.encoding == "error"
-    close = _CLOSE if operation.kind in REPLAYED and not is_failed else _CLOSE_FOR_GOOD
-    state = "failed" if is_failed else "done"
-    return bool(close.count(conn, id=operation.request_id, new_state=state))
+    """Whether the operation was open."""
+    state, keeps_body = _closed(outcome)
+    close = _CLOSE if keeps_body else _CLOSE_FOR_GOOD
+    return bool(close.count(conn, id=outcome.operation.request_id, new_state=state))
+
+
+def _closed(outcome: Outcome) -> tuple[str, bool]:
+    """The operation's last state, and whether its body stays because a replay may ask for it."""
+    is_failed = outcome.result.encoding == "error"
+    keeps_body = outcome.operation.kind in REPLAYED and not is_failed
+    return "failed" if is_failed else "done", keeps_body
+
+
+def _add_usage(conn: Connection, outcomes: list[Outcome]) -> None:
+    """Adds up what each model used, so that each is touched once."""
+    tokens, steps = Counter[str](), Counter[str]()
+    for each in outcomes:
+        tokens[each.operation.model_id] += each.num_tokens
+        steps[each.operation.model_id] += each.num_steps
+    for model_id, num_tokens in tokens.items():
+        models.add_usage(conn, model_id, num_tokens=num_tokens, num_steps=steps[model_id])
 
 
 def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, bytes] | None:
@@ -261,19 +311,23 @@ def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, byte
 
 def _insert(conn: Connection, new: NewOperation, state: str) -> Operation | None:
     """The new entry; None if the number has one already."""
-    values: dict[str, Any] = {
-        "request_id": new_request_id(new.owner),
-        "owner": new.owner,
-        "model_id": new.model_id,
-        "seq_id": new.seq_id,
-        "kind": new.kind,
-        "cost": new.cost,
-        "state": state,
-        "created_at": steady_now(),
-    }
+    operation = _new_operation(new, state)
     body = new.body if state == "queued" else None
-    row = {**values, "body": body, "body_hash": new.digest}
-    return Operation(**values) if _ADD.rows(conn, **row) else None
+    row = {**msgspec.structs.asdict(operation), "body": body, "body_hash": new.digest}
+    return operation if _ADD.rows(conn, **row) else None
+
+
+def _new_operation(new: NewOperation, state: str) -> Operation:
+    return Operation(
+        request_id=new_request_id(new.owner),
+        owner=new.owner,
+        model_id=new.model_id,
+        seq_id=new.seq_id,
+        kind=new.kind,
+        cost=new.cost,
+        state=state,
+        created_at=steady_now(),
+    )
 
 
 def _check_same(operation: Operation, digest: bytes, new: NewOperation) -> None:

@@ -1,31 +1,36 @@
-"""Ids of requests: random, and still known as ours when nothing else is kept of the request.
+"""Ids of requests: unique, and still known as ours when nothing else is kept of the request.
 
-The last digits follow from the first and the owner. So a poll for a result that was dropped long
-ago, row and all, can be told from a poll for something that never was. They protect nothing:
-every lookup goes by the owner as well.
+They begin with the time, so that ids made together lie together in an index: of random ones every
+row would touch pages of its own, the more the larger the tables are. The last digits follow from
+the first and the owner. So a poll for a result that was dropped long ago, row and all, can be told
+from a poll for something that never was. They protect nothing: every lookup goes by the owner as
+well.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 
 __all__ = ["new_request_id", "was_made_for"]
 
-_RANDOM_DIGITS, _CHECK_DIGITS = 24, 8
+_TIME_DIGITS, _RANDOM_DIGITS, _CHECK_DIGITS = 12, 12, 8
 
 
 def new_request_id(owner: str) -> str:
     """A fresh id of 32 hexadecimal digits."""
-    random = secrets.token_hex(_RANDOM_DIGITS // 2)
-    return random + _check(owner, random)
+    milliseconds = time.time_ns() // 1_000_000 % 16**_TIME_DIGITS
+    unique = f"{milliseconds:0{_TIME_DIGITS}x}{secrets.token_hex(_RANDOM_DIGITS // 2)}"
+    return unique + _check(owner, unique)
 
 
 def was_made_for(owner: str, request_id: str) -> bool:
     """Whether a request of this owner once had the id."""
-    random, check = request_id[:_RANDOM_DIGITS], request_id[_RANDOM_DIGITS:]
-    return len(random) == _RANDOM_DIGITS and check == _check(owner, random)
+    unique, check = request_id[:-_CHECK_DIGITS], request_id[-_CHECK_DIGITS:]
+    is_whole = len(unique) == _TIME_DIGITS + _RANDOM_DIGITS
+    return is_whole and check == _check(owner, unique)
 
 
-def _check(owner: str, random: str) -> str:
-    return hashlib.sha256(f"{owner}\n{random}".encode()).hexdigest()[:_CHECK_DIGITS]
+def _check(owner: str, unique: str) -> str:
+    return hashlib.sha256(f"{owner}\n{unique}".encode()).hexdigest()[:_CHECK_DIGITS]

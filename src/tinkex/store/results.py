@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 import msgspec
 from sqlalchemy import Connection, literal, select
@@ -10,6 +11,7 @@ from sqlalchemy import Connection, literal, select
 from tinkex.store.clock import steady_now
 from tinkex.store.prepared import Prepared
 from tinkex.store.schema import operations, results, samples
+from tinkex.store.together import ManyRows
 
 Encoding = Literal["json", "proto", "error"]
 
@@ -39,7 +41,19 @@ def error_result(message: str, *, category: str, code: str = "", hint: str = "")
     return Result(encoding="error", body=msgspec.json.encode(fields))
 
 
+class Asked(Protocol):
+    """A request that a result belongs to."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+
+
 _KEEP = Prepared(results.insert())
+_KEEP_ALL = ManyRows(
+    "INSERT INTO results (request_id, owner, encoding, body, size_bytes, created_at) VALUES {rows}"
+)
 
 
 def keep(conn: Connection, owner: str, request_id: str, result: Result) -> None:
@@ -53,6 +67,18 @@ def keep(conn: Connection, owner: str, request_id: str, result: Result) -> None:
         size_bytes=len(result.body),
         created_at=steady_now(),
     )
+
+
+def keep_all(conn: Connection, outcomes: Sequence[tuple[Asked, Result]]) -> None:
+    """Stores the results of several requests."""
+    now = steady_now()
+    rows = [
+        (asked.request_id, asked.owner, result.encoding, result.body, len(result.body), now)
+        for asked, result in outcomes
+    ]
+    if not _KEEP_ALL.did_all(conn, rows):
+        for asked, result in outcomes:
+            keep(conn, asked.owner, asked.request_id, result)
 
 
 def find(conn: Connection, owner: str, request_id: str) -> Found | None:

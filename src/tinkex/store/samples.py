@@ -10,8 +10,9 @@ from tinkex.store.clock import steady_now
 from tinkex.store.operations import SequenceError
 from tinkex.store.prepared import Prepared
 from tinkex.store.request_ids import new_request_id
-from tinkex.store.results import Result, keep
+from tinkex.store.results import Result, keep, keep_all
 from tinkex.store.schema import results, sample_marks, samples
+from tinkex.store.together import AtOnce, ManyRows
 from tinkex.store.upsert import insert_if_absent
 
 
@@ -73,7 +74,18 @@ _CLOSE = Prepared(
 )
 
 
-def append(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
+_CLOSE_ALL = ManyRows(
+    "UPDATE samples SET state = new.column2, completion = new.column3, body = NULL "
+    "FROM (VALUES {rows}) AS new "
+    "WHERE samples.request_id = new.column1 AND samples.state = 'queued'"
+)
+_ADD_ALL = ManyRows(
+    "INSERT INTO samples (request_id, owner, sampling_session_id, seq_id, num_samples, cost, "
+    "state, created_at, body, body_hash) VALUES {rows} ON CONFLICT DO NOTHING"
+)
+
+
+def append_one(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
     """The request, and whether it came for the first time.
 
     Raises:
@@ -82,20 +94,27 @@ def append(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
     """
     if new.may_be_trimmed:
         _refuse_trimmed(conn, new)
-    sample = Sample(
-        request_id=new_request_id(new.owner),
-        owner=new.owner,
-        sampling_session_id=new.sampling_session_id,
-        seq_id=new.seq_id,
-        num_samples=new.num_samples,
-        cost=new.cost,
-        state="queued",
-        created_at=steady_now(),
-    )
+    sample = _new_sample(new)
     row = {**msgspec.structs.asdict(sample), "body": new.body, "body_hash": new.digest}
     if _ADD.rows(conn, **row):
         return sample, True
     return _same(conn, new), False
+
+
+def _append_all(
+    conn: Connection, calls: list[tuple[NewSample]]
+) -> list[tuple[Sample, bool]] | None:
+    """All of them, if all are new; else nothing is done."""
+    made = [_new_sample(new) for (new,) in calls]
+    rows = [
+        (*msgspec.structs.astuple(sample), new.body, new.digest)
+        for sample, (new,) in zip(made, calls, strict=True)
+    ]
+    is_clear = not any(new.may_be_trimmed for (new,) in calls)
+    return [(each, True) for each in made] if is_clear and _ADD_ALL.did_all(conn, rows) else None
+
+
+append = AtOnce(append_one, _append_all)
 
 
 def get(conn: Connection, owner: str, request_id: str) -> Sample | None:
@@ -122,8 +141,15 @@ def queued(conn: Connection) -> list[Sample]:
 def finish(conn: Connection, outcomes: list[tuple[Sample, Result]]) -> None:
     """Keeps the results and numbers the completions; a request already closed stays as it was."""
     number = _LAST.rows(conn)[0][0] or 0
-    for sample, result in outcomes:
-        state = "failed" if result.encoding == "error" else "done"
+    states = ["failed" if result.encoding == "error" else "done" for _, result in outcomes]
+    rows = [
+        (sample.request_id, state, place)
+        for place, ((sample, _), state) in enumerate(zip(outcomes, states, strict=True), number + 1)
+    ]
+    if _CLOSE_ALL.did_all(conn, rows):
+        keep_all(conn, outcomes)
+        return
+    for (sample, result), state in zip(outcomes, states, strict=True):
         if _CLOSE.count(conn, id=sample.request_id, new_state=state, number=number + 1):
             number += 1
             keep(conn, sample.owner, sample.request_id, result)
@@ -188,3 +214,16 @@ def _same(conn: Connection, new: NewSample) -> Sample:
             hint="Give each request of a sampling session its own number.",
         )
     return Sample(**values)
+
+
+def _new_sample(new: NewSample) -> Sample:
+    return Sample(
+        request_id=new_request_id(new.owner),
+        owner=new.owner,
+        sampling_session_id=new.sampling_session_id,
+        seq_id=new.seq_id,
+        num_samples=new.num_samples,
+        cost=new.cost,
+        state="queued",
+        created_at=steady_now(),
+    )

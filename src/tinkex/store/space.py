@@ -15,6 +15,7 @@ __all__ = ["prepare", "shrink"]
 _PAGES_AT_ONCE = 2048
 _PAGES_WORTH_IT = 1024
 _MAX_LOG_BYTES = 64 * 1024 * 1024
+_PAGES_OF_LOG = 4000  # before it is folded in; a page that is written often is folded in once
 _PATIENCE_MS = 1000
 
 
@@ -23,6 +24,7 @@ def prepare(cursor: Any) -> None:
     if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:  # else it would be a write
         cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
     cursor.execute(f"PRAGMA journal_size_limit={_MAX_LOG_BYTES}")
+    cursor.execute(f"PRAGMA wal_autocheckpoint={_PAGES_OF_LOG}")
 
 
 def shrink(cursor: Any, path: Path | None, busy_timeout_ms: int) -> bool:
