@@ -7,16 +7,15 @@ import contextlib
 import json
 import random
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from tests.security.mutations import damage
+from tests.support.serving import Address, serving
 from tests.support.soak import SEED, amount
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -33,7 +32,6 @@ BOUNDS = ConnectionBounds(
 )
 GET = b"GET /quick HTTP/1.1\r\nHost: x\r\n\r\n"
 HEADS = [b"HTTP/1.1 200 OK\r\n\r\n"] * 3
-Address = tuple[str, int]
 
 
 async def application(scope, receive, send) -> None:
@@ -56,24 +54,10 @@ async def application(scope, receive, send) -> None:
 @pytest.fixture(params=[H11Protocol, HttpToolsProtocol], ids=["h11", "httptools"], scope="module")
 def address(request: pytest.FixtureRequest) -> Iterator[Address]:
     """A server of bounded connections, in a thread."""
-    config = uvicorn.Config(
-        HeadMiddleware(application, BOUNDS),
-        http=bounded(request.param, BOUNDS),
-        port=0,
-        log_config=None,
-        lifespan="off",
-        ws="none",
-        h11_max_incomplete_event_size=BOUNDS.max_head_bytes,
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    yield listener.getsockname()[:2]
-    server.should_exit = True
-    thread.join()
-    listener.close()
+    app = HeadMiddleware(application, BOUNDS)
+    most = BOUNDS.max_head_bytes
+    with serving(app, bounded(request.param, BOUNDS), h11_max_incomplete_event_size=most) as where:
+        yield where
 
 
 @pytest.fixture

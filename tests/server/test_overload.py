@@ -10,7 +10,7 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinkex.scheduler import Progress
-from tinkex.server.overload import SUBMISSIONS, OverloadMiddleware, Pace, Room
+from tinkex.server.overload import SUBMISSIONS, Door, OverloadMiddleware, Pace, Room
 
 TARGET_S = 0.05
 
@@ -124,6 +124,24 @@ def test_when_the_server_is_behind_only_as_many_come_in_as_get_done() -> None:
     assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
 
 
+def test_those_on_their_way_in_count_as_waiting() -> None:
+    pace = Pace((work := Work()).look, inside=lambda: 200)
+    now = pass_seconds(pace, work, 10, ready=100, finished=20)
+    assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
+
+
+def test_after_a_flood_it_stays_tight_for_a_second_and_lets_in_a_little_more() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
+    found = []
+    for _ in range(15):
+        work.go_on(ready=10, finished=20)
+        found.append(admitted(pace, now, {"a": 500})["a"])
+        now += 0.1001
+    assert all(20 <= count <= 24 for count in found[:9])
+    assert found[-1] == 500
+
+
 def test_a_few_that_wait_are_no_overload() -> None:
     pace = Pace((work := Work()).look)
     now = pass_seconds(pace, work, 10, ready=100, finished=20)
@@ -159,7 +177,7 @@ def test_the_pace_is_shared_out_among_those_who_ask() -> None:
     work.go_on(ready=1000, finished=20)
     found = admitted(pace, now + 0.11, {"greedy": 500, "polite": 3})
     assert found["polite"] == 3
-    assert found["greedy"] <= 10
+    assert found["greedy"] <= 11
 
 
 def test_a_server_that_gets_nothing_done_still_takes_something_in() -> None:
@@ -170,12 +188,8 @@ def test_a_server_that_gets_nothing_done_still_takes_something_in() -> None:
 
 def guarded(app: ASGIApp, room: Room) -> OverloadMiddleware:
     """The application behind a room; keys are their owners' names, but for unknown ones."""
-    return OverloadMiddleware(
-        app,
-        room=room,
-        pace=Pace(Work().look),
-        owner_of=lambda key: None if key == "unknown" else key,
-    )
+    door = Door(room, Pace(Work().look), lambda key: None if key == "unknown" else key)
+    return OverloadMiddleware(app, door)
 
 
 class Caller:

@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinkex.server.config import ConnectionBounds
+from tinkex.server.doorstep import Doorstep
 from tinkex.server.errors import HeadTooLarge, OverCapacity, error_response
 from tinkex.server.heads import CAME_WHOLE
 
@@ -28,28 +29,34 @@ _SPARE_FILES = 256
 """Files the server needs beside its connections: the database, adapters, the engine."""
 
 
-def protocol_class(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
+def protocol_class(
+    bounds: ConnectionBounds, doorstep: Doorstep | None = None
+) -> type[asyncio.Protocol]:
     """uvicorn's protocol, the quick one if it is installed, with these bounds."""
     config = uvicorn.Config(_over_capacity, log_config=None, ws="none", lifespan="off")
     config.load()
     most = min(bounds.max_connections, _room_for_connections())
     bounds = msgspec.structs.replace(bounds, max_connections=most)
-    return bounded(config.http_protocol_class, bounds)
+    return bounded(config.http_protocol_class, bounds, doorstep)
 
 
-def bounded(base: type[asyncio.Protocol], bounds: ConnectionBounds) -> type[asyncio.Protocol]:
+def bounded(
+    base: type[asyncio.Protocol], bounds: ConnectionBounds, doorstep: Doorstep | None = None
+) -> type[asyncio.Protocol]:
     """One of uvicorn's protocols with these bounds."""
-    return type("BoundedProtocol", (_Bounded, base), {"bounds": bounds})
+    return type("BoundedProtocol", (_Bounded, base), {"bounds": bounds, "doorstep": doorstep})
 
 
 class _Bounded(asyncio.Protocol):
     """What is added to uvicorn's protocol; `cycle`, `app` and `connections` are its own."""
 
     bounds: ConnectionBounds
+    doorstep: Doorstep | None
     app: ASGIApp
     connections: set[Any]
     cycle: Any
     loop: asyncio.AbstractEventLoop
+    _unset_keepalive_if_required: Callable[[], None]
     transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,6 +76,8 @@ class _Bounded(asyncio.Protocol):
         before = self.cycle
         body_of = before if before is not None and before.more_body else None
         try:
+            if self._is_refused(data):
+                return
             super().data_received(data)
         except Exception as error:  # a parser that stumbles costs its own connection, no other
             _logger.warning("A connection sent what no parser expects: %r", error)
@@ -87,6 +96,20 @@ class _Bounded(asyncio.Protocol):
             self.transport.abort()
         elif self._head_timer is None:
             self._await_head()
+
+    def _is_refused(self, data: bytes) -> bool:
+        """Whether this was a whole request, refused at the doorstep; uvicorn need not know."""
+        if self.doorstep is None or self._head_bytes or self.app is _over_capacity:
+            return False
+        if self.cycle is not None and (self.cycle.more_body or not self.cycle.response_complete):
+            return False
+        if (refusal := self.doorstep.refusal(data)) is None:
+            return False
+        self._unset_keepalive_if_required()
+        self._stop_head_timer()
+        self._await_head()
+        self.transport.write(refusal)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()

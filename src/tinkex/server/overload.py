@@ -4,7 +4,9 @@ Two things are watched. The *room* is for submissions under way at once: when fo
 quickest took longer than they should, the queue is no burst that passes, and the room shrinks. The
 *pace* is for submissions per second: when much is ready to run and the engine is idle half of the
 time, then the server itself cannot keep up, and only as many are let in as get done; else taking in
-work would leave no time to do any. Work that waits for a busy engine is no overload.
+work would leave no time to do any. It stays so for a second after there was too much, and a little
+more is let in when little is left, so that neither a flood nor a drought follows. Work that waits
+for a busy engine is no overload.
 
 Who is turned away is told at once when to come again, before anything of the request is read:
 a refusal must cost almost nothing. Polls, heartbeats and everything else pass: they end work, they
@@ -64,6 +66,15 @@ class Room:
             return True
         return self._total < 2 * self.size and not self._inside[who]
 
+    def is_full(self) -> bool:
+        """Whether not everybody is let in."""
+        return self._total >= self.size
+
+    @property
+    def inside(self) -> int:
+        """How many are inside."""
+        return self._total
+
     def enter(self, who: str) -> None:
         """Counts a submission whose body has come."""
         self._inside[who] += 1
@@ -96,28 +107,43 @@ class Room:
 class Pace:
     """How many submissions may come in a tenth of a second, shared out among those who ask."""
 
-    def __init__(self, look: Callable[[], Progress]) -> None:
+    def __init__(self, look: Callable[[], Progress], inside: Callable[[], int] = lambda: 0) -> None:
         self._look = look
+        self._inside = inside  # how many are on their way in, and so not in the progress yet
         self._looked_at = 0.0
         self._before: Progress | None = None
         self._allowed: int | None = None
         self._rate = 0.0
         self._engine_share = 0.0
+        self._behind_at = -_BURST_S
         self._count = 0
         self._asked: Counter[str] = Counter()
         self._askers = 1
 
     def admits(self, who: str, now: float) -> bool:
         """Whether a tenant's submission may come in now."""
-        if now - self._looked_at >= _INTERVAL_S:
-            self._begin(now)
+        if self.turns_away(who, now):
+            return False
         self._asked[who] += 1
-        if self._allowed is not None:
-            share = max(1, self._allowed // self._askers)
-            if self._count >= self._allowed or self._asked[who] > share:
-                return False
         self._count += 1
         return True
+
+    def is_limited(self, now: float) -> bool:
+        """Whether there is a bound now."""
+        if now - self._looked_at >= _INTERVAL_S:
+            self._begin(now)
+        return self._allowed is not None
+
+    def turns_away(self, who: str, now: float) -> bool:
+        """Whether a tenant's submission may not come in now; that it asked is noted then."""
+        if not self.is_limited(now):
+            return False
+        assert self._allowed is not None
+        share = max(1, self._allowed // self._askers)
+        is_over = self._count >= self._allowed or self._asked[who] >= share
+        if is_over:
+            self._asked[who] += 1
+        return is_over
 
     def _begin(self, now: float) -> None:
         """A new tenth of a second."""
@@ -133,60 +159,89 @@ class Pace:
         self._rate += weight * (finished - self._rate)
         worked = max(0.0, progress.engine_s - before.engine_s) / passed_s
         self._engine_share += weight * (worked - self._engine_share)
-        is_behind = progress.num_ready > _MUCH_READY and self._engine_share < _BUSY_ENGINE
-        self._allowed = max(1, round(self._rate * _INTERVAL_S)) if is_behind else None
+        waiting = progress.num_ready + self._inside()
+        if self._engine_share >= _BUSY_ENGINE:
+            self._behind_at = -_BURST_S
+        elif waiting > _MUCH_READY:
+            self._behind_at = now
+        self._allowed = None
+        if now - self._behind_at < _BURST_S:
+            wanted = self._rate if waiting > _MUCH_READY // 2 else 1.1 * self._rate
+            self._allowed = max(1, round(wanted * min(passed_s, 3 * _INTERVAL_S)))
 
 
-class OverloadMiddleware:
-    """Answers submissions with 429 while there is no room for them or they come too fast.
-
-    Keys nobody knows yet pass: it is not here that they are checked.
-    """
+class Door:
+    """Who may come in. Keys nobody knows yet pass: it is not here that they are checked."""
 
     def __init__(
         self,
-        app: ASGIApp,
-        *,
         room: Room,
         pace: Pace,
         owner_of: Callable[[str], str | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._app = app
-        self._room = room
+        self.room = room
+        self.clock = clock
+        self.owner_of = owner_of
         self._pace = pace
-        self._owner_of = owner_of
-        self._clock = clock
         self._num_refused = 0
         self._said_at = -_SAY_AGAIN_S
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in SUBMISSIONS:
-            await self._app(scope, receive, send)
-            return
-        owner = self._owner_of(header(scope, b"x-api-key"))
-        if owner is None:
-            await self._app(scope, receive, send)
-        elif self._room.admits(owner) and self._pace.admits(owner, self._clock()):
-            visit = _Visit(self._room, owner, receive, send, self._clock)
-            try:
-                await self._app(scope, visit.receive, visit.send)
-            finally:
-                visit.end()
-        else:
-            await self._refuse(send)
+    def is_tight(self) -> bool:
+        """Whether anybody might be turned away now."""
+        return self.room.is_full() or self._pace.is_limited(self.clock())
 
-    async def _refuse(self, send: Send) -> None:
+    def turns_away(self, key: str) -> bool:
+        """Whether a submission under this key is refused; who is not is asked again inside."""
+        owner = self.owner_of(key)
+        if owner is None:
+            return False
+        is_refused = not self.room.admits(owner) or self._pace.turns_away(owner, self.clock())
+        if is_refused:
+            self._note_refusal()
+        return is_refused
+
+    def lets_in(self, owner: str) -> bool:
+        """Whether a tenant's submission comes in."""
+        is_let_in = self.room.admits(owner) and self._pace.admits(owner, self.clock())
+        if not is_let_in:
+            self._note_refusal()
+        return is_let_in
+
+    def _note_refusal(self) -> None:
         self._num_refused += 1
-        now = self._clock()
+        now = self.clock()
         if now - self._said_at >= _SAY_AGAIN_S:
             self._said_at = now
             _logger.warning(
                 "Overloaded: %d submissions were told to come again so far.", self._num_refused
             )
-        start, body = random.choice(_REFUSALS)  # noqa: S311  no secret: it spreads the retries
-        await send(start)
-        await send(body)
+
+
+class OverloadMiddleware:
+    """Answers submissions with 429 while there is no room for them or they come too fast."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in SUBMISSIONS:
+            await self._app(scope, receive, send)
+            return
+        door = self._door
+        owner = door.owner_of(header(scope, b"x-api-key"))
+        if owner is None:
+            await self._app(scope, receive, send)
+        elif door.lets_in(owner):
+            visit = _Visit(door.room, owner, receive, send, door.clock)
+            try:
+                await self._app(scope, visit.receive, visit.send)
+            finally:
+                visit.end()
+        else:
+            for message in random.choice(REFUSALS):  # noqa: S311  no secret: it spreads the retries
+                await send(message)
 
 
 class _Visit:
@@ -240,4 +295,4 @@ def _refusal(after_ms: int) -> tuple[Message, Message]:
     )
 
 
-_REFUSALS = [_refusal(after_ms) for after_ms in range(500, 1500, 40)]
+REFUSALS = [_refusal(after_ms) for after_ms in range(500, 1500, 40)]

@@ -31,9 +31,10 @@ from tinkex.server.app import build_app
 from tinkex.server.auth import Keyring
 from tinkex.server.config import ServerConfig
 from tinkex.server.connections import protocol_class
+from tinkex.server.doorstep import Doorstep
 from tinkex.server.engines import engine_factory
 from tinkex.server.janitor import Janitor
-from tinkex.server.overload import OverloadMiddleware, Pace, Room
+from tinkex.server.overload import Door, OverloadMiddleware, Pace, Room
 from tinkex.server.services import Services
 from tinkex.server.signing import Signer
 from tinkex.server.waiting import Waiters
@@ -88,12 +89,10 @@ class ServerProcess:
 
     async def _serve(self, listener: socket.socket, on_started: Callable[[Started], None]) -> None:
         inner = build_app(self._keyring, self._config, self._admission, self._lifespan)
-        app = OverloadMiddleware(
-            inner,
-            room=Room(self._config.busy_after_s),
-            pace=Pace(self._progress),
-            owner_of=self._keyring.known_owner,
-        )
+        room = Room(self._config.busy_after_s)
+        pace = Pace(self._progress, lambda: room.inside)
+        door = Door(room, pace, self._keyring.known_owner)
+        app = OverloadMiddleware(inner, door)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -101,7 +100,7 @@ class ServerProcess:
             proxy_headers=False,  # the application reads them, so that a refusal need not
             timeout_keep_alive=75,
             timeout_graceful_shutdown=int(self._config.drain_s),
-            http=protocol_class(self._config.connections),
+            http=protocol_class(self._config.connections, Doorstep(door)),
             h11_max_incomplete_event_size=self._config.connections.max_head_bytes,
             server_header=False,
             ws="none",
