@@ -1,8 +1,9 @@
 """What load does a server hold, and what does it do with more?
 
 50 tenants on 200 connections send to a server with the null engine while 10,000 futures wait for
-their turn: first at rising rates until the results fall behind (the most results a second is the
-capacity), then for `--seconds` at 70 % of it, then at twice. Requests come at random times whatever
+their turn: first at rising rates until the results fall behind, then, ten times, at a tenth more
+than they gave, which is the capacity, and for a tenth of `--seconds` at 70 % of it, then at a tenth
+more and at twice, in turn. Requests come at random times whatever
 became of those before, and are timed from when they should have left. The driver runs beside the
 server and takes its own share of the machine, which is reported. At the end every operation is
 replayed and compared.
@@ -30,7 +31,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="at 70 %% of the capacity")
-    parser.add_argument("--overload-seconds", type=float, default=10.0, help="at twice")
+    parser.add_argument(
+        "--overload-seconds", type=float, default=10.0, help="at twice, and at the peak"
+    )
     parser.add_argument("--tenants", type=int, default=50)
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--futures", type=int, default=10_000, help="that wait all the while")
@@ -40,7 +43,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         outcome = campaign.run(
             Path(folder),
-            timeout_s=600 + 2 * (options.seconds + options.overload_seconds),
+            timeout_s=900 + 2 * options.seconds + 4 * options.overload_seconds,
             tenants=options.tenants,
             connections=options.connections,
             parked=options.futures,
@@ -54,25 +57,28 @@ def main() -> int:
 
 def tell(outcome: campaign.Outcome) -> list[bool]:
     """Prints the answers; which bars are met."""
-    found, steady, overload = outcome.report, outcome.report.steady, outcome.report.overload
+    found, steady = outcome.report, outcome.report.steady
     assert steady is not None
-    assert overload is not None
-    phases = [*found.ramp, steady, overload]
-    refused = overload.shed_ms.get("max", 0.0)
+    phases = [*found.ramp, steady, *found.peak, *found.overload]
+    refused = max(each.shed_ms.get("max", 0.0) for each in found.overload)
+    at_peak, at_twice = (
+        statistics.median(each.goodput for each in some) for some in (found.peak, found.overload)
+    )
     return [
         report(
             "submit p99 at 70 % of capacity, over 100 ms",
             steady.submit_ms["p99"] / 100,
             at_most=1,
-            capacity_per_s=found.capacity,
+            capacity_per_s=found.capacities,
             outstanding=found.outstanding_least,
             **_plain(steady),
         ),
         report(
-            "goodput at twice the capacity, over the most there was",
-            overload.goodput / found.capacity,
+            "goodput at twice the capacity, over that at its peak",
+            at_twice / at_peak,
             at_least=0.9,
-            **_plain(overload),
+            peak=[each.goodput for each in found.peak],
+            twice=[_plain(each) for each in found.overload],
         ),
         report("slowest refusal at twice the capacity, over 1 s", refused / 1000, at_most=1),
         report(

@@ -3,10 +3,11 @@
     python -m tests.support.load.driver '<json of Load>'
 
 First a standing backlog of futures that cannot finish yet, which stays to the end; then the rate
-is raised until the server gives no more, which is its capacity; then a long stretch at 70 % of it
-and a short one at twice; at last the backlog is let go and everything is fetched. Requests are
-counted from the time they should have left. Prints a report as JSON and writes what every operation
-gave into a file.
+is raised until the server gives no more, and what it gives for a while at a little more than that
+is its capacity; then long stretches at 70 % of it, the capacity found anew before each, for a
+machine is not as fast in one minute as in the next; then short ones at the peak and at twice, in
+turn; at last the backlog is let go and everything is fetched. Requests are counted from the time
+they should have left. Prints a report as JSON and writes what every operation gave into a file.
 """
 
 from __future__ import annotations
@@ -40,10 +41,14 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     raise_by: float = 1.25
     raise_every_s: float = 4.0
     most_raises: int = 16
-    steady_s: float = 20.0
+    steady_s: float = 20.0  # in all
+    steady_rounds: int = 10
     steady_share: float = 0.7
-    overload_s: float = 10.0
+    sustained_s: float = 5.0
+    peak_share: float = 1.1
+    overload_s: float = 10.0  # in all, and as long at the peak
     overload_share: float = 2.0
+    overload_rounds: int = 3
     seed: int = 1
 
 
@@ -78,9 +83,10 @@ class Report(msgspec.Struct, kw_only=True):
     """Everything measured."""
 
     ramp: list[Figures] = []
-    capacity: float = 0.0
+    capacities: list[float] = []
     steady: Figures | None = None
-    overload: Figures | None = None
+    peak: list[Figures] = []
+    overload: list[Figures] = []
     outstanding_least: int = 0
     usage: dict[str, list[Usage]] = {}
     completed: int = 0
@@ -106,17 +112,15 @@ class Driver:
         """The whole load."""
         await asyncio.gather(*(self._prepare(tenant) for tenant in self._tenants))
         standing = [asyncio.create_task(self._stand(tenant)) for tenant in self._tenants]
-        report = self._report
-        report.capacity = await self._find_capacity()
+        report, load = self._report, self._load
+        most = await self._raise()
         watch = asyncio.create_task(self._watch())
-        load = self._load
-        report.steady = await self._offer(load.steady_share * report.capacity, load.steady_s)
+        report.steady = await self._steady(most)
         watch.cancel()
-        for tenant in self._tenants:
-            tenant.spread(load.most_connections // len(self._tenants))
-        report.overload = await self._offer(load.overload_share * report.capacity, load.overload_s)
-        for tenant in self._tenants:
-            tenant.gather()
+        for _ in range(load.overload_rounds):
+            seconds = load.overload_s / load.overload_rounds
+            report.peak.append(await self._peak(self.capacity, seconds))
+            report.overload.append(await self._overload(seconds))
         await self._let_go()
         await asyncio.gather(*standing)
         report.completed = sum(
@@ -177,7 +181,12 @@ class Driver:
 
     # Rates ----------------------------------------------------------------------------------------
 
-    async def _find_capacity(self) -> float:
+    @property
+    def capacity(self) -> float:
+        """The results a second that last, as they were found the last time."""
+        return self._report.capacities[-1]
+
+    async def _raise(self) -> float:
         """The most results a second, over rates that rise until the server falls behind twice."""
         load, rate, num_behind = self._load, self._load.first_rate, 0
         await self._offer(rate, min(2.0, load.raise_every_s))  # a start is always slow
@@ -188,20 +197,57 @@ class Driver:
             rate *= load.raise_by
         return max(found.goodput for found in self._report.ramp)
 
-    async def _offer(self, rate: float, seconds: float) -> Figures:
+    async def _steady(self, most: float) -> Figures:
+        """All stretches at a share of the capacity, as one."""
+        load, phase, rounds = self._load, Phase(), []
+        for _ in range(load.steady_rounds):
+            found = await self._peak(most, load.sustained_s)
+            self._report.ramp.append(found)
+            self._report.capacities.append(found.goodput)
+            most = found.goodput
+            seconds = load.steady_s / load.steady_rounds
+            rounds.append(await self._offer(load.steady_share * self.capacity, seconds, phase))
+        return msgspec.structs.replace(
+            rounds[-1],
+            seconds=load.steady_s,
+            rate=_mean([each.rate for each in rounds]),
+            goodput=_mean([each.goodput for each in rounds]),
+            cpu_share={
+                name: _mean([each.cpu_share[name] for each in rounds])
+                for name in rounds[-1].cpu_share
+            },
+        )
+
+    async def _peak(self, most: float, seconds: float) -> Figures:
+        """A little more than the server gives."""
+        return await self._offer(self._load.peak_share * most, seconds)
+
+    async def _overload(self, seconds: float) -> Figures:
+        """Twice the capacity, from more connections."""
+        load = self._load
+        for tenant in self._tenants:
+            tenant.spread(load.most_connections // len(self._tenants))
+        found = await self._offer(load.overload_share * self.capacity, seconds)
+        for tenant in self._tenants:
+            tenant.gather()
+        return found
+
+    async def _offer(self, rate: float, seconds: float, phase: Phase | None = None) -> Figures:
         """Sends at the rate for so long, at times as random as independent people's.
+
+        What happens is added to the phase, if one is given.
 
         Results count once the first quarter is over, or two seconds of it: what waits has come to
         its usual length then.
         """
-        phase, loop = Phase(), asyncio.get_running_loop()
+        phase, loop = phase or Phase(), asyncio.get_running_loop()
         for tenant in self._tenants:
             tenant.current = phase
         meter = _CpuMeter(self._load.pids)
         began = loop.time()
         due = began
         least = self._outstanding()
-        counted_from, num_before = began + min(2.0, seconds / 4), 0
+        counted_from, num_before = began + min(2.0, seconds / 4), phase.completed
         while (now := loop.time()) < began + seconds:
             if now < counted_from:
                 num_before = phase.completed
@@ -309,6 +355,10 @@ def _figures(
         errors=dict(phase.errors),
         cpu_share=cpu_share,
     )
+
+
+def _mean(values: list[float]) -> float:
+    return round(sum(values) / len(values), 3)
 
 
 def _percentiles(times_s: list[float]) -> dict[str, float]:
