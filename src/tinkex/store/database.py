@@ -28,6 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tinkex import crashpoints
 from tinkex.store import clock
 from tinkex.store.failures import StoreError, as_store_error
+from tinkex.store.folding import Folding
 from tinkex.store.migrations import migrate
 from tinkex.store.space import prepare, shrink
 from tinkex.store.together import AtOnce
@@ -64,6 +65,8 @@ class Database:
         self._first: deque[_Job] = deque()
         self._closed = False
         self._is_busy = False
+        is_sqlite = self._writer.dialect.name == "sqlite"
+        self._folding = Folding(self._reader.raw_connection) if is_sqlite else None
         self._read_pool = ThreadPoolExecutor(readers, thread_name_prefix="tinkex-store-read")
         self._thread = threading.Thread(target=self._write_loop, name="tinkex-store", daemon=True)
         self._thread.start()
@@ -121,6 +124,8 @@ class Database:
         self._closed = True
         self._jobs.put(None)
         self._thread.join()
+        if self._folding is not None:
+            self._folding.close()
         self._read_pool.shutdown(wait=True)
         self._writer.dispose()
         self._reader.dispose()
@@ -155,6 +160,8 @@ class Database:
             together = [job for job in jobs if not job.is_bare]
             if together:
                 self._commit(together)
+                if self._folding is not None:
+                    self._folding.wrote(len(together))
             for job in jobs:
                 if job.is_bare:
                     self._run_bare(job)

@@ -128,6 +128,7 @@ def set_spec(conn: Connection, model_id: str, spec: str) -> None:
 
 def record_snapshot(conn: Connection, model_id: str, seq_id: int, snapshot: Snapshot) -> None:
     """From now on recovery begins at this snapshot; bodies before it are not needed any more."""
+    last = conn.execute(select(models.c.snapshot_seq).where(models.c.model_id == model_id)).scalar()
     conn.execute(
         update(models)
         .where(models.c.model_id == model_id, models.c.state != "ended")
@@ -141,6 +142,7 @@ def record_snapshot(conn: Connection, model_id: str, seq_id: int, snapshot: Snap
         update(operations)
         .where(
             operations.c.model_id == model_id,
+            operations.c.seq_id > (-1 if last is None else last),
             operations.c.seq_id <= seq_id,
             operations.c.state != "queued",
             operations.c.body.is_not(None),

@@ -45,7 +45,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     steady_rounds: int = 10
     steady_share: float = 0.7
     sustained_s: float = 5.0
-    peak_share: float = 1.1
+    peak_share: float = 1.25
     overload_s: float = 10.0  # in all, and as long at the peak
     overload_share: float = 2.0
     overload_rounds: int = 3
