@@ -2,11 +2,11 @@
 
 50 tenants on 200 connections send to a server with the null engine while 10,000 futures wait for
 their turn: first at rising rates until the results fall behind, then, ten times, at a quarter more
-than they gave, which is the capacity, and for a tenth of `--seconds` at 70 % of it, then at a quarter
-more and at twice, in turn. Requests come at random times whatever
-became of those before, and are timed from when they should have left. The driver runs beside the
-server and takes its own share of the machine, which is reported. At the end every operation is
-replayed and compared.
+than they gave, which finds the capacity, and for a tenth of `--seconds` at 70 % of it; then at a
+quarter more than the capacity and at twice, in turn. Requests come at random times whatever became
+of those before, and are timed from when they should have left. The driver runs beside the server
+and takes its own share of the machine, which is reported. At the end every operation is replayed
+and compared.
 """
 
 from __future__ import annotations

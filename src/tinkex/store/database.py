@@ -1,10 +1,11 @@
 """One database: reads from any thread, writes in one thread that commits them in groups.
 
 A write's future resolves only after its transaction is on disk, so whoever waits for it may
-promise it. Jobs that arrive while a commit runs share the next one; each runs in a savepoint, so
-one that fails takes nothing else with it, and those that are alike are tried at once (see
-`together`). What a thread waits for goes before what requests wait for: it ends work, and requests
-bring more. Knows nothing of what the tables mean.
+promise it. Jobs that arrive while a commit runs share the next one, and the more there were, the
+longer the next one waits for company: what a commit costs the disk hardly depends on them. Each
+runs in a savepoint, so one that fails takes nothing else with it, and those that are alike are
+tried at once (see `together`). What a thread waits for goes before what requests wait for: it ends
+work, and requests bring more. Knows nothing of what the tables mean.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ T = TypeVar("T")
 _GROUP_LIMIT = 256
 _BESIDE_FIRST = 32  # how many others may share, and so delay, a commit that a thread waits for
 _MANY = 4  # jobs in a commit that show a busy store: the next one waits a moment for company
-_GATHER_S = 0.008
+_WAIT_PER_JOB_S = 0.00025
+_MOST_WAIT_S = 0.016
 _BUSY_TIMEOUT_MS = 30_000
 
 
@@ -64,7 +66,7 @@ class Database:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: look around
         self._first: deque[_Job] = deque()
         self._closed = False
-        self._is_busy = False
+        self._num_last = 0  # jobs in the last commit
         is_sqlite = self._writer.dialect.name == "sqlite"
         self._folding = Folding(self._reader.raw_connection) if is_sqlite else None
         self._read_pool = ThreadPoolExecutor(readers, thread_name_prefix="tinkex-store-read")
@@ -141,8 +143,8 @@ class Database:
 
     def _next_group(self) -> list[_Job]:
         """What to commit next; waits until there is something, or until the store closes."""
-        if self._is_busy:
-            time.sleep(_GATHER_S)
+        if self._num_last >= _MANY:
+            time.sleep(min(_MOST_WAIT_S, _WAIT_PER_JOB_S * self._num_last))
         waiting = [self._jobs.get()]
         jobs: list[_Job] = []
         while self._first:
@@ -151,7 +153,7 @@ class Database:
         while len(jobs) + len(waiting) < most and not self._jobs.empty():
             waiting.append(self._jobs.get())
         jobs += [job for job in waiting if job is not None]
-        self._is_busy = len(jobs) >= _MANY
+        self._num_last = len(jobs)
         return jobs
 
     def _write_loop(self) -> None:
