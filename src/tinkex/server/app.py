@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -10,7 +9,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
-from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from tinkex.engine.interface import EngineStorageError
 from tinkex.errors import TinkexError
@@ -64,7 +62,6 @@ def build_app(
         ],
         middleware=[
             Middleware(HeadMiddleware, bounds=bounds),
-            Middleware(ProxyHeadersMiddleware, trusted_hosts=_trusted_proxies()),
             Middleware(AuthMiddleware, keyring=keyring),
             Middleware(AdmissionMiddleware, admission=admission or Admission(DEFAULT_LIMITS)),
         ],
@@ -76,8 +73,3 @@ def build_app(
         },
         lifespan=lifespan,
     )
-
-
-def _trusted_proxies() -> str:
-    """Whose word is taken for how a request came: uvicorn's variable and its default."""
-    return os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")

@@ -97,7 +97,6 @@ class ServerProcess:
             app,
             log_config=None,
             access_log=False,
-            proxy_headers=False,  # the application reads them, so that a refusal need not
             timeout_keep_alive=75,
             timeout_graceful_shutdown=int(self._config.drain_s),
             http=protocol_class(self._config.connections, Doorstep(door)),
