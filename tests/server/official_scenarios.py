@@ -279,8 +279,8 @@ def who_am_i_and_sessions(world: World) -> None:
     service.create_sampling_client(base_model=MODEL)
     rest = world.rest()
     assert rest.whoami().result().user_urn.startswith("tml:user:")
-    session_id = rest.list_sessions().result().sessions[0]
-    assert len(rest.get_session(session_id).result().sampler_ids) == 1
+    found = [rest.get_session(each).result() for each in rest.list_sessions().result().sessions]
+    assert 1 in [len(session.sampler_ids) for session in found], "the rest client has its own"
 
 
 @scenario
