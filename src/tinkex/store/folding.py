@@ -1,9 +1,9 @@
 """Folding SQLite's write-ahead log into its file beside the writer.
 
-By itself SQLite does so within a commit, now and then, and the commit waits until the disk has
-taken thousands of pages: a tenth of a second, or four. Done often by a thread of its own, nobody
-waits; the writer then finds only the last pages left, and its log begins anew. Where not much is
-written the thread sleeps, and SQLite's own way is good enough.
+By itself SQLite does so within a commit, now and then, and that commit waits until the disk has
+taken thousands of pages. Done often by a thread of its own, the writer finds only the last pages
+left, and its log begins anew. Where not much is written the thread sleeps, and SQLite's own way is
+good enough.
 """
 
 from __future__ import annotations
