@@ -47,13 +47,11 @@ def serving(config: ServerConfig) -> Iterator[tuple[EmbeddedServer, Http]]:
 
 def size_of(folder: Path) -> int:
     """Bytes of all files, those included that are just being written; what is just going is not
-    counted, nor the write-ahead log, which has a bound of its own (tests/store/test_space.py)."""
+    counted."""
     total = 0
     for place, _, names in os.walk(folder):  # passes over folders that are gone by then
         for name in names:
             with suppress(FileNotFoundError):
-                if name.endswith("-wal"):
-                    continue
                 total += Path(place, name).stat().st_size
     return total
 

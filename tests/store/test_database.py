@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 from tests.store.work import OWNER, add_session
 
 from tinkex.errors import ClientError
@@ -66,6 +66,28 @@ def test_what_a_thread_waits_for_goes_before_what_requests_wait_for(db: Database
 
     asyncio.run(scenario())
     assert order == ["thread", "request", "request", "request"]
+
+
+def test_all_that_wait_share_the_next_commit_with_a_thread(tmp_path: Path) -> None:
+    """However many requests came while the disk was slow, one commit has them all."""
+    db = Database(f"sqlite:///{tmp_path / 'store.db'}")
+    commits: list[int] = []
+    event.listen(db._writer, "commit", lambda _conn: commits.append(1))
+    begun, gate = threading.Event(), threading.Event()
+    slow = db.submit(lambda _: (begun.set(), gate.wait(10)))
+    assert begun.wait(10)
+
+    async def scenario() -> None:
+        requests = [asyncio.create_task(db.awrite(lambda _: None)) for _ in range(200)]
+        await asyncio.sleep(0)  # all are handed in
+        thread = db.submit(lambda _: None)
+        gate.set()
+        await asyncio.gather(*requests, asyncio.wrap_future(thread))
+
+    asyncio.run(scenario())
+    slow.result(10)
+    db.close()
+    assert len(commits) == 2
 
 
 def test_a_database_error_is_told_as_ours(db: Database) -> None:

@@ -27,8 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def db(path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
-    monkeypatch.setattr(space, "_PAGES_OF_LOG", 1000)  # the file, not the log, is looked at
+def db(path: Path) -> Database:
     database = Database(f"sqlite:///{path}")
     database.write(lambda conn: conn.execute(text("create table things (body blob)")))
     return database

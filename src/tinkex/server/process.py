@@ -20,6 +20,7 @@ from typing import IO
 
 import msgspec
 import uvicorn
+import uvloop
 from starlette.applications import Starlette
 
 from tinkex.engine.interface import Engine, EngineUserError
@@ -78,7 +79,7 @@ class ServerProcess:
         """Serves until a signal or `stop`; `on_started` is called when the socket listens."""
         with self._opened as opened:
             listener = opened.enter_context(_listen(self._config))
-            asyncio.run(self._serve(listener, on_started))
+            uvloop.run(self._serve(listener, on_started))
         if self._fatal is not None:
             raise ConfigError(str(self._fatal), code=self._fatal.code) from self._fatal
 

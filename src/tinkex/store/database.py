@@ -2,7 +2,7 @@
 
 A write's future resolves only after its transaction is on disk, so whoever waits for it may
 promise it. Jobs that arrive while a commit runs share the next one, and the more there were, the
-longer the next one waits for company: what a commit costs the disk hardly depends on them. Each
+longer the next one waits for as many: what a commit costs the disk hardly depends on them. Each
 runs in a savepoint, so one that fails takes nothing else with it, and those that are alike are
 tried at once (see `together`). What a thread waits for goes before what requests wait for: it ends
 work, and requests bring more. Knows nothing of what the tables mean.
@@ -29,7 +29,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from tinkex import crashpoints
 from tinkex.store import clock
 from tinkex.store.failures import StoreError, as_store_error
-from tinkex.store.folding import Folding
 from tinkex.store.migrations import migrate
 from tinkex.store.space import prepare, shrink
 from tinkex.store.together import AtOnce
@@ -37,7 +36,7 @@ from tinkex.store.together import AtOnce
 T = TypeVar("T")
 
 _GROUP_LIMIT = 256
-_BESIDE_FIRST = 32  # how many others may share, and so delay, a commit that a thread waits for
+_BESIDE_FIRST = 32  # how many, going one by one, may delay a commit that a thread waits for
 _MANY = 4  # jobs in a commit that show a busy store: the next one waits a moment for company
 _WAIT_PER_JOB_S = 0.00025
 _MOST_WAIT_S = 0.016
@@ -68,7 +67,7 @@ class Database:
         self._closed = False
         self._num_last = 0  # jobs in the last commit
         is_sqlite = self._writer.dialect.name == "sqlite"
-        self._folding = Folding(self._reader.raw_connection) if is_sqlite else None
+        self._most_beside_first = _GROUP_LIMIT if is_sqlite else _BESIDE_FIRST
         self._read_pool = ThreadPoolExecutor(readers, thread_name_prefix="tinkex-store-read")
         self._thread = threading.Thread(target=self._write_loop, name="tinkex-store", daemon=True)
         self._thread.start()
@@ -126,8 +125,6 @@ class Database:
         self._closed = True
         self._jobs.put(None)
         self._thread.join()
-        if self._folding is not None:
-            self._folding.close()
         self._read_pool.shutdown(wait=True)
         self._writer.dispose()
         self._reader.dispose()
@@ -143,13 +140,13 @@ class Database:
 
     def _next_group(self) -> list[_Job]:
         """What to commit next; waits until there is something, or until the store closes."""
-        if self._num_last >= _MANY:
+        if self._num_last >= _MANY and self._jobs.qsize() < self._num_last:
             time.sleep(min(_MOST_WAIT_S, _WAIT_PER_JOB_S * self._num_last))
         waiting = [self._jobs.get()]
         jobs: list[_Job] = []
         while self._first:
             jobs.append(self._first.popleft())
-        most = len(jobs) + _BESIDE_FIRST if jobs else _GROUP_LIMIT
+        most = len(jobs) + self._most_beside_first if jobs else _GROUP_LIMIT
         while len(jobs) + len(waiting) < most and not self._jobs.empty():
             waiting.append(self._jobs.get())
         jobs += [job for job in waiting if job is not None]
@@ -162,8 +159,6 @@ class Database:
             together = [job for job in jobs if not job.is_bare]
             if together:
                 self._commit(together)
-                if self._folding is not None:
-                    self._folding.wrote(len(together))
             for job in jobs:
                 if job.is_bare:
                     self._run_bare(job)

@@ -1,8 +1,8 @@
 """Room on disk: an SQLite file gives back what was deleted, and its write-ahead log stays short.
 
 Free pages are used again before the file grows; when a quarter of it is free, pages go back to the
-disk, a few megabytes at a time. The write-ahead log is folded into the file all the time; where
-readers have kept it from starting anew, it is cut. PostgreSQL does all this by itself.
+disk, a few megabytes at a time. The write-ahead log is folded into the file every thousand pages;
+where readers have kept it from starting anew, it is cut. PostgreSQL does all this by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ __all__ = ["prepare", "shrink"]
 _PAGES_AT_ONCE = 2048
 _PAGES_WORTH_IT = 1024
 _MAX_LOG_BYTES = 64 * 1024 * 1024
-_PAGES_OF_LOG = 4000  # before it is folded in; a page that is written often is folded in once
 _PATIENCE_MS = 1000
 
 
@@ -24,7 +23,6 @@ def prepare(cursor: Any) -> None:
     if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:  # else it would be a write
         cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
     cursor.execute(f"PRAGMA journal_size_limit={_MAX_LOG_BYTES}")
-    cursor.execute(f"PRAGMA wal_autocheckpoint={_PAGES_OF_LOG}")
 
 
 def shrink(cursor: Any, path: Path | None, busy_timeout_ms: int) -> bool:

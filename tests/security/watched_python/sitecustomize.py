@@ -8,9 +8,11 @@ import os
 import sys
 
 if os.environ.get("TINKEX_TEST_LOUD"):
+    import atexit
     import logging
 
     logging.basicConfig(level=logging.DEBUG, format="%(levelname)s %(name)s %(message)s")
+    atexit.register(logging.debug, "everything was logged to the end")
 
 _WATCHED = {"pickle.find_class", "marshal.loads", "marshal.load", "compile", "exec"}
 
