@@ -1,4 +1,4 @@
-"""Engine calls as bytes: msgpack frames over a socket. No pickle, and no torch.
+"""Engine calls as bytes: msgpack. No pickle, and no torch.
 
 What a method takes and gives is read off the `Engine` protocol itself, so both ends decode into
 exactly its types, and a method added there needs nothing here. Arrays travel as dtype, shape and
@@ -8,8 +8,6 @@ raw bytes.
 from __future__ import annotations
 
 import inspect
-import socket
-import struct
 import typing
 from functools import cache
 from pathlib import Path
@@ -26,12 +24,8 @@ __all__ = [
     "argument_types",
     "decode",
     "encode",
-    "read_frame",
     "result_type",
-    "write_frame",
 ]
-
-_LENGTH = struct.Struct(">Q")
 
 
 class Call(msgspec.Struct, array_like=True):
@@ -75,35 +69,6 @@ def encode(value: object) -> bytes:
 def decode(data: bytes | msgspec.Raw, wanted: Any) -> Any:
     """The value back, as the wanted type."""
     return msgspec.msgpack.decode(data, type=wanted, dec_hook=_decode_custom)
-
-
-def write_frame(connection: socket.socket, body: bytes) -> None:
-    """Sends one message. The caller holds the lock if several threads send."""
-    connection.sendall(_LENGTH.pack(len(body)))
-    connection.sendall(body)
-
-
-def read_frame(connection: socket.socket) -> bytes | None:
-    """The next message, or None once the other side is gone."""
-    header = _read_exactly(connection, _LENGTH.size)
-    if header is None:
-        return None
-    body = _read_exactly(connection, _LENGTH.unpack(header)[0])
-    return None if body is None else bytes(body)
-
-
-def _read_exactly(connection: socket.socket, size: int) -> bytearray | None:
-    buffer = bytearray(size)
-    view, done = memoryview(buffer), 0
-    while done < size:
-        try:
-            count = connection.recv_into(view[done:])
-        except OSError:
-            return None
-        if count == 0:
-            return None
-        done += count
-    return buffer
 
 
 def _encode_custom(value: object) -> object:

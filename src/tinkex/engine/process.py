@@ -21,8 +21,9 @@ from typing import Any, NamedTuple, Self, cast
 
 import msgspec
 
-from tinkex.engine.codec import Call, Reply, decode, encode, read_frame, result_type, write_frame
+from tinkex.engine.codec import Call, Reply, decode, encode, result_type
 from tinkex.engine.errors import EngineFailure, EngineUserError
+from tinkex.engine.frames import FrameReader, write_frame
 from tinkex.engine.interface import (
     AdapterInfo,
     LoraSpec,
@@ -221,8 +222,9 @@ class EngineProcess:
                 return
 
     def _read_replies(self) -> None:
+        frames = FrameReader(self._connection)
         try:
-            while (frame := read_frame(self._connection)) is not None:
+            while (frame := frames.next()) is not None:
                 reply: Reply = decode(frame, Reply)
                 self._worked_s += reply.seconds
                 with self._lock:

@@ -20,16 +20,9 @@ import traceback
 import msgspec
 
 from tinkex import crashpoints
-from tinkex.engine.codec import (
-    Call,
-    Reply,
-    argument_types,
-    decode,
-    encode,
-    read_frame,
-    write_frame,
-)
+from tinkex.engine.codec import Call, Reply, argument_types, decode, encode
 from tinkex.engine.errors import EngineError, EngineFailure
+from tinkex.engine.frames import FrameReader, write_frame
 from tinkex.engine.interface import Engine
 from tinkex.engine.options import EngineOptions
 
@@ -47,7 +40,8 @@ def main() -> None:
     connection = socket.socket(fileno=parser.parse_args().fd)
     # Ctrl-C in a terminal reaches the whole group; when to stop is the parent's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    first = read_frame(connection)
+    frames = FrameReader(connection)
+    first = frames.next()
     if first is None:
         return
     try:
@@ -59,7 +53,7 @@ def main() -> None:
     except Exception as error:
         _send(connection, threading.Lock(), _failed(0, error))
         return
-    serve(engine, connection)
+    serve(engine, connection, frames)
 
 
 def build_engine(options: EngineOptions) -> Engine:
@@ -74,13 +68,16 @@ def build_engine(options: EngineOptions) -> Engine:
     return TorchEngine(options)
 
 
-def serve(engine: Engine, connection: socket.socket) -> None:
+def serve(engine: Engine, connection: socket.socket, frames: FrameReader) -> None:
     """Says "ready" with reply 0, then answers calls on the calling thread."""
     heavy: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
     lock = threading.Lock()
     _send(connection, lock, Reply(0, None, msgspec.Raw(encode(None))))
     reader = threading.Thread(
-        target=_read_calls, args=(engine, connection, heavy, lock), daemon=True, name="calls"
+        target=_read_calls,
+        args=(engine, connection, frames, heavy, lock),
+        daemon=True,
+        name="calls",
     )
     reader.start()
     while (call := heavy.get()) is not None:
@@ -93,12 +90,13 @@ def serve(engine: Engine, connection: socket.socket) -> None:
 def _read_calls(
     engine: Engine,
     connection: socket.socket,
+    frames: FrameReader,
     heavy: queue.SimpleQueue[Call | None],
     lock: threading.Lock,
 ) -> None:
     code = 1
     try:
-        while (frame := read_frame(connection)) is not None:
+        while (frame := frames.next()) is not None:
             call: Call = decode(frame, Call)
             if call.method in LIGHT_CALLS:
                 _send(connection, lock, _answer(engine, call))

@@ -4,9 +4,9 @@ Two things are watched. The *room* is for submissions under way at once: when fo
 quickest took longer than they should, the queue is no burst that passes, and the room shrinks. The
 *pace* is for submissions per second: when much is ready to run and the engine is idle half of the
 time, then the server itself cannot keep up, and only as many are let in as get done; else taking in
-work would leave no time to do any. It stays so for a second after there was too much, and a little
-more is let in when little is left, so that neither a flood nor a drought follows. Work that waits
-for a busy engine is no overload.
+work would leave no time to do any. It stays so for a second after there was too much, and what
+is missing is let in when little is left, so that neither a flood nor a drought follows. Work that
+waits for a busy engine is no overload.
 
 Who is turned away is told at once when to come again, before anything of the request is read:
 a refusal must cost almost nothing. Polls, heartbeats and everything else pass: they end work, they
@@ -37,6 +37,7 @@ _SAY_AGAIN_S = 30.0
 _LEAST_ROOM = 64
 _MOST_ROOM = 4096
 _MUCH_READY = 256
+_ENOUGH_READY = 128
 _BUSY_ENGINE = (
     0.5  # the share of time above which the engine, not the server, is what is waited for
 )
@@ -166,8 +167,9 @@ class Pace:
             self._behind_at = now
         self._allowed = None
         if now - self._behind_at < _BURST_S:
-            wanted = self._rate if waiting > _MUCH_READY // 2 else 1.1 * self._rate
-            self._allowed = max(1, round(wanted * min(passed_s, 3 * _INTERVAL_S)))
+            done = self._rate * min(passed_s, 3 * _INTERVAL_S)
+            missing = max(0, _ENOUGH_READY - waiting)  # or work would run out after a slow moment
+            self._allowed = max(1, round(done + missing / 2))
 
 
 class Door:

@@ -48,7 +48,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     peak_share: float = 1.25
     overload_s: float = 10.0  # in all, and as long at the peak
     overload_share: float = 2.0
-    overload_rounds: int = 3
+    overload_rounds: int = 5
     seed: int = 1
 
 
