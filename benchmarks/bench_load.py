@@ -1,12 +1,12 @@
 """What load does a server hold, and what does it do with more?
 
 50 tenants on 200 connections send to a server with the null engine while 10,000 futures wait for
-their turn: first at rising rates until the results fall behind, then, ten times, at a quarter more
-than they gave, which finds the capacity, and for a tenth of `--seconds` at 70 % of it; then at a
-quarter more than the capacity and at twice, in turn. Requests come at random times whatever became
-of those before, and are timed from when they should have left. The driver runs beside the server
-and takes its own share of the machine, which is reported. At the end every operation is replayed
-and compared.
+their turn: first at rising rates until the results fall behind, then, again and again, at a quarter
+more than they gave, which finds the capacity, and for half a minute at 70 % of it (a tenth of
+`--seconds` if that is less); then at a quarter more than the capacity and at twice, in turn.
+Requests come at random times whatever became of those before, and are timed from when they should
+have left. The driver runs beside the server and takes its own share of the machine, which is
+reported. At the end every operation is replayed and compared.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def main() -> int:
             parked=options.futures,
             first_rate=options.first_rate,
             steady_s=options.seconds,
+            steady_rounds=max(10, round(options.seconds / 30)),
             overload_s=options.overload_seconds,
         )
     met = tell(outcome)
@@ -70,6 +71,7 @@ def tell(outcome: campaign.Outcome) -> list[bool]:
             steady.submit_ms["p99"] / 100,
             at_most=1,
             capacity_per_s=found.capacities,
+            stretches_p99_ms=found.stretches_p99_ms,
             outstanding=found.outstanding_least,
             **_plain(steady),
         ),

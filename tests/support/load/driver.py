@@ -84,6 +84,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     ramp: list[Figures] = []
     capacities: list[float] = []
+    stretches_p99_ms: list[float] = []  # at a share of each capacity
     steady: Figures | None = None
     peak: list[Figures] = []
     overload: list[Figures] = []
@@ -205,8 +206,10 @@ class Driver:
             self._report.ramp.append(found)
             self._report.capacities.append(found.goodput)
             most = found.goodput
-            seconds = load.steady_s / load.steady_rounds
+            seconds, before = load.steady_s / load.steady_rounds, len(phase.accepted_s)
             rounds.append(await self._offer(load.steady_share * self.capacity, seconds, phase))
+            p99 = _percentiles(phase.accepted_s[before:]).get("p99", 0.0)
+            self._report.stretches_p99_ms.append(p99)
         return msgspec.structs.replace(
             rounds[-1],
             seconds=load.steady_s,
