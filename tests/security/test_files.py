@@ -145,8 +145,13 @@ def test_a_claimed_rank_is_not_believed(whole: Path, tmp_path: Path) -> None:
     tracemalloc.stop()
     assert refusal.value.code == "wrong-base-model"
     assert peak < 4_000_000
+    for rank in (10**400, 0, -1):
+        changed = {"tinkex_adapter.json": {"spec": {**spec, "rank": rank}}}
+        other = forged(tmp_path / str(rank)[:9], whole, **changed)
+        with pytest.raises(EngineUserError):
+            load_state(other, GROUPS, "weights", CPU)
     (folder / "tinkex_adapter.json").unlink()
-    for rank in (2**40, 0, -1, "8", None, 1e300):
+    for rank in (2**40, 10**400, 0, -1, "8", None, 1e300):
         config = json.loads((folder / "adapter_config.json").read_text())
         (folder / "adapter_config.json").write_text(json.dumps({**config, "r": rank}))
         with pytest.raises(EngineUserError):

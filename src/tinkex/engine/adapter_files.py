@@ -23,7 +23,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tinkex.engine.adapter_parsing import check_fits, read_config, read_struct, read_tensors
+from tinkex.engine.adapter_parsing import (
+    MOST_RANK,
+    check_fits,
+    read_config,
+    read_struct,
+    read_tensors,
+)
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.folders import Content, folder_size_bytes, verify_folder, write_folder
 from tinkex.engine.interface import LoraSpec, StateScope
@@ -45,9 +51,13 @@ class _Own(msgspec.Struct, kw_only=True):
     base_model: str
     spec: LoraSpec
     step: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
-    pending_backwards: int = 0
+    pending_backwards: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
     has_optimizer: bool = False
     has_gradients: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.spec.rank <= MOST_RANK:
+            raise ValueError(f"rank={self.spec.rank} is none")
 
 
 def save_state(

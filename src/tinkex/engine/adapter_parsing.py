@@ -18,9 +18,11 @@ from torch import Tensor
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.lora import LoraLayout
 
-__all__ = ["check_fits", "read_config", "read_struct", "read_tensors", "wrong_base"]
+__all__ = ["MOST_RANK", "check_fits", "read_config", "read_struct", "read_tensors", "wrong_base"]
 
 T = TypeVar("T")
+
+MOST_RANK = 2**53  # beyond it a scale is no number any more
 
 
 class _PeftConfig(msgspec.Struct):
@@ -31,7 +33,7 @@ class _PeftConfig(msgspec.Struct):
     use_rslora: bool = False
 
     def __post_init__(self) -> None:
-        if self.r < 1 or not math.isfinite(self.lora_alpha):
+        if not 1 <= self.r <= MOST_RANK or not math.isfinite(self.lora_alpha):
             raise ValueError(f"r={self.r} and lora_alpha={self.lora_alpha} make no scale")
 
     @property
