@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -38,6 +39,7 @@ from tinkex.server.embedded import EmbeddedServer
 LIBRARIES = ("tinker", "tinkex", "plain")
 RANDOM = ("server", "engine", "both")
 REACH_S = 60.0  # how long a crash point may take to be reached
+RECOVERY_S = 10.0
 END_S = 60.0  # how long the clients may take to finish once the server stays
 
 
@@ -132,6 +134,8 @@ class Campaign:
 
     def _await_death(self, kill: str, clients: list[subprocess.Popen[str]]) -> None:
         if kill in RANDOM:
+            if self.outcome.deaths[-1:] == ["engine"] and kill != "server":
+                self._await_results()
             time.sleep(self._dice.uniform(0.1, 1.2))
             self._kill(kill)
             return
@@ -144,6 +148,17 @@ class Campaign:
             time.sleep(0.02)
         self.outcome.unreached.append(kill)
         self._kill("server")
+
+    def _await_results(self) -> None:
+        """Waits until what was struck has run again: a request is tried twice, not thrice."""
+        enough = self._num_results() + 2 * len(self._libraries) * self._walkers
+        deadline = time.monotonic() + RECOVERY_S
+        while self._num_results() < enough and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _num_results(self) -> int:
+        with contextlib.closing(sqlite3.connect(self._config.data_dir / "tinkex.db")) as db:
+            return int(db.execute("select count(*) from results").fetchone()[0])
 
     def _has_died_of(self, kill: str) -> bool:
         """Whether the process is dead that the kill was for; an engine leaves its server alive."""
