@@ -39,7 +39,7 @@ from tinkex.server.embedded import EmbeddedServer
 LIBRARIES = ("tinker", "tinkex", "plain")
 RANDOM = ("server", "engine", "both")
 REACH_S = 60.0  # how long a crash point may take to be reached
-RECOVERY_S = 10.0
+RECOVERY_S = 10.0  # how long what an engine died under may take to run again
 END_S = 60.0  # how long the clients may take to finish once the server stays
 
 

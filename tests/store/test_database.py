@@ -69,7 +69,7 @@ def test_what_a_thread_waits_for_goes_before_what_requests_wait_for(db: Database
 
 
 def test_all_that_wait_share_the_next_commit_with_a_thread(tmp_path: Path) -> None:
-    """However many requests came while the disk was slow, one commit has them all."""
+    """What piled up while the disk was slow is no slower for a thread that waits as well."""
     db = Database(f"sqlite:///{tmp_path / 'store.db'}")
     commits: list[int] = []
     event.listen(db._writer, "commit", lambda _conn: commits.append(1))

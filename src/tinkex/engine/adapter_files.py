@@ -57,7 +57,7 @@ class _Own(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 1 <= self.spec.rank <= MOST_RANK:
-            raise ValueError(f"rank={self.spec.rank} is none")
+            raise ValueError(f"the rank must be from 1 to {MOST_RANK}")
 
 
 def save_state(
