@@ -42,6 +42,32 @@ def test_a_server_does_not_look_at_everything_because_much_waits() -> None:
     assert scene(is_server=True) == ["0", "True"]
 
 
+CROWD = """
+import collections, gc
+from tinkex.server import collecting
+
+looks = []
+
+def note(phase, info):
+    if phase == "start" and info["generation"] == 0:
+        looks.append(len(gc.get_objects(0)))
+
+collecting.look_rarely()
+gc.callbacks.append(note)
+under_way = collections.deque([[] for _ in range(30_000)])
+for wave in range(200):  # as many end as begin, in waves
+    under_way.extend([] for _ in range(4_000))
+    for _ in range(4_000):
+        under_way.popleft()
+print(max(looks))
+"""
+
+
+def test_no_look_at_the_young_finds_all_that_is_under_way() -> None:
+    most = int(subprocess.check_output([sys.executable, "-c", CROWD], text=True))
+    assert most < 5_000
+
+
 class Thing:
     itself: Thing
 

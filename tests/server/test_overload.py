@@ -180,6 +180,18 @@ def test_the_pace_is_shared_out_among_those_who_ask() -> None:
     assert found["greedy"] <= 11
 
 
+def test_who_comes_after_the_others_had_it_all_is_let_in_too() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
+    admitted(pace, now, {"greedy": 500})
+    work.go_on(ready=1000, finished=20)
+    greedy = admitted(pace, now + 0.11, {"greedy": 500})["greedy"]
+    assert greedy >= 18, "nobody else asked"
+    assert admitted(pace, now + 0.12, {"polite": 1})["polite"] == 1
+    crowd = admitted(pace, now + 0.13, {f"newcomer {n}": 1 for n in range(200)})
+    assert sum(crowd.values()) <= greedy, "not everybody is"
+
+
 def test_a_server_that_gets_nothing_done_still_takes_something_in() -> None:
     pace = Pace((work := Work()).look)
     now = pass_seconds(pace, work, 10, ready=1000, finished=0)

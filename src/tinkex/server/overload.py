@@ -119,7 +119,7 @@ class Pace:
         self._behind_at = -_BURST_S
         self._count = 0
         self._asked: Counter[str] = Counter()
-        self._askers = 1
+        self._asked_before: frozenset[str] = frozenset()
 
     def admits(self, who: str, now: float) -> bool:
         """Whether a tenant's submission may come in now."""
@@ -140,8 +140,10 @@ class Pace:
         if not self.is_limited(now):
             return False
         assert self._allowed is not None
-        share = max(1, self._allowed // self._askers)
-        is_over = self._count >= self._allowed or self._asked[who] >= share
+        share = max(1, self._allowed // max(1, len(self._asked_before)))
+        # Who did not ask of late has no part in the shares; it must not find them all gone.
+        most = self._allowed if who in self._asked_before else 2 * self._allowed
+        is_over = self._count >= most or self._asked[who] >= share
         if is_over:
             self._asked[who] += 1
         return is_over
@@ -150,7 +152,7 @@ class Pace:
         """A new tenth of a second."""
         progress, passed_s = self._look(), now - self._looked_at
         before, self._before, self._looked_at = self._before, progress, now
-        self._askers, self._count = max(1, len(self._asked)), 0
+        self._asked_before, self._count = frozenset(self._asked), 0
         self._asked.clear()
         if before is None or passed_s > 10 * _INTERVAL_S:
             self._allowed = None
