@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from tests.engine.oracle import Oracle, saved_weights
 from tests.engine.work import optim, run_samples, sample_request, sft_datum, tokens, train, warm_up
 
 from tinkex.engine.errors import EngineStorageError, EngineUserError
-from tinkex.engine.folders import write_folder
+from tinkex.engine.folders import folder_size_bytes, write_folder
 from tinkex.engine.interface import LoraSpec
+from tinkex.engine.optimizer import TrainingState
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
 
@@ -80,6 +82,33 @@ def test_complete_state_goes_on_bit_for_bit(engine, tmp_path) -> None:
         train(engine, adapter_id, [sft_datum(8)])
         engine.save_adapter(adapter_id, tmp_path / adapter_id, "all")
     assert _same_files(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_what_is_saved_beside_the_work_is_what_was_there_when_it_began(
+    engine, tmp_path, monkeypatch, has_room
+) -> None:
+    engine.create_adapter("a", "tiny", LoraSpec(rank=4))
+    warm_up(engine, "a")
+    train(engine, "a", [sft_datum(10)])
+    engine.save_adapter("a", tmp_path / "now", "all")
+    if not has_room:
+        monkeypatch.setattr(TrainingState, "copy", _no_room)
+    busy = threading.Event()
+    if has_room:
+        engine._background.start(busy.wait)  # it is not written before the work below is done
+    saved = engine.start_saving("a", tmp_path / "beside", "all")
+    train(engine, "a", [sft_datum(7)])
+    optim(engine, "a", learning_rate=0.01)
+    train(engine, "a", [sft_datum(8)])
+    assert saved.done() is not has_room
+    busy.set()
+    assert saved.result(20) == folder_size_bytes(tmp_path / "beside")
+    assert _same_files(tmp_path / "now", tmp_path / "beside")
+
+
+def _no_room(_state: TrainingState) -> TrainingState:
+    raise MemoryError
 
 
 def test_optimizer_scope_keeps_moments_and_drops_gradients(engine, tmp_path) -> None:

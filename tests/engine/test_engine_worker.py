@@ -15,7 +15,7 @@ from tests.engine.work import run_samples, sample_request, sft_datum, train, war
 
 from tinkex.engine.codec import argument_types, decode, encode, result_type
 from tinkex.engine.errors import EngineFailure, EngineUserError
-from tinkex.engine.folders import payload_files
+from tinkex.engine.folders import folder_size_bytes, payload_files
 from tinkex.engine.interface import (
     Engine,
     LoraSpec,
@@ -70,6 +70,31 @@ def test_process_gives_the_numbers_of_the_engine_here(remote, options, tmp_path)
     remote.unload_adapter("b")
     remote.unload_sampler("s")
     assert remote.adapters() == []
+
+
+def test_a_process_saves_beside_its_work(remote, tmp_path) -> None:
+    remote.create_adapter("saved", "tiny", LoraSpec(rank=4))
+    warm_up(remote, "saved")
+    remote.save_adapter("saved", tmp_path / "now", "all")
+    saved = remote.start_saving("saved", tmp_path / "beside", "all")
+    failed = remote.start_saving("nobody", tmp_path / "nobody", "all")
+    train(remote, "saved", [sft_datum(9)])
+    assert saved.result(20) == folder_size_bytes(tmp_path / "beside")
+    for file in payload_files(tmp_path / "now"):
+        assert (tmp_path / "beside" / file.name).read_bytes() == file.read_bytes()
+    with pytest.raises(EngineUserError):
+        failed.result(20)
+    remote.unload_adapter("saved")
+
+
+def test_a_save_fails_with_the_process_that_was_at_it(null_process, tmp_path) -> None:
+    null_process.create_adapter("a", "tiny", LoraSpec(rank=4))
+    os.kill(null_process.pid, signal.SIGSTOP)
+    saved = null_process.start_saving("a", tmp_path / "a", "all")
+    os.kill(null_process.pid, signal.SIGKILL)
+    with pytest.raises(EngineFailure):
+        saved.result(20)
+    assert not (tmp_path / "a").exists()
 
 
 def test_errors_keep_their_kind_code_and_field(remote) -> None:

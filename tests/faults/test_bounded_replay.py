@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,7 @@ from tests.support.soak import amount
 from tinkex.engine.interface import (
     Engine,
     EngineStorageError,
-    RequestError,
     StateScope,
-    TrainRequest,
-    TrainResult,
 )
 from tinkex.engine.null import NullEngine
 from tinkex.scheduler import SchedulerConfig, residency
@@ -32,34 +31,45 @@ class Disk:
 
     def __init__(self) -> None:
         self.is_bad = False
+        self.takes_part = threading.Event()
+        self.takes_part.set()
         self.saving_s = 0.0
         self.saves = 0
         self.engines = 0
-        self.calls: list[str] = []
+        self.engine_in_use: Any = None
+
+    def save(self) -> None:
+        self.saves += 1
+        if self.is_bad:
+            raise EngineStorageError("The disk is full.", code="disk-full")
+        time.sleep(self.saving_s)
+        assert self.takes_part.wait(20)
 
     def engine(self, delay_s: float = DELAY_S) -> Callable[[], Engine]:
         disk = self
 
         class OnDisk(NullEngine):
+            is_gone = False
+
             def save_adapter(
                 self, adapter_id: str, folder: Path, scope: StateScope = "weights"
             ) -> int:
-                disk.saves += 1
-                disk.calls.append("save")
-                if disk.is_bad:
-                    raise EngineStorageError("The disk is full.", code="disk-full")
-                time.sleep(disk.saving_s)
+                disk.save()
                 return super().save_adapter(adapter_id, folder, scope)
 
-            def forward_backward(
-                self, batch: list[TrainRequest]
-            ) -> list[TrainResult | RequestError]:
-                disk.calls.append("batch")
-                return super().forward_backward(batch)
+            def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
+                write = self._written(adapter_id, folder, scope)
+
+                def save() -> int:
+                    disk.save()
+                    return write()
+
+                return self._background.start(save)
 
         def start() -> Engine:
             disk.engines += 1
-            return OnDisk(delay_s=delay_s)
+            disk.engine_in_use = OnDisk(delay_s=delay_s)
+            return disk.engine_in_use
 
         return start
 
@@ -96,6 +106,14 @@ def to_repeat(work: Bench, model_ids: list[str]) -> int:
         assert model is not None
         total += len(work.db.read(operations.to_replay, model_id, model.snapshot_seq or 0))
     return total
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Returns when it holds."""
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come to hold"
+        time.sleep(0.01)
 
 
 def drive(work: Bench, model_ids: list[str], steps: int) -> int:
@@ -142,18 +160,48 @@ def test_one_long_operation_is_covered_as_soon_as_it_ends(bench: Make, disk: Dis
     assert disk.saves == 1
 
 
-def test_of_snapshots_due_together_one_is_taken_between_two_batches(
-    bench: Make, disk: Disk
-) -> None:
-    work = bench(
-        max_batch_operations=4, snapshot_after_s=60, snapshot_after_operations=4, delay_s=0.05
-    )
-    model_ids = [work.model() for _ in range(4)]
-    last = [work.train(each, number) for number in range(1, 11) for each in model_ids][-4:]
-    for request_id in last:
-        work.result(request_id)
-    first_four = disk.calls[disk.calls.index("save") :][:7]
-    assert first_four == ["save", "batch"] * 3 + ["save"]
+def test_work_goes_on_while_a_snapshot_is_written(bench: Make, disk: Disk) -> None:
+    work = bench(snapshot_after_s=60, snapshot_after_operations=4)
+    models_due = [work.model() for _ in range(3)]
+    disk.takes_part.clear()
+    for number in range(1, 7):
+        for request_id in [work.train(each, number) for each in models_due]:
+            work.result(request_id)
+    assert disk.saves == 1, "one at a time"
+    assert to_repeat(work, models_due) == 18, "none is kept yet"
+    disk.takes_part.set()
+    wait_for(lambda: to_repeat(work, models_due) < 3)
+    assert disk.saves == 3
+
+
+def test_a_snapshot_covers_what_was_done_when_it_began(bench: Make, disk: Disk) -> None:
+    work = bench(snapshot_after_s=60, snapshot_after_operations=4)
+    model, reference = work.model(), work.model()
+    disk.takes_part.clear()
+    for number in range(1, 7):
+        work.result(work.train(model, number))
+    disk.takes_part.set()
+    wait_for(lambda: to_repeat(work, [model]) < 6)
+    assert to_repeat(work, [model]) == 2
+    disk.engine_in_use.is_gone = True
+    for number in range(1, 7):
+        work.result(work.train(reference, number))
+    assert work.answer(work.step(model, 7)) == work.answer(work.step(reference, 7))
+    assert disk.engines == 2
+
+
+def test_work_waits_for_a_snapshot_that_is_late(bench: Make, disk: Disk) -> None:
+    work = bench(snapshot_after_s=60, snapshot_after_operations=4)
+    model = work.model()
+    disk.takes_part.clear()
+    for number in range(1, 9):
+        work.result(work.train(model, number))
+    ninth = work.train(model, 9)
+    time.sleep(0.3)
+    assert to_repeat(work, [model]) == 8, "the ninth has not run"
+    disk.takes_part.set()
+    work.result(ninth)
+    assert to_repeat(work, [model]) <= 5
 
 
 def test_snapshots_still_due_when_the_work_ends_are_taken_then(bench: Make, disk: Disk) -> None:
@@ -161,10 +209,7 @@ def test_snapshots_still_due_when_the_work_ends_are_taken_then(bench: Make, disk
     model_ids = [work.model() for _ in range(4)]
     for request_id in [work.train(each, n) for n in range(1, 5) for each in model_ids]:
         work.result(request_id)
-    deadline = time.monotonic() + 10
-    while to_repeat(work, model_ids) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert to_repeat(work, model_ids) == 0
+    wait_for(lambda: to_repeat(work, model_ids) == 0)
     assert disk.saves == 4
 
 

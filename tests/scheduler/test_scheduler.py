@@ -108,7 +108,7 @@ def test_a_death_between_operations_is_not_seen(bench: Make) -> None:
     faults = Faults()
     work = bench(faults.factory(), snapshot_after_operations=2).start()
     model = work.model()
-    faults.left["save_adapter"] = 1  # while a recovery snapshot is taken
+    faults.left["start_saving"] = 1  # while a recovery snapshot is taken
     norms = run(work, model, 2)
     assert len(faults.engines) == 2
     faults.left["unload_adapter"] = 1  # while an ended session's adapter is set aside

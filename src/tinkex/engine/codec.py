@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,9 @@ def argument_types(method: str) -> Any:
 
 @cache
 def result_type(method: str) -> Any:
-    """The type a method returns."""
-    return typing.get_type_hints(getattr(Engine, method))["return"]
+    """The type a method returns, now or later."""
+    returned = typing.get_type_hints(getattr(Engine, method))["return"]
+    return typing.get_args(returned)[0] if typing.get_origin(returned) is Future else returned
 
 
 def encode(value: object) -> bytes:

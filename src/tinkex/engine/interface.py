@@ -15,6 +15,7 @@ order. A request that is wrong becomes a `RequestError` in its place and its nei
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -256,6 +257,10 @@ class Engine(Protocol):
 
         A folder already there is replaced.
         """
+        ...
+
+    def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
+        """What `save_adapter` gives, of the adapter as it is now, written while work goes on."""
         ...
 
     def load_adapter(

@@ -12,12 +12,15 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from tinkex import crashpoints
+from tinkex.engine.background import Background
 from tinkex.engine.errors import EngineError, EngineUserError
 from tinkex.engine.folders import folder_size_bytes, verify_folder, write_folder
 from tinkex.engine.interface import (
@@ -76,6 +79,7 @@ class NullEngine:
         self._samplers: dict[str, tuple[str, str]] = {}
         self._queue: OrderedDict[str, SampleRequest] = OrderedDict()
         self._lock = threading.RLock()
+        self._background = Background("null-files")
 
     def models(self) -> list[ModelInfo]:
         return list(self._models.values())
@@ -99,10 +103,10 @@ class NullEngine:
             return _info(adapter_id, state)
 
     def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
-        with self._lock:
-            state = _trimmed(self._adapter(adapter_id), scope)
-        write_folder(folder, {"null_adapter.json": msgspec.json.encode(state)})
-        return folder_size_bytes(folder)
+        return self._written(adapter_id, folder, scope)()
+
+    def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
+        return self._background.start(self._written(adapter_id, folder, scope))
 
     def load_adapter(
         self, adapter_id: str, model: str, folder: Path, scope: StateScope = "weights"
@@ -183,6 +187,7 @@ class NullEngine:
             raise _unknown("sampler", request.sampler_id)
 
     def close(self) -> None:
+        self._background.close()
         self._adapters.clear()
         self._samplers.clear()
 
@@ -195,6 +200,17 @@ class NullEngine:
         if adapter_id not in self._adapters:
             raise _unknown("adapter", adapter_id)
         return self._adapters[adapter_id]
+
+    def _written(self, adapter_id: str, folder: Path, scope: StateScope) -> Callable[[], int]:
+        """Writes the adapter as it is at this moment, when it is called."""
+        with self._lock:
+            content = msgspec.json.encode(_trimmed(self._adapter(adapter_id), scope))
+
+        def write() -> int:
+            write_folder(folder, {"null_adapter.json": content})
+            return folder_size_bytes(folder)
+
+        return write
 
     def _train_one(self, request: TrainRequest) -> TrainResult | RequestError:
         try:

@@ -41,6 +41,17 @@ class TrainingState:
         tensors = [self.weights.flat, self.gradient, *(self.moments or ())]
         return sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
+    def copy(self) -> TrainingState:
+        """The same state in memory of its own."""
+        other = TrainingState(self.weights.copy())
+        other.step, other.pending_backwards = self.step, self.pending_backwards
+        if self.gradient is not None:
+            other.gradient = self.gradient.clone()
+        if self.moments is not None:
+            first, second = self.moments
+            other.moments = first.clone(), second.clone()
+        return other
+
     def trainable_pairs(self, gradient: Tensor) -> dict[str, LoraPair]:
         """The LoRA of every site, with places in `gradient`, flat, to add its gradients to."""
         slots = self.weights.layout.pairs(gradient)

@@ -50,6 +50,7 @@ class _Open(NamedTuple):
 
     answer: Future[Reply]
     since: float
+    is_beside: bool  # the worker does other things meanwhile
 
 
 class EngineProcess:
@@ -113,7 +114,7 @@ class EngineProcess:
         before a crowded process reads it, and that is no work.
         """
         with self._lock:
-            oldest = next(iter(self._open.values()), None)
+            oldest = next((each for each in self._open.values() if not each.is_beside), None)
         out_s = 0.0 if oldest is None else time.monotonic() - oldest.since
         return self._worked_s + (out_s if out_s > _SURELY_AT_WORK_S else 0.0)
 
@@ -146,6 +147,13 @@ class EngineProcess:
 
     def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
         return cast("int", self._call("save_adapter", adapter_id, folder, scope))
+
+    def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
+        method = "start_saving"
+        saved: Future[int] = Future()
+        answer = self._start_call(method, adapter_id, folder, scope, is_beside=True)
+        answer.add_done_callback(lambda done: _pass_on(method, done, saved))
+        return saved
 
     def load_adapter(
         self, adapter_id: str, model: str, folder: Path, scope: StateScope = "weights"
@@ -191,6 +199,11 @@ class EngineProcess:
         self._call("check_fits", request)
 
     def _call(self, method: str, *arguments: object) -> Any:
+        return _value(method, self._start_call(method, *arguments).result())
+
+    def _start_call(
+        self, method: str, *arguments: object, is_beside: bool = False
+    ) -> Future[Reply]:
         call_id = next(self._ids)
         try:
             body = encode(Call(call_id, method, msgspec.Raw(encode(arguments))))
@@ -199,18 +212,16 @@ class EngineProcess:
                 "A whole number in the request does not fit 64 bits. Use a smaller one.",
                 code="number-too-large",
             ) from error
-        answer = self._expect(call_id)
+        answer = self._expect(call_id, is_beside=is_beside)
         self._send(body)
-        reply = answer.result()
-        _raise_error(reply)
-        return decode(reply.value, result_type(method))
+        return answer
 
-    def _expect(self, call_id: int) -> Future[Reply]:
+    def _expect(self, call_id: int, *, is_beside: bool = False) -> Future[Reply]:
         answer: Future[Reply] = Future()
         with self._lock:
             if self._is_gone:
                 raise self._death()
-            self._open[call_id] = _Open(answer, time.monotonic())
+            self._open[call_id] = _Open(answer, time.monotonic(), is_beside)
         return answer
 
     def _send(self, body: bytes) -> None:
@@ -272,6 +283,18 @@ def _start(connection: socket.socket, worker: str) -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**WORKER_ENVIRONMENT, **os.environ, "PYTHONPATH": paths}
     return subprocess.Popen(command, pass_fds=[handle], env=environment)  # noqa: S603
+
+
+def _pass_on(method: str, answer: Future[Reply], result: Future[Any]) -> None:
+    try:
+        result.set_result(_value(method, answer.result()))
+    except Exception as error:
+        result.set_exception(error)
+
+
+def _value(method: str, reply: Reply) -> Any:
+    _raise_error(reply)
+    return decode(reply.value, result_type(method))
 
 
 def _raise_error(reply: Reply) -> None:

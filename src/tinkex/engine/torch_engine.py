@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ import torch
 
 from tinkex import crashpoints
 from tinkex.engine.adapter_files import load_state, load_weights, save_state
+from tinkex.engine.background import Background
 from tinkex.engine.base_model import BaseModel, load_base_model
 from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError
 from tinkex.engine.interface import (
@@ -70,6 +72,7 @@ class TorchEngine:
         self._adapters: dict[str, tuple[str, TrainingState]] = {}
         self._samplers: dict[str, tuple[str, AdapterWeights]] = {}
         self._compute = threading.RLock()
+        self._background = Background("engine-files")
 
     def models(self) -> list[ModelInfo]:
         return [_renamed(base.info, name) for name, base in self._bases.items()]
@@ -100,6 +103,18 @@ class TorchEngine:
         with self._compute:
             model, state = self._adapter(adapter_id)
             return save_state(folder, state, scope, model, self._bases[model].info.path)
+
+    def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
+        with self._compute:
+            model, state = self._adapter(adapter_id)
+            path = self._bases[model].info.path
+            try:
+                copy = state.copy()
+            except (RuntimeError, MemoryError):  # no room for one: then work waits for the disk
+                done: Future[int] = Future()
+                done.set_result(save_state(folder, state, scope, model, path))
+                return done
+        return self._background.start(lambda: save_state(folder, copy, scope, model, path))
 
     def load_adapter(
         self, adapter_id: str, model: str, folder: Path, scope: StateScope = "weights"
@@ -208,6 +223,7 @@ class TorchEngine:
             self._sampler(request)
 
     def close(self) -> None:
+        self._background.close()
         with self._compute:
             self._adapters.clear()
             self._samplers.clear()

@@ -2,8 +2,9 @@
 
 Started by `tinkex.engine.process.EngineProcess`, never by hand. Reads calls from an inherited
 socket. Calls that return at once are answered by the reading thread, even while the main thread
-computes; all others run on the main thread, in the order they came. The process ends when the
-other side does.
+computes; all others run on the main thread, in the order they came. One that gives a future is
+answered when that is there, and the next begins meanwhile. The process ends when the other side
+does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import socket
 import threading
 import time
 import traceback
+from concurrent.futures import Future
+from typing import Any
 
 import msgspec
 
@@ -83,6 +86,9 @@ def serve(engine: Engine, connection: socket.socket, frames: FrameReader) -> Non
     while (call := heavy.get()) is not None:
         began = time.monotonic()
         reply = _answer(engine, call)
+        if isinstance(reply, Future):
+            reply.add_done_callback(lambda later: _send(connection, lock, later.result()))
+            continue
         reply.seconds = time.monotonic() - began
         _send(connection, lock, reply)
 
@@ -99,7 +105,9 @@ def _read_calls(
         while (frame := frames.next()) is not None:
             call: Call = decode(frame, Call)
             if call.method in LIGHT_CALLS:
-                _send(connection, lock, _answer(engine, call))
+                reply = _answer(engine, call)
+                assert isinstance(reply, Reply)
+                _send(connection, lock, reply)
             else:
                 heavy.put(call)
         code = 0
@@ -111,15 +119,31 @@ def _read_calls(
         os._exit(code)
 
 
-def _answer(engine: Engine, call: Call) -> Reply:
+def _answer(engine: Engine, call: Call) -> Reply | Future[Reply]:
+    """The reply, or, to a call that goes on beside others, the future of it."""
     try:
         arguments = decode(call.arguments, argument_types(call.method))
         crashpoints.passing("engine.call.before", call.method)
         value = getattr(engine, call.method)(*arguments)
-        crashpoints.passing("engine.call.after", call.method)
-        return Reply(call.call_id, None, msgspec.Raw(encode(value)))
     except Exception as error:
         return _failed(call.call_id, error)
+    if not isinstance(value, Future):
+        return _carried_out(call, value)
+    reply: Future[Reply] = Future()
+    value.add_done_callback(lambda done: reply.set_result(_end_of(call, done)))
+    return reply
+
+
+def _end_of(call: Call, done: Future[Any]) -> Reply:
+    try:
+        return _carried_out(call, done.result())
+    except Exception as error:
+        return _failed(call.call_id, error)
+
+
+def _carried_out(call: Call, value: object) -> Reply:
+    crashpoints.passing("engine.call.after", call.method)
+    return Reply(call.call_id, None, msgspec.Raw(encode(value)))
 
 
 def _failed(call_id: int, error: Exception) -> Reply:

@@ -150,6 +150,7 @@ class Checkpointer:
 
     def load(self, operation: Operation, command: LoadCommand) -> Done:
         """The adapter as a checkpoint has it; recovery begins here from now on."""
+        self._residency.await_snapshot(operation.model_id)
         model = self._model(operation)
         checkpoint = self._find(command, model)
         scope: StateScope = "optimizer" if command.optimizer else "weights"

@@ -154,7 +154,7 @@ class Driver:
 
     def _has_work(self) -> bool:
         is_asked = self._planner.has_ready() or self._board.total() > 0 or bool(self._errands)
-        return is_asked or self._residency.is_behind
+        return is_asked or self._residency.is_behind or self._residency.has_news
 
     def _turn(self) -> None:
         self._supervisor.notice_death()
@@ -166,7 +166,7 @@ class Driver:
             self._spend("train", self._train)
         elif can_sample:
             self._spend("sample", lambda: self._host.turn(_SPELL_S))
-        if can_train or self._residency.is_behind:
+        if can_train or self._residency.is_behind or self._residency.has_news:
             self._spend("train", self._residency.settle)
 
     def _spend(self, kind: str, work: Callable[[], None]) -> None:

@@ -5,10 +5,10 @@ the operations logged after it. The same path serves a restart of the server, th
 engine, and adapters that were set aside to make room.
 
 Snapshots are due when replaying everything would take long, so the time is counted over all
-adapters; those with most to replay go first, one between two batches, so that nobody waits for
-many that fall due together; only when the time itself is reached are they all taken. Before one
-is taken, every ephemeral sampler saved so far is on disk, so none is lost with it. While the disk
-fails none can be taken: work goes on, there is more to replay, and they are tried again.
+adapters; those with most to replay go first, one at a time, and are written while work goes on, so
+that nobody waits for the disk; only when the time itself is reached does work wait for them. Before
+one is taken, every ephemeral sampler saved so far is on disk, so none is lost with it. While the
+disk fails none can be taken: work goes on, there is more to replay, and they are tried again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
+from concurrent.futures import Future
 
 import msgspec
 
@@ -32,6 +33,7 @@ from tinkex.scheduler.bodies import BodyCache, SaveCommand
 from tinkex.scheduler.decoding import optim_request, train_request
 from tinkex.scheduler.folders import Folders
 from tinkex.scheduler.room import Room
+from tinkex.scheduler.saving import Saving
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, models, operations, samplers
 from tinkex.store.models import Model, Snapshot
@@ -67,6 +69,15 @@ class _Held(msgspec.Struct):
     lacks_sampler: bool = False  # one could not be written; a replay writes it
 
 
+class _Underway(msgspec.Struct):
+    """A snapshot being taken, and what of the adapter's work it will cover."""
+
+    saving: Saving
+    held: _Held
+    dirty_s: float
+    dirty_operations: int
+
+
 _EARLY = 0.8  # the share of the time at which snapshots begin, one by one
 _LATE = 2  # times the operations at which one adapter's snapshot no longer waits
 _SAVING_FACTOR = 2.0  # work between snapshots is at least so many times what saving all takes
@@ -99,7 +110,13 @@ class Residency:
         self._pause_s = _FIRST_PAUSE_S
         self._paused_until = 0.0  # after the disk failed
         self._unrecorded: dict[str, list[str]] = {}  # folders whose rows may or may not be there
+        self._underway: _Underway | None = None
         self.is_behind = False  # whether more snapshots are due than were taken
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a snapshot taken beside the work has come to its end."""
+        return self._underway is not None and self._underway.saving.kept.done()
 
     def ensure(self, model_id: str) -> None:
         """Returns when the engine holds the adapter as its last finished operation left it."""
@@ -117,6 +134,7 @@ class Residency:
 
     def drop(self, model_id: str) -> None:
         """Lets the adapter leave the engine without keeping its state."""
+        self.await_snapshot(model_id)
         self._held.pop(model_id, None)
         self._supervisor.engine.unload_adapter(model_id)
 
@@ -141,16 +159,21 @@ class Residency:
         return next((name for name, held in self._held.items() if held.used_at < before), None)
 
     def settle(self) -> None:
-        """Takes one of the snapshots that are due, or all that are late, and makes room."""
+        """Has one snapshot begin that is due, waits for those that are late, and makes room."""
         self.is_behind = False
-        if time.monotonic() < self._paused_until:
-            return
         try:
-            if (due := self._due(early=True)) is not None:
-                self.snapshot(due)
+            if self.has_news:
+                self._take_up()
+            if time.monotonic() < self._paused_until:
+                return
+            if self._underway is None and (due := self._due(early=True)) is not None:
+                self._underway = self._begin(due, beside=True)
             while (late := self._due(early=False)) is not None:
-                self.snapshot(late)
-            self.is_behind = self._due(early=True) is not None
+                if self._underway is not None:
+                    self._take_up()
+                else:
+                    self.snapshot(late)
+            self.is_behind = self._underway is None and self._due(early=True) is not None
             self._make_room()
             self._pause_s = _FIRST_PAUSE_S
         except (EngineStorageError, StoreError) as error:
@@ -159,21 +182,64 @@ class Residency:
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def snapshot(self, model_id: str) -> None:
-        """Makes the adapter's present state the one recovery begins with."""
+        """Makes the adapter's present state the one recovery begins with, before it returns."""
+        self.await_snapshot(model_id)
+        underway = self._begin(model_id, beside=False)
+        if underway is not None:
+            self._end(underway)
+
+    def await_snapshot(self, model_id: str) -> None:
+        """Returns when no snapshot of the adapter is under way; one that failed is taken again."""
+        if self._underway is not None and self._underway.saving.model.model_id == model_id:
+            try:
+                self._take_up()
+            except (EngineStorageError, StoreError) as error:
+                _logger.error("A snapshot was not kept: %s", error)
+
+    def _begin(self, model_id: str, *, beside: bool) -> _Underway | None:
+        """A snapshot of the present state; None if nobody needs it."""
         model = self._db.read(models.get_any, model_id)
         if model is None or model.state == "ended":
             self.drop(model_id)
-            return
+            return None
         self.write_samplers(model_id)
-        began = time.monotonic()
-        snapshot = self.write_snapshot(model_id)
-        held = self._held[model_id]
-        self._unrecorded.setdefault(model_id, []).append(snapshot.folder)
-        self._db.write(models.record_snapshot, model_id, held.seq_id, snapshot)
-        held.saving_s = time.monotonic() - began
-        self.snapshot_kept(model)
-        for folder in self._unrecorded.pop(model_id)[:-1]:
-            self._folders.remove(self._folders.snapshot(folder))
+        held, folder = self._held[model_id], self._folders.new_id()
+        path, engine = self._folders.snapshot(folder), self._supervisor.engine
+        if beside:
+            written = engine.start_saving(model_id, path, "all")
+        else:
+            written = Future()
+            written.set_result(engine.save_adapter(model_id, path, "all"))
+        self._unrecorded.setdefault(model_id, []).append(folder)
+        saving = Saving(self._db, model, held.seq_id, folder, written)
+        return _Underway(saving, held, held.dirty_s, held.dirty_operations)
+
+    def _take_up(self) -> None:
+        """Takes note of the end of the snapshot that is under way, after it if need be."""
+        underway, self._underway = self._underway, None
+        assert underway is not None
+        self._end(underway)
+
+    def _end(self, underway: _Underway) -> None:
+        saving, held = underway.saving, underway.held
+        model_id = saving.model.model_id
+        try:
+            is_kept = saving.kept.result()
+        except EngineStorageError:
+            self._unrecorded[model_id].remove(saving.folder)  # there is no trace of it
+            raise
+        if not is_kept:
+            self.drop(model_id)
+        crashpoints.passing("snapshot.kept")
+        held.saving_s = saving.took_s
+        held.dirty_s = max(0.0, held.dirty_s - underway.dirty_s)
+        held.dirty_operations -= underway.dirty_operations
+        kept = [saving.folder] if is_kept else []
+        gone = [saving.model.snapshot_folder, *self._unrecorded.pop(model_id)]
+        for folder in gone:
+            if folder is not None and folder not in kept:
+                self._folders.remove(self._folders.snapshot(folder))
+        crashpoints.passing("snapshot.done")
 
     def write_snapshot(self, model_id: str) -> Snapshot:
         """The adapter's present state on disk; no row speaks of it yet."""
@@ -194,6 +260,7 @@ class Residency:
 
     def set_aside(self, model_id: str) -> None:
         """Frees the adapter's memory; it comes back when it is needed."""
+        self.await_snapshot(model_id)
         if self._held[model_id].dirty_operations:
             self.snapshot(model_id)
         self._held.pop(model_id, None)  # a snapshot of a run that is over drops it
@@ -262,6 +329,8 @@ class Residency:
         engine = self._supervisor.engine
         assert engine is not None
         if self._generation != self._supervisor.generation:
+            if self._underway is not None:
+                self.await_snapshot(self._underway.saving.model.model_id)
             self._held.clear()
             self._folders.remove_unfinished()
             self._generation = self._supervisor.generation

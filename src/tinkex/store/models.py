@@ -126,10 +126,13 @@ def set_spec(conn: Connection, model_id: str, spec: str) -> None:
     conn.execute(update(models).where(models.c.model_id == model_id).values(spec=spec))
 
 
-def record_snapshot(conn: Connection, model_id: str, seq_id: int, snapshot: Snapshot) -> None:
-    """From now on recovery begins at this snapshot; bodies before it are not needed any more."""
+def record_snapshot(conn: Connection, model_id: str, seq_id: int, snapshot: Snapshot) -> bool:
+    """From now on recovery begins at this snapshot; bodies before it are not needed any more.
+
+    False if the run is over: then the snapshot is nobody's.
+    """
     last = conn.execute(select(models.c.snapshot_seq).where(models.c.model_id == model_id)).scalar()
-    conn.execute(
+    taken = conn.execute(
         update(models)
         .where(models.c.model_id == model_id, models.c.state != "ended")
         .values(
@@ -149,6 +152,7 @@ def record_snapshot(conn: Connection, model_id: str, seq_id: int, snapshot: Snap
         )
         .values(body=None)
     )
+    return taken.rowcount > 0
 
 
 def snapshot_folders(conn: Connection) -> set[str]:

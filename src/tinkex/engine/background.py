@@ -1,0 +1,50 @@
+"""Work beside the engine's own: one thread that writes files while the engine computes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+__all__ = ["Background"]
+
+T = TypeVar("T")
+
+
+class Background:
+    """A thread of its own, begun with its first piece of work; what it is given runs in order.
+
+    It does not keep the process from ending: a folder that was being written is then not there.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+        self._waiting = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self, work: Callable[[], T]) -> Future[T]:
+        """A future of what the work gives."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        result: Future[T] = Future()
+        self._waiting.put((result, work))
+        return result
+
+    def close(self) -> None:
+        """Returns when all it was given is done."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            result, work = job
+            try:
+                result.set_result(work())
+            except BaseException as error:
+                result.set_exception(error)

@@ -1,0 +1,55 @@
+"""A recovery snapshot on its way: the engine writes it while work goes on, then the store is told.
+
+Nothing here waits. Only when a row of the store speaks of the folder is the snapshot kept; till
+then recovery begins where it did before.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+
+from tinkex import crashpoints
+from tinkex.engine.interface import EngineFailure, EngineStorageError
+from tinkex.store import Database, models
+from tinkex.store.models import Model, Snapshot
+
+__all__ = ["Saving"]
+
+
+class Saving:
+    """What is being written of a model, as it was after one of its operations."""
+
+    def __init__(
+        self, db: Database, model: Model, seq_id: int, folder: str, written: Future[int]
+    ) -> None:
+        self.model = model
+        self.folder = folder
+        self.took_s = 0.0
+        self.kept: Future[bool] = Future()  # False: the run is over, nobody needs it
+        self._db = db
+        self._seq_id = seq_id
+        self._began = time.monotonic()
+        written.add_done_callback(self._record)
+
+    def _record(self, written: Future[int]) -> None:
+        try:
+            snapshot = Snapshot(folder=self.folder, size_bytes=written.result())
+            crashpoints.passing("snapshot.whole")
+            row = self._db.submit(
+                models.record_snapshot, self.model.model_id, self._seq_id, snapshot
+            )
+        except EngineFailure as error:  # that the engine is gone is for its next caller to find
+            lost = EngineStorageError(f"It was not written: {error}", code="snapshot-lost")
+            self.kept.set_exception(lost)
+        except Exception as error:
+            self.kept.set_exception(error)
+        else:
+            row.add_done_callback(self._end)
+
+    def _end(self, row: Future[bool]) -> None:
+        self.took_s = time.monotonic() - self._began
+        try:
+            self.kept.set_result(row.result())
+        except Exception as error:
+            self.kept.set_exception(error)
