@@ -83,6 +83,7 @@ class Driver:
             _logger.warning("The running batch takes too long; it runs again at the next start.")
             self._supervisor.close()
             self._thread.join()
+        self._residency.close()
         self._host.close()
 
     def free(self, *, sampler_ids: list[str], model_ids: list[str]) -> None:

@@ -17,10 +17,12 @@ import logging
 import time
 from collections import OrderedDict
 from concurrent.futures import Future
+from functools import partial
 
 import msgspec
 
 from tinkex import crashpoints
+from tinkex.engine.background import Background
 from tinkex.engine.interface import (
     EngineFailure,
     EngineStorageError,
@@ -111,12 +113,18 @@ class Residency:
         self._paused_until = 0.0  # after the disk failed
         self._unrecorded: dict[str, list[str]] = {}  # folders whose rows may or may not be there
         self._underway: _Underway | None = None
+        # Removing a folder is many short calls, and after each a busy interpreter is waited for.
+        self._sweeper = Background("tinkex-sweeper")
         self.is_behind = False  # whether more snapshots are due than were taken
 
     @property
     def has_news(self) -> bool:
         """Whether a snapshot taken beside the work has come to its end."""
         return self._underway is not None and self._underway.saving.kept.done()
+
+    def close(self) -> None:
+        """Returns when nothing is left to be removed."""
+        self._sweeper.close()
 
     def ensure(self, model_id: str) -> None:
         """Returns when the engine holds the adapter as its last finished operation left it."""
@@ -190,7 +198,7 @@ class Residency:
 
     def await_snapshot(self, model_id: str) -> None:
         """Returns when no snapshot of the adapter is under way; one that failed is taken again."""
-        if self._underway is not None and self._underway.saving.model.model_id == model_id:
+        if self._underway is not None and self._underway.saving.model_id == model_id:
             try:
                 self._take_up()
             except (EngineStorageError, StoreError) as error:
@@ -198,8 +206,7 @@ class Residency:
 
     def _begin(self, model_id: str, *, beside: bool) -> _Underway | None:
         """A snapshot of the present state; None if nobody needs it."""
-        model = self._db.read(models.get_any, model_id)
-        if model is None or model.state == "ended":
+        if self._held[model_id].lacks_sampler and self._is_over(model_id):
             self.drop(model_id)
             return None
         self.write_samplers(model_id)
@@ -211,7 +218,7 @@ class Residency:
             written = Future()
             written.set_result(engine.save_adapter(model_id, path, "all"))
         self._unrecorded.setdefault(model_id, []).append(folder)
-        saving = Saving(self._db, model, held.seq_id, folder, written)
+        saving = Saving(self._db, model_id, held.seq_id, folder, written)
         return _Underway(saving, held, held.dirty_s, held.dirty_operations)
 
     def _take_up(self) -> None:
@@ -222,24 +229,33 @@ class Residency:
 
     def _end(self, underway: _Underway) -> None:
         saving, held = underway.saving, underway.held
-        model_id = saving.model.model_id
+        model_id = saving.model_id
         try:
-            is_kept = saving.kept.result()
+            before = saving.kept.result()
         except EngineStorageError:
             self._unrecorded[model_id].remove(saving.folder)  # there is no trace of it
             raise
-        if not is_kept:
+        folders = self._unrecorded.pop(model_id)
+        if before is None:
             self.drop(model_id)
-        crashpoints.passing("snapshot.kept")
+        else:
+            crashpoints.passing("snapshot.kept")
+            folders.remove(saving.folder)
+            if before.folder is not None:
+                folders.append(before.folder)
         held.saving_s = saving.took_s
         held.dirty_s = max(0.0, held.dirty_s - underway.dirty_s)
         held.dirty_operations -= underway.dirty_operations
-        kept = [saving.folder] if is_kept else []
-        gone = [saving.model.snapshot_folder, *self._unrecorded.pop(model_id)]
-        for folder in gone:
-            if folder is not None and folder not in kept:
-                self._folders.remove(self._folders.snapshot(folder))
+        self._sweeper.start(partial(self._remove, folders))
+
+    def _remove(self, snapshots: list[str]) -> None:
+        for folder in set(snapshots):
+            self._folders.remove(self._folders.snapshot(folder))
         crashpoints.passing("snapshot.done")
+
+    def _is_over(self, model_id: str) -> bool:
+        model = self._db.read(models.get_any, model_id)
+        return model is None or model.state == "ended"
 
     def write_snapshot(self, model_id: str) -> Snapshot:
         """The adapter's present state on disk; no row speaks of it yet."""
@@ -330,7 +346,7 @@ class Residency:
         assert engine is not None
         if self._generation != self._supervisor.generation:
             if self._underway is not None:
-                self.await_snapshot(self._underway.saving.model.model_id)
+                self.await_snapshot(self._underway.saving.model_id)
             self._held.clear()
             self._folders.remove_unfinished()
             self._generation = self._supervisor.generation

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from tinkex import crashpoints
 from tinkex.engine.interface import EngineFailure, EngineStorageError
 from tinkex.store import Database, models
-from tinkex.store.models import Model, Snapshot
+from tinkex.store.models import Snapshot, SnapshotBefore
 
 __all__ = ["Saving"]
 
@@ -21,12 +21,12 @@ class Saving:
     """What is being written of a model, as it was after one of its operations."""
 
     def __init__(
-        self, db: Database, model: Model, seq_id: int, folder: str, written: Future[int]
+        self, db: Database, model_id: str, seq_id: int, folder: str, written: Future[int]
     ) -> None:
-        self.model = model
+        self.model_id = model_id
         self.folder = folder
         self.took_s = 0.0
-        self.kept: Future[bool] = Future()  # False: the run is over, nobody needs it
+        self.kept: Future[SnapshotBefore | None] = Future()  # None: the run is over
         self._db = db
         self._seq_id = seq_id
         self._began = time.monotonic()
@@ -36,9 +36,7 @@ class Saving:
         try:
             snapshot = Snapshot(folder=self.folder, size_bytes=written.result())
             crashpoints.passing("snapshot.whole")
-            row = self._db.submit(
-                models.record_snapshot, self.model.model_id, self._seq_id, snapshot
-            )
+            row = self._db.submit(models.record_snapshot, self.model_id, self._seq_id, snapshot)
         except EngineFailure as error:  # that the engine is gone is for its next caller to find
             lost = EngineStorageError(f"It was not written: {error}", code="snapshot-lost")
             self.kept.set_exception(lost)
@@ -47,7 +45,7 @@ class Saving:
         else:
             row.add_done_callback(self._end)
 
-    def _end(self, row: Future[bool]) -> None:
+    def _end(self, row: Future[SnapshotBefore | None]) -> None:
         self.took_s = time.monotonic() - self._began
         try:
             self.kept.set_result(row.result())

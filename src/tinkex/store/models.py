@@ -48,6 +48,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
+class SnapshotBefore(msgspec.Struct, frozen=True):
+    """The snapshot that another one replaced, if there was one."""
+
+    folder: str | None
+
+
 def insert(conn: Connection, model: Model) -> None:
     """Adds the model."""
     values = msgspec.structs.asdict(model)
@@ -126,12 +132,16 @@ def set_spec(conn: Connection, model_id: str, spec: str) -> None:
     conn.execute(update(models).where(models.c.model_id == model_id).values(spec=spec))
 
 
-def record_snapshot(conn: Connection, model_id: str, seq_id: int, snapshot: Snapshot) -> bool:
+def record_snapshot(
+    conn: Connection, model_id: str, seq_id: int, snapshot: Snapshot
+) -> SnapshotBefore | None:
     """From now on recovery begins at this snapshot; bodies before it are not needed any more.
 
-    False if the run is over: then the snapshot is nobody's.
+    What it replaced, or None if the run is over: then the snapshot is nobody's.
     """
-    last = conn.execute(select(models.c.snapshot_seq).where(models.c.model_id == model_id)).scalar()
+    columns = (models.c.snapshot_seq, models.c.snapshot_folder)
+    row = conn.execute(select(*columns).where(models.c.model_id == model_id)).first()
+    last, folder = (None, None) if row is None else row
     taken = conn.execute(
         update(models)
         .where(models.c.model_id == model_id, models.c.state != "ended")
@@ -152,7 +162,7 @@ def record_snapshot(conn: Connection, model_id: str, seq_id: int, snapshot: Snap
         )
         .values(body=None)
     )
-    return taken.rowcount > 0
+    return SnapshotBefore(folder) if taken.rowcount else None
 
 
 def snapshot_folders(conn: Connection) -> set[str]:
