@@ -31,6 +31,7 @@ ENGINE_CALLS = (
     "optim_step",
     "create_adapter",
     "save_adapter",
+    "start_saving",
     "load_adapter",
     "unload_adapter",
     "snapshot",
