@@ -221,6 +221,22 @@ def test_snapshots_leave_time_for_work_where_saving_is_slow(bench: Make, disk: D
     assert disk.saves <= 30
 
 
+def test_a_disk_that_stays_bad_is_asked_less_and_less(
+    bench: Make, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency, "_LONGEST_PAUSE_S", 60.0)
+    monkeypatch.setattr(residency, "_LATE", 1000)
+    work = bench(snapshot_after_operations=1, snapshot_after_s=60)
+    model = work.model()
+    disk.is_bad = True
+    until, number = time.monotonic() + 1.5, 0
+    while time.monotonic() < until:
+        number += 1
+        work.result(work.train(model, number))
+    # The first pause is 0.05 s and each one twice the last; the same again and again would be 25.
+    assert 2 <= disk.saves <= 7
+
+
 def test_work_goes_on_while_no_snapshot_can_be_written(bench: Make, disk: Disk) -> None:
     work = bench(snapshot_after_operations=4)
     model, reference = work.model(), work.model()

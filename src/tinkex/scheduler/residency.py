@@ -183,7 +183,6 @@ class Residency:
                     self.snapshot(late)
             self.is_behind = self._underway is None and self._due(early=True) is not None
             self._make_room()
-            self._pause_s = _FIRST_PAUSE_S
         except (EngineStorageError, StoreError) as error:
             _logger.error("No snapshot can be kept; again in %g s: %s", self._pause_s, error)
             self._paused_until = time.monotonic() + self._pause_s
@@ -232,9 +231,11 @@ class Residency:
         model_id = saving.model_id
         try:
             before = saving.kept.result()
-        except EngineStorageError:
-            self._unrecorded[model_id].remove(saving.folder)  # there is no trace of it
+        except EngineStorageError:  # no row can speak of it, but an engine that died may leave it
+            self._unrecorded[model_id].remove(saving.folder)
+            self._folders.remove(self._folders.snapshot(saving.folder))
             raise
+        self._pause_s = _FIRST_PAUSE_S
         folders = self._unrecorded.pop(model_id)
         if before is None:
             self.drop(model_id)
