@@ -19,7 +19,7 @@ from tests.engine.work import optim, run_samples, sample_request, sft_datum, tok
 
 from tinkex.engine.errors import EngineStorageError, EngineUserError
 from tinkex.engine.folders import folder_size_bytes, write_folder
-from tinkex.engine.interface import LoraSpec
+from tinkex.engine.interface import LoraSpec, StateScope
 from tinkex.engine.optimizer import TrainingState
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
@@ -107,7 +107,7 @@ def test_what_is_saved_beside_the_work_is_what_was_there_when_it_began(
     assert _same_files(tmp_path / "now", tmp_path / "beside")
 
 
-def _no_room(_state: TrainingState) -> TrainingState:
+def _no_room(_state: TrainingState, _scope: StateScope) -> TrainingState:
     raise MemoryError
 
 

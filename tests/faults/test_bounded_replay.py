@@ -280,6 +280,31 @@ def scores(work: Bench, session: str, seq_id: int) -> bytes:
     return work.result(work.sample(session, seq_id)).body
 
 
+def test_work_goes_on_while_samplers_are_written_but_no_more_than_fit(
+    bench: Make, disk: Disk
+) -> None:
+    work = bench()
+    model = work.model()
+    work.result(work.train(model, 1))
+    disk.takes_part.clear()
+    first = work.answer(work.save_ephemeral(model, 2))["sampling_session_id"]
+    before = scores(work, first, 0)
+    work.result(work.step(model, 3))
+    second = work.answer(work.save_ephemeral(model, 4))["sampling_session_id"]
+    assert scores(work, second, 0) != before
+    third = work.save_ephemeral(model, 5)
+    work.result(third)
+    behind = work.train(model, 6)
+    time.sleep(0.2)
+    assert disk.saves == 1, "they are written one after the other"
+    assert not work.is_done(behind), "and two copies are enough"
+    disk.takes_part.set()
+    work.result(behind)
+    work.close()
+    again = bench()
+    assert scores(again, first, 1) == before
+
+
 def test_a_sampler_the_disk_did_not_take_is_not_lost(bench: Make, disk: Disk) -> None:
     work = bench(max_samplers=2, snapshot_after_operations=5)
     model = work.model()

@@ -164,7 +164,7 @@ def test_a_sampler_not_yet_written_when_the_engine_died_comes_back(bench: Make) 
     work = bench(faults.factory()).start()
     model = work.model()
     run(work, model, 1)
-    faults.left["save_adapter"] = 1  # after the answer, while the weights go to disk
+    faults.left["start_saving"] = 1  # after the answer, while the weights go to disk
     session = work.answer(work.save_ephemeral(model, 4))["sampling_session_id"]
     run(work, model, 1, start=5)
     other = work.answer(work.save_ephemeral(model, 8))["sampling_session_id"]

@@ -196,6 +196,10 @@ class Bench:
                 assert time.monotonic() < deadline, "no result in time"
                 self._done.wait(0.5)
 
+    def is_done(self, request_id: str) -> bool:
+        """Whether the request has its result."""
+        return request_id in self.order
+
     def answer(self, request_id: str, owner: str = "a") -> Any:
         """A JSON result."""
         return msgspec.json.decode(self.result(request_id, owner).body)

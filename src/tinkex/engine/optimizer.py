@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tinkex.engine.interface import OptimRequest
+from tinkex.engine.interface import OptimRequest, StateScope
 from tinkex.engine.lora import AdapterWeights
 from tinkex.engine.lora_linear import LoraPair
 
@@ -41,13 +41,13 @@ class TrainingState:
         tensors = [self.weights.flat, self.gradient, *(self.moments or ())]
         return sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
-    def copy(self) -> TrainingState:
-        """The same state in memory of its own."""
+    def copy(self, scope: StateScope) -> TrainingState:
+        """The same state in memory of its own, as far as the scope goes."""
         other = TrainingState(self.weights.copy())
         other.step, other.pending_backwards = self.step, self.pending_backwards
-        if self.gradient is not None:
+        if self.gradient is not None and scope == "all":
             other.gradient = self.gradient.clone()
-        if self.moments is not None:
+        if self.moments is not None and scope != "weights":
             first, second = self.moments
             other.moments = first.clone(), second.clone()
         return other

@@ -109,7 +109,7 @@ class TorchEngine:
             model, state = self._adapter(adapter_id)
             path = self._bases[model].info.path
             try:
-                copy = state.copy()
+                copy = state.copy(scope)
             except (RuntimeError, MemoryError):  # no room for one: then work waits for the disk
                 done: Future[int] = Future()
                 done.set_result(save_state(folder, state, scope, model, path))

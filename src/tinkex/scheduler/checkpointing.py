@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from tinkex.scheduler.folders import Folders
 from tinkex.scheduler.residency import Residency
 from tinkex.scheduler.room import Room
 from tinkex.scheduler.supervisor import Supervisor
-from tinkex.store import Database, checkpoints, models, samplers, usage
+from tinkex.store import Database, StoreError, checkpoints, models, samplers, usage
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.clock import steady_now
 from tinkex.store.models import Model
@@ -120,7 +121,7 @@ class Checkpointer:
         )
 
     def save_ephemeral(self, operation: Operation, command: SaveCommand) -> Done:
-        """A snapshot to sample from; its weights reach the disk after it is answered."""
+        """A snapshot to sample from; its weights reach the disk later, beside other work."""
         assert command.sampling_session_id is not None
         model = self._model(operation)
         self._residency.ensure(model.model_id)
@@ -256,14 +257,16 @@ class Checkpointer:
         assert sampler.folder is not None
         assert sampler.model_id is not None
         folder: Path = self._folders.sampler(sampler.folder)
-        try:
-            size_bytes = self._supervisor.engine.save_adapter(sampler.model_id, folder, "weights")
-        except EngineStorageError as error:
-            self._residency.sampler_not_written(sampler.model_id, error)
-            return
+        written = self._residency.start_sampler(sampler.model_id, folder)
+        written.add_done_callback(partial(self._note_size, sampler.sampling_session_id, folder))
+
+    def _note_size(self, session_id: str, folder: Path, written: Future[int]) -> None:
+        if written.exception() is not None:
+            return  # whoever needs the file finds out, and a replay writes it
         crashpoints.passing("sampler.whole")
-        noted = self._db.submit(samplers.record_size, sampler.sampling_session_id, size_bytes)
-        noted.add_done_callback(partial(self._remove_unwanted, folder))
+        with suppress(StoreError):  # the server is ending
+            noted = self._db.submit(samplers.record_size, session_id, written.result())
+            noted.add_done_callback(partial(self._remove_unwanted, folder))
 
     def _remove_unwanted(self, folder: Path, noted: Future[bool]) -> None:
         """Removes weights that were written after their session had ended."""

@@ -16,8 +16,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -80,9 +82,17 @@ class _Underway(msgspec.Struct):
     dirty_operations: int
 
 
+class _Sampler(NamedTuple):
+    """An ephemeral sampler on its way to the disk."""
+
+    model_id: str
+    written: Future[int]
+
+
 _EARLY = 0.8  # the share of the time at which snapshots begin, one by one
 _LATE = 2  # times the operations at which one adapter's snapshot no longer waits
 _SAVING_FACTOR = 2.0  # work between snapshots is at least so many times what saving all takes
+_MOST_SAMPLERS = 2
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 
@@ -113,6 +123,7 @@ class Residency:
         self._paused_until = 0.0  # after the disk failed
         self._unrecorded: dict[str, list[str]] = {}  # folders whose rows may or may not be there
         self._underway: _Underway | None = None
+        self._samplers: list[_Sampler] = []
         # Removing a folder is many short calls, and after each a busy interpreter is waited for.
         self._sweeper = Background("tinkex-sweeper")
         self.is_behind = False  # whether more snapshots are due than were taken
@@ -290,10 +301,27 @@ class Residency:
             if held.dirty_operations:
                 self.snapshot(model_id)
 
-    def sampler_not_written(self, model_id: str, error: EngineStorageError) -> None:
+    def sampler_not_written(self, model_id: str, error: BaseException) -> None:
         """Notes that an ephemeral sampler is in the engine's memory only."""
         _logger.error("A sampler could not be written; it will be: %s", error)
         self._held[model_id].lacks_sampler = True
+
+    def start_sampler(self, model_id: str, folder: Path) -> Future[int]:
+        """The size of the adapter's weights, as they are now, when they are on disk."""
+        if len(self._samplers) >= _MOST_SAMPLERS:  # each holds a copy of its weights
+            wait([each.written for each in self._samplers], return_when=FIRST_COMPLETED)
+        for each in [each for each in self._samplers if each.written.done()]:
+            self._take_up_sampler(each)
+        written = self._supervisor.engine.start_saving(model_id, folder, "weights")
+        self._samplers.append(_Sampler(model_id, written))
+        return written
+
+    def _take_up_sampler(self, sampler: _Sampler) -> None:
+        """Takes note of how the writing of an ephemeral sampler ended, after it if need be."""
+        self._samplers.remove(sampler)
+        error = sampler.written.exception()
+        if error is not None and sampler.model_id in self._held:  # else its replay writes it
+            self.sampler_not_written(sampler.model_id, error)
 
     def write_samplers(self, model_id: str) -> None:
         """Returns when every ephemeral sampler of the model is on disk.
@@ -303,6 +331,8 @@ class Residency:
         """
         if model_id not in self._held:
             self.ensure(model_id)
+        for each in [each for each in self._samplers if each.model_id == model_id]:
+            self._take_up_sampler(each)
         if self._held[model_id].lacks_sampler:
             self._rebuild(model_id)  # a replay passes the moments they were taken at
         if self._held[model_id].lacks_sampler:
@@ -349,6 +379,7 @@ class Residency:
             if self._underway is not None:
                 self.await_snapshot(self._underway.saving.model_id)
             self._held.clear()
+            self._samplers.clear()  # what they lack is written when their models come back
             self._folders.remove_unfinished()
             self._generation = self._supervisor.generation
 
