@@ -171,6 +171,21 @@ def test_a_sampler_not_yet_written_when_the_engine_died_comes_back(bench: Make) 
     assert scores(work, session) != scores(work, other)
 
 
+def test_no_snapshot_is_asked_of_an_engine_that_never_had_the_adapter(
+    bench: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = Faults()
+    work = bench(faults.factory(), snapshot_after_operations=2).start()
+    model = work.model()
+    faults.left["start_saving"] = 1  # of the sampler; the snapshot is due right after it
+    work.result(work.train(model, 1))
+    work.result(work.save_ephemeral(model, 2))
+    assert run(work, model, 1, start=3)
+    assert len(faults.engines) == 2
+    assert "unknown" not in caplog.text
+    assert "There is no adapter" not in caplog.text
+
+
 def test_loading_survives_the_deletion_of_what_was_loaded(bench: Make) -> None:
     work = bench().start()
     model, target = work.model(), work.model()

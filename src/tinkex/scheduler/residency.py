@@ -179,6 +179,7 @@ class Residency:
 
     def settle(self) -> None:
         """Has one snapshot begin that is due, waits for those that are late, and makes room."""
+        self._notice_new_engine()
         self.is_behind = False
         try:
             if self.has_news:

@@ -10,8 +10,8 @@ import time
 from concurrent.futures import Future
 
 from tinkex import crashpoints
-from tinkex.engine.interface import EngineFailure, EngineStorageError
-from tinkex.store import Database, models
+from tinkex.engine.interface import EngineStorageError
+from tinkex.store import Database, StoreError, models
 from tinkex.store.models import Snapshot, SnapshotBefore
 
 __all__ = ["Saving"]
@@ -37,11 +37,11 @@ class Saving:
             snapshot = Snapshot(folder=self.folder, size_bytes=written.result())
             crashpoints.passing("snapshot.whole")
             row = self._db.submit(models.record_snapshot, self.model_id, self._seq_id, snapshot)
-        except EngineFailure as error:  # that the engine is gone is for its next caller to find
+        except (EngineStorageError, StoreError) as error:
+            self.kept.set_exception(error)
+        except Exception as error:  # that the engine is gone is for its next caller to find
             lost = EngineStorageError(f"It was not written: {error}", code="snapshot-lost")
             self.kept.set_exception(lost)
-        except Exception as error:
-            self.kept.set_exception(error)
         else:
             row.add_done_callback(self._end)
 
