@@ -17,10 +17,10 @@ from tests.engine.conftest import SHAPES
 from tests.engine.oracle import Oracle, saved_weights
 from tests.engine.work import optim, run_samples, sample_request, sft_datum, tokens, train, warm_up
 
+from tinkex.engine import torch_engine
 from tinkex.engine.errors import EngineStorageError, EngineUserError
 from tinkex.engine.folders import folder_size_bytes, write_folder
-from tinkex.engine.interface import LoraSpec, StateScope
-from tinkex.engine.optimizer import TrainingState
+from tinkex.engine.interface import LoraSpec
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
 
@@ -93,7 +93,7 @@ def test_what_is_saved_beside_the_work_is_what_was_there_when_it_began(
     train(engine, "a", [sft_datum(10)])
     engine.save_adapter("a", tmp_path / "now", "all")
     if not has_room:
-        monkeypatch.setattr(TrainingState, "copy", _no_room)
+        monkeypatch.setattr(torch_engine, "available_bytes", lambda: 1000)
     busy = threading.Event()
     if has_room:
         engine._background.start(busy.wait)  # it is not written before the work below is done
@@ -105,10 +105,6 @@ def test_what_is_saved_beside_the_work_is_what_was_there_when_it_began(
     busy.set()
     assert saved.result(20) == folder_size_bytes(tmp_path / "beside")
     assert _same_files(tmp_path / "now", tmp_path / "beside")
-
-
-def _no_room(_state: TrainingState, _scope: StateScope) -> TrainingState:
-    raise MemoryError
 
 
 def test_optimizer_scope_keeps_moments_and_drops_gradients(engine, tmp_path) -> None:

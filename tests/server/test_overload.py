@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from typing import Any
 
@@ -190,6 +191,21 @@ def test_who_comes_after_the_others_had_it_all_is_let_in_too() -> None:
     assert admitted(pace, now + 0.12, {"polite": 1})["polite"] == 1
     crowd = admitted(pace, now + 0.13, {f"newcomer {n}": 1 for n in range(200)})
     assert sum(crowd.values()) <= greedy, "not everybody is"
+
+
+def test_a_crowd_that_comes_again_in_a_second_is_let_in_as_fast_as_work_gets_done() -> None:
+    pace, dice = Pace((work := Work()).look), random.Random(1)
+    due = [100 + dice.random() for _ in range(2000)]
+    let_in = 0
+    for tenth in range(100):
+        now = 100 + tenth * 0.1001
+        work.go_on(ready=1000, finished=20)
+        for tenant, at in enumerate(due):
+            if at <= now:
+                is_in = pace.admits(f"tenant {tenant}", now)
+                let_in += is_in and tenth >= 50
+                due[tenant] = now + dice.uniform(0.5, 1.5)  # what a refusal says
+    assert let_in <= 1.1 * 50 * 20
 
 
 def test_a_server_that_gets_nothing_done_still_takes_something_in() -> None:

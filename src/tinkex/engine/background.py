@@ -1,4 +1,4 @@
-"""Work beside the engine's own: one thread that writes files while the engine computes."""
+"""Work with files beside other work: one thread, so that nobody else waits for the disk."""
 
 from __future__ import annotations
 
@@ -48,3 +48,4 @@ class Background:
                 result.set_result(work())
             except BaseException as error:
                 result.set_exception(error)
+            del job, result, work  # what was written may be large, and the next may be long to come

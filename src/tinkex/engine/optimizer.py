@@ -42,14 +42,14 @@ class TrainingState:
         return sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
     def copy(self, scope: StateScope) -> TrainingState:
-        """The same state in memory of its own, as far as the scope goes."""
-        other = TrainingState(self.weights.copy())
+        """The same state in memory of its own on the host, as far as the scope goes."""
+        other = TrainingState(AdapterWeights(self.weights.layout, _on_host(self.weights.flat)))
         other.step, other.pending_backwards = self.step, self.pending_backwards
         if self.gradient is not None and scope == "all":
-            other.gradient = self.gradient.clone()
+            other.gradient = _on_host(self.gradient)
         if self.moments is not None and scope != "weights":
             first, second = self.moments
-            other.moments = first.clone(), second.clone()
+            other.moments = _on_host(first), _on_host(second)
         return other
 
     def trainable_pairs(self, gradient: Tensor) -> dict[str, LoraPair]:
@@ -99,3 +99,7 @@ def _adamw(
     # The gradient is used up, so its memory serves for the denominator.
     denominator = torch.sqrt(second, out=gradient).div_(correction).add_(request.eps)
     flat.addcdiv_(first, denominator, value=-request.learning_rate / (1 - request.beta1**step))
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.to("cpu", copy=True)

@@ -37,7 +37,7 @@ from tinkex.engine.interface import (
     TrainResult,
 )
 from tinkex.engine.lora import AdapterWeights, LoraLayout
-from tinkex.engine.memory import give_back
+from tinkex.engine.memory import available_bytes, give_back
 from tinkex.engine.optimizer import TrainingState
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sample_validation import check_sample
@@ -106,14 +106,12 @@ class TorchEngine:
 
     def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
         with self._compute:
-            model, state = self._adapter(adapter_id)
-            path = self._bases[model].info.path
-            try:
-                copy = state.copy(scope)
-            except (RuntimeError, MemoryError):  # no room for one: then work waits for the disk
-                done: Future[int] = Future()
-                done.set_result(save_state(folder, state, scope, model, path))
+            if 2 * self._adapter(adapter_id)[1].size_bytes > available_bytes():
+                done: Future[int] = Future()  # no room for a copy: then work waits for the disk
+                done.set_result(self.save_adapter(adapter_id, folder, scope))
                 return done
+            model, state = self._adapter(adapter_id)
+            path, copy = self._bases[model].info.path, state.copy(scope)
         return self._background.start(lambda: save_state(folder, copy, scope, model, path))
 
     def load_adapter(

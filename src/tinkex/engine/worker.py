@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -86,11 +87,24 @@ def serve(engine: Engine, connection: socket.socket, frames: FrameReader) -> Non
     while (call := heavy.get()) is not None:
         began = time.monotonic()
         reply = _answer(engine, call)
+        took_s = time.monotonic() - began
         if isinstance(reply, Future):
-            reply.add_done_callback(lambda later: _send(connection, lock, later.result()))
-            continue
-        reply.seconds = time.monotonic() - began
+            reply.add_done_callback(partial(_send_later, connection, lock, took_s))
+        else:
+            reply.seconds = took_s
+            _send(connection, lock, reply)
+
+
+def _send_later(
+    connection: socket.socket, lock: threading.Lock, took_s: float, answered: Future[Reply]
+) -> None:
+    try:
+        reply = answered.result()
+        reply.seconds = took_s
         _send(connection, lock, reply)
+    except BaseException as error:
+        traceback.print_exception(error)
+        os._exit(1)  # whoever waits for it must not wait for ever
 
 
 def _read_calls(

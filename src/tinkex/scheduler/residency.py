@@ -37,7 +37,7 @@ from tinkex.scheduler.bodies import BodyCache, SaveCommand
 from tinkex.scheduler.decoding import optim_request, train_request
 from tinkex.scheduler.folders import Folders
 from tinkex.scheduler.room import Room
-from tinkex.scheduler.saving import Saving
+from tinkex.scheduler.saving import NotWrittenError, Saving
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, models, operations, samplers
 from tinkex.store.models import Model, Snapshot
@@ -154,6 +154,7 @@ class Residency:
     def drop(self, model_id: str) -> None:
         """Lets the adapter leave the engine without keeping its state."""
         self.await_snapshot(model_id)
+        self._await_samplers(model_id)
         self._held.pop(model_id, None)
         self._supervisor.engine.unload_adapter(model_id)
 
@@ -195,7 +196,7 @@ class Residency:
                     self.snapshot(late)
             self.is_behind = self._underway is None and self._due(early=True) is not None
             self._make_room()
-        except (EngineStorageError, StoreError) as error:
+        except (NotWrittenError, EngineStorageError, StoreError) as error:
             _logger.error("No snapshot can be kept; again in %g s: %s", self._pause_s, error)
             self._paused_until = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -203,33 +204,37 @@ class Residency:
     def snapshot(self, model_id: str) -> None:
         """Makes the adapter's present state the one recovery begins with, before it returns."""
         self.await_snapshot(model_id)
+        if not self._is_dirty(model_id):
+            return  # the one under way covered it all, or the run is over
         underway = self._begin(model_id, beside=False)
         if underway is not None:
             self._end(underway)
 
     def await_snapshot(self, model_id: str) -> None:
-        """Returns when no snapshot of the adapter is under way; one that failed is taken again."""
+        """Returns when no snapshot of the adapter is under way; one that failed stays due."""
         if self._underway is not None and self._underway.saving.model_id == model_id:
             try:
                 self._take_up()
-            except (EngineStorageError, StoreError) as error:
+            except (NotWrittenError, StoreError) as error:
                 _logger.error("A snapshot was not kept: %s", error)
 
     def _begin(self, model_id: str, *, beside: bool) -> _Underway | None:
         """A snapshot of the present state; None if nobody needs it."""
+        self._await_samplers(model_id)
         if self._held[model_id].lacks_sampler and self._is_over(model_id):
             self.drop(model_id)
             return None
         self.write_samplers(model_id)
         held, folder = self._held[model_id], self._folders.new_id()
         path, engine = self._folders.snapshot(folder), self._supervisor.engine
+        began = time.monotonic()
         if beside:
             written = engine.start_saving(model_id, path, "all")
         else:
             written = Future()
             written.set_result(engine.save_adapter(model_id, path, "all"))
         self._unrecorded.setdefault(model_id, []).append(folder)
-        saving = Saving(self._db, model_id, held.seq_id, folder, written)
+        saving = Saving(self._db, model_id, held.seq_id, folder, written, began)
         return _Underway(saving, held, held.dirty_s, held.dirty_operations)
 
     def _take_up(self) -> None:
@@ -243,7 +248,7 @@ class Residency:
         model_id = saving.model_id
         try:
             before = saving.kept.result()
-        except EngineStorageError:  # no row can speak of it, but an engine that died may leave it
+        except NotWrittenError:  # an engine that died may have left it all the same
             self._unrecorded[model_id].remove(saving.folder)
             self._folders.remove(self._folders.snapshot(saving.folder))
             raise
@@ -265,6 +270,9 @@ class Residency:
         for folder in set(snapshots):
             self._folders.remove(self._folders.snapshot(folder))
         crashpoints.passing("snapshot.done")
+
+    def _is_dirty(self, model_id: str) -> bool:
+        return model_id in self._held and self._held[model_id].dirty_operations > 0
 
     def _is_over(self, model_id: str) -> bool:
         model = self._db.read(models.get_any, model_id)
@@ -289,18 +297,15 @@ class Residency:
 
     def set_aside(self, model_id: str) -> None:
         """Frees the adapter's memory; it comes back when it is needed."""
-        self.await_snapshot(model_id)
-        if self._held[model_id].dirty_operations:
-            self.snapshot(model_id)
+        self.snapshot(model_id)
         self._held.pop(model_id, None)  # a snapshot of a run that is over drops it
         self._supervisor.engine.unload_adapter(model_id)
 
     def snapshot_all(self) -> None:
         """Snapshots of everything that changed, for a quick next start."""
         self._notice_new_engine()
-        for model_id, held in list(self._held.items()):
-            if held.dirty_operations:
-                self.snapshot(model_id)
+        for model_id in list(self._held):
+            self.snapshot(model_id)
 
     def sampler_not_written(self, model_id: str, error: BaseException) -> None:
         """Notes that an ephemeral sampler is in the engine's memory only."""
@@ -324,6 +329,10 @@ class Residency:
         if error is not None and sampler.model_id in self._held:  # else its replay writes it
             self.sampler_not_written(sampler.model_id, error)
 
+    def _await_samplers(self, model_id: str) -> None:
+        for each in [each for each in self._samplers if each.model_id == model_id]:
+            self._take_up_sampler(each)
+
     def write_samplers(self, model_id: str) -> None:
         """Returns when every ephemeral sampler of the model is on disk.
 
@@ -332,8 +341,7 @@ class Residency:
         """
         if model_id not in self._held:
             self.ensure(model_id)
-        for each in [each for each in self._samplers if each.model_id == model_id]:
-            self._take_up_sampler(each)
+        self._await_samplers(model_id)
         if self._held[model_id].lacks_sampler:
             self._rebuild(model_id)  # a replay passes the moments they were taken at
         if self._held[model_id].lacks_sampler:
@@ -385,6 +393,7 @@ class Residency:
             self._generation = self._supervisor.generation
 
     def _rebuild(self, model_id: str) -> None:
+        self.await_snapshot(model_id)  # its row takes bodies away that are read below
         model = self._db.read(models.get_any, model_id)
         if model is None:
             raise EngineFailure(f"The model {model_id} is not in the store.", code="lost-model")
@@ -397,6 +406,7 @@ class Residency:
             )
         engine = self._supervisor.engine
         engine.unload_adapter(model_id)
+        self._held.pop(model_id, None)  # till all is replayed the engine has nobody's state
         if model.snapshot_folder is not None and model.snapshot_seq is not None:
             folder = self._folders.snapshot(model.snapshot_folder)
             if not folder.exists():

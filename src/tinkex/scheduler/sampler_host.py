@@ -107,7 +107,7 @@ class SamplerHost:
         self._supervisor.engine.unload_sampler(sampler_id)
 
     def idle(self) -> str | None:
-        """A sampler nobody used for long; its weights are on disk, so it can be freed."""
+        """A sampler nobody used for long; its weights are on disk or on their way, so it can go."""
         before = time.monotonic() - self._idle_s
         idle = (each for each, used_at in self._loaded.items() if used_at < before)
         return next((each for each in idle if not self._in_use[each]), None)

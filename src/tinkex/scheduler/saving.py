@@ -10,18 +10,27 @@ import time
 from concurrent.futures import Future
 
 from tinkex import crashpoints
-from tinkex.engine.interface import EngineStorageError
 from tinkex.store import Database, StoreError, models
 from tinkex.store.models import Snapshot, SnapshotBefore
 
-__all__ = ["Saving"]
+__all__ = ["NotWrittenError", "Saving"]
+
+
+class NotWrittenError(Exception):
+    """There is no such snapshot, and no row speaks of it."""
 
 
 class Saving:
     """What is being written of a model, as it was after one of its operations."""
 
     def __init__(
-        self, db: Database, model_id: str, seq_id: int, folder: str, written: Future[int]
+        self,
+        db: Database,
+        model_id: str,
+        seq_id: int,
+        folder: str,
+        written: Future[int],
+        began: float,
     ) -> None:
         self.model_id = model_id
         self.folder = folder
@@ -29,7 +38,7 @@ class Saving:
         self.kept: Future[SnapshotBefore | None] = Future()  # None: the run is over
         self._db = db
         self._seq_id = seq_id
-        self._began = time.monotonic()
+        self._began = began
         written.add_done_callback(self._record)
 
     def _record(self, written: Future[int]) -> None:
@@ -37,11 +46,10 @@ class Saving:
             snapshot = Snapshot(folder=self.folder, size_bytes=written.result())
             crashpoints.passing("snapshot.whole")
             row = self._db.submit(models.record_snapshot, self.model_id, self._seq_id, snapshot)
-        except (EngineStorageError, StoreError) as error:
+        except StoreError as error:
             self.kept.set_exception(error)
         except Exception as error:  # that the engine is gone is for its next caller to find
-            lost = EngineStorageError(f"It was not written: {error}", code="snapshot-lost")
-            self.kept.set_exception(lost)
+            self.kept.set_exception(NotWrittenError(str(error)))
         else:
             row.add_done_callback(self._end)
 

@@ -152,6 +152,7 @@ class Pace:
         """A new tenth of a second."""
         progress, passed_s = self._look(), now - self._looked_at
         before, self._before, self._looked_at = self._before, progress, now
+        over = max(0, self._count - self._allowed) if self._allowed is not None else 0
         self._asked_before, self._count = frozenset(self._asked), 0
         self._asked.clear()
         if before is None or passed_s > 10 * _INTERVAL_S:
@@ -171,7 +172,7 @@ class Pace:
         if now - self._behind_at < _BURST_S:
             done = self._rate * min(passed_s, 3 * _INTERVAL_S)
             missing = max(0, _ENOUGH_READY - waiting)  # or work would run out after a slow moment
-            self._allowed = max(1, round(done + missing / 2))
+            self._allowed = max(1, round(done + missing / 2) - over)
 
 
 class Door:
