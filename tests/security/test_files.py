@@ -207,6 +207,37 @@ def test_spoiled_model_folders(tmp_path: Path) -> None:
     campaign(tiny, tmp_path / "copy", amount(10, 2_000), read)
 
 
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"num_hidden_layers": 3_000_000}, "num_hidden_layers=3000000 is outside 1..1024"),
+        ({"num_hidden_layers": "3000000"}, "num_hidden_layers='3000000' is outside"),
+        ({"num_hidden_layers": True}, "num_hidden_layers=True is outside"),
+        ({"max_position_embeddings": True}, "max_position_embeddings=True is outside"),
+        ({"rope_theta": 10**400}, "too large"),
+        ({"hidden_act": "gelu", "num_hidden_layers": 1025}, "num_hidden_layers=1025 is above 1024"),
+        ({"hidden_act": "gelu", "vocab_size": 1 << 23}, "vocab_size=8388608 is above"),
+        ({"max_position_embeddings": 1 << 22, "head_dim": 256}, "too long a context"),
+        ({"head_dim": 64}, r"q_proj.weight' .* \[48, 48], but config.json asks for \[384, 48]"),
+        ({"num_key_value_heads": 3}, r"k_proj.weight' .* asks for \[24, 48]"),
+        ({"intermediate_size": 81}, r"gate_proj.weight' .* asks for \[81, 48]"),
+        ({"vocab_size": 273}, r"embed_tokens.weight' .* asks for \[273, 48]"),
+    ],
+)
+def test_a_claimed_size_of_a_model_is_not_believed(
+    claims: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    tiny = make_tiny_model(tmp_path / "tiny", num_hidden_layers=1)
+    config = json.loads((tiny / "config.json").read_text())
+    (tiny / "config.json").write_text(json.dumps({**config, **claims}))
+    tracemalloc.start()
+    with pytest.raises(EngineUserError, match=reason):
+        load_base_model("tiny", tiny, EngineOptions(models={"tiny": str(tiny)}))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4_000_000
+
+
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "a/b.safetensors", 7])
 def test_an_index_cannot_name_files_elsewhere(name: Any, tmp_path: Path) -> None:
     tiny = make_tiny_model(tmp_path / "tiny")

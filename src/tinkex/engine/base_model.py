@@ -80,7 +80,7 @@ def load_base_model(
     device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     try:
         config = parse_config(raw)
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{type(error).__name__} {error}"
         raise bad_model_file(folder / "config.json", reason) from error
     backbone: Backbone

@@ -59,13 +59,14 @@ class ModelConfig:
     windows: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for name, most in _MOST.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or not 1 <= value <= most:
-                raise ValueError(f"{name}={value!r:.40} is outside 1..{most}")
         numbers = (self.norm_eps, self.rope.theta, self.rope.factor)
         if not all(isinstance(each, int | float) and 0 < each < math.inf for each in numbers):
             raise ValueError("norm_eps and the numbers of rope must be above 0")
+        if self.context_length * self.head_dim > _MOST_ANGLES:
+            raise ValueError(
+                f"max_position_embeddings={self.context_length} is too long a context for "
+                f"head_dim={self.head_dim}: together at most {_MOST_ANGLES}"
+            )
         if len(self.windows) != self.num_layers or min(self.windows) < 0:
             raise ValueError("there must be a window of 0 or more for every layer")
 
@@ -74,37 +75,47 @@ _MOST = {
     "vocab_size": 1 << 22,
     "hidden_size": 1 << 17,
     "intermediate_size": 1 << 20,
-    "num_layers": 1 << 10,
-    "num_heads": 1 << 12,
-    "num_kv_heads": 1 << 12,
+    "num_hidden_layers": 1 << 10,
+    "num_attention_heads": 1 << 12,
+    "num_key_value_heads": 1 << 12,
     "head_dim": 1 << 12,
-    "context_length": 1 << 22,
+    "max_position_embeddings": 1 << 22,
 }
-"""Sizes are believed up to here: tables are made from them before any weight is looked at."""
+"""Sizes are believed up to here: lists are made from them before any weight is looked at."""
+
+_MOST_ANGLES = 1 << 29
+"""In a table of positions, which no weight bounds: the longest context at 128 features a head."""
 
 
 def parse_config(raw: dict[str, Any]) -> ModelConfig | None:
-    """The decoder's config, or None if this model is not of the Llama shape."""
+    """The decoder's config, or None if this model is not of the Llama shape.
+
+    Raises:
+        ValueError: a size is none, or beyond that of any model.
+    """
     rope = _parse_rope(raw)
     arch = raw.get("model_type", "")
     if arch not in _FAMILIES or rope is None or raw.get("hidden_act", "silu") != "silu":
+        _refuse_huge(raw)
         return None
-    num_heads = raw["num_attention_heads"]
+    num_heads = _size(raw, "num_attention_heads")
+    hidden_size = _size(raw, "hidden_size")
+    num_layers = _size(raw, "num_hidden_layers")
     return ModelConfig(
         arch=arch,
-        vocab_size=raw["vocab_size"],
-        hidden_size=raw["hidden_size"],
-        intermediate_size=raw["intermediate_size"],
-        num_layers=raw["num_hidden_layers"],
+        vocab_size=_size(raw, "vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=_size(raw, "intermediate_size"),
+        num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=raw.get("num_key_value_heads") or num_heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
+        num_kv_heads=_size(raw, "num_key_value_heads", num_heads),
+        head_dim=_size(raw, "head_dim", hidden_size // num_heads),
         norm_eps=raw.get("rms_norm_eps", 1e-6),
-        context_length=raw["max_position_embeddings"],
+        context_length=_size(raw, "max_position_embeddings"),
         rope=rope,
         has_tied_head=raw.get("tie_word_embeddings", False),
         has_qk_norm=arch == "qwen3",
-        windows=_parse_windows(raw, arch),
+        windows=_parse_windows(raw, arch, num_layers),
     )
 
 
@@ -148,6 +159,30 @@ def read_eos_token_ids(folder: Path) -> tuple[int, ...]:
     return ()
 
 
+def _size(raw: dict[str, Any], name: str, default: int | None = None) -> int:
+    value = raw[name] if default is None else raw.get(name) or default
+    most = _MOST[name]
+    if type(value) is not int or not 1 <= value <= most:  # True would be an int too
+        raise ValueError(f"{name}={value!r:.40} is outside 1..{most}")
+    return value
+
+
+def _refuse_huge(raw: dict[str, Any]) -> None:
+    """Returns if transformers can be given the config: it makes all of a model, then compares.
+
+    Only a number too large is wrong for certain. Other families leave sizes out or hold lists of
+    them, and long contexts may cost them nothing.
+
+    Raises:
+        ValueError: a size is beyond that of any model.
+    """
+    for name, most in _MOST.items():
+        value = raw.get(name)
+        is_huge = isinstance(value, int | float) and value > most
+        if is_huge and name != "max_position_embeddings":
+            raise ValueError(f"{name}={value!r:.40} is above {most}")
+
+
 def _parse_rope(raw: dict[str, Any]) -> RopeConfig | None:
     # Older files hold rope_theta and rope_scaling side by side, newer ones one rope_parameters.
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
@@ -164,8 +199,7 @@ def _parse_rope(raw: dict[str, Any]) -> RopeConfig | None:
     )
 
 
-def _parse_windows(raw: dict[str, Any], arch: str) -> tuple[int, ...]:
-    num_layers = int(raw["num_hidden_layers"])
+def _parse_windows(raw: dict[str, Any], arch: str, num_layers: int) -> tuple[int, ...]:
     window = int(raw.get("sliding_window") or 0)
     kinds = raw.get("layer_types")
     if arch.startswith("qwen") and not raw.get("use_sliding_window", False):

@@ -60,9 +60,10 @@ def load_decoder(
     """The frozen decoder stored in the folder."""
     with ExitStack() as stack:
         source = TensorFolder(folder, stack)
+        shapes = _part_shapes(config)
 
         def stacked(*names: str) -> Tensor:
-            parts = [source.get(name) for name in names]
+            parts = [_checked(source.get(name), name, shapes, folder) for name in names]
             whole = parts[0] if len(parts) == 1 else torch.cat(parts)
             # clone: a tensor read from the file is a view of the mapped file.
             return whole.to(device=device, dtype=dtype, copy=len(parts) == 1)
@@ -99,6 +100,43 @@ def _load_layer(
         q_norm_C=get_if_present(f"{attn}.q_norm.weight"),
         k_norm_C=get_if_present(f"{attn}.k_norm.weight"),
     )
+
+
+def _checked(tensor: Tensor, name: str, shapes: dict[str, tuple[int, ...]], folder: Path) -> Tensor:
+    """The tensor, if it has the shape that the config gives it.
+
+    Raises:
+        EngineUserError: it has another. Tables and caches are made by the config's sizes.
+    """
+    *_, part, kind = name.split(".")
+    wanted = shapes[part] if kind == "weight" else shapes[part][:1]
+    if tensor.shape != wanted:
+        raise EngineUserError(
+            f"The tensor {name!r} in the model folder {folder.name!r} has the shape "
+            f"{list(tensor.shape)}, but config.json asks for {list(wanted)}. Download both again; "
+            "they must be of one model.",
+            code="bad-model-folder",
+            field="model",
+            value=name,
+        )
+    return tensor
+
+
+def _part_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every weight by the last part of its name; a bias has the rows alone."""
+    hidden, wide, head = config.hidden_size, config.intermediate_size, config.head_dim
+    q, kv = config.num_heads * head, config.num_kv_heads * head
+    return {
+        "embed_tokens": (config.vocab_size, hidden),
+        "lm_head": (config.vocab_size, hidden),
+        **dict.fromkeys(("norm", "input_layernorm", "post_attention_layernorm"), (hidden,)),
+        "q_proj": (q, hidden),
+        **dict.fromkeys(("k_proj", "v_proj"), (kv, hidden)),
+        "o_proj": (hidden, q),
+        **dict.fromkeys(("gate_proj", "up_proj"), (wide, hidden)),
+        "down_proj": (hidden, wide),
+        **dict.fromkeys(("q_norm", "k_norm"), (head,)),
+    }
 
 
 def _safetensors_files(folder: Path) -> list[Path]:
