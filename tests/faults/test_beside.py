@@ -28,6 +28,14 @@ def has_failed_sampler(work: Bench) -> bool:
     return any(each.written.done() for each in residency_of(work)._samplers)
 
 
+def hold_up_a_snapshot(work: Bench, disk: Disk, model: str, after: int) -> None:
+    """Trains until a snapshot of the model is under way, which the disk does not take yet."""
+    disk.takes_part.clear()
+    for number in range(1, after + 1):
+        work.result(work.train(model, number))
+    wait_for(lambda: residency_of(work)._underway is not None)
+
+
 class Big:
     """Stands for the copy of an adapter."""
 
@@ -64,10 +72,7 @@ def test_a_run_that_ends_while_its_snapshot_is_written_harms_nobody(
 ) -> None:
     work = bench(snapshot_after_s=60, snapshot_after_operations=2, adapter_idle_s=1000)
     model = work.model()
-    disk.takes_part.clear()
-    for number in (1, 2):
-        work.result(work.train(model, number))
-    wait_for(lambda: residency_of(work)._underway is not None)
+    hold_up_a_snapshot(work, disk, model, after=2)
     end = update(model_rows).where(model_rows.c.model_id == model).values(state="ended")
     work.db.write(lambda conn: conn.execute(end) and None)
     work.scheduler._driver.free(sampler_ids=[], model_ids=[model])
@@ -90,10 +95,7 @@ def test_a_replay_does_not_race_with_the_row_of_a_snapshot(
 
     work = bench(snapshot_after_s=60, snapshot_after_operations=3, adapter_idle_s=1000)
     model = work.model()
-    disk.takes_part.clear()
-    for number in (1, 2, 3):
-        work.result(work.train(model, number))
-    wait_for(lambda: residency_of(work)._underway is not None)
+    hold_up_a_snapshot(work, disk, model, after=3)
 
     submit = Database.submit
 
@@ -189,10 +191,7 @@ def test_a_sampler_on_its_way_to_the_disk_outlives_its_model(
 def test_the_end_takes_no_snapshot_twice(bench: Make, disk: Disk) -> None:
     work = bench(snapshot_after_s=60, snapshot_after_operations=2, adapter_idle_s=1000)
     model = work.model()
-    disk.takes_part.clear()
-    for number in (1, 2):
-        work.result(work.train(model, number))
-    wait_for(lambda: residency_of(work)._underway is not None)
+    hold_up_a_snapshot(work, disk, model, after=2)
     threading.Timer(0.5, disk.takes_part.set).start()
     work.scheduler.stop()
     assert disk.saves == 1

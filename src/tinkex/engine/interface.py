@@ -260,7 +260,7 @@ class Engine(Protocol):
         ...
 
     def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
-        """What `save_adapter` gives, of the adapter as it is now, written while work goes on."""
+        """What `save_adapter` gives, of the adapter as it is now; work may go on meanwhile."""
         ...
 
     def load_adapter(

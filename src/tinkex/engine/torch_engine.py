@@ -107,7 +107,7 @@ class TorchEngine:
     def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
         with self._compute:
             # Weights alone are saved in every step of a loop: a copy, and a thread that hashes
-            # while two cores compute, cost more than they save (845 ms a step, 663 at once).
+            # while two cores compute, cost more than they save.
             has_room = 2 * self._adapter(adapter_id)[1].size_bytes <= available_bytes()
             if scope == "weights" or not has_room:
                 done: Future[int] = Future()

@@ -8,7 +8,7 @@ a second. Cycles that are young when they die are still found soon; the others o
 A look at the young is due when more things were made than died, so where requests come and go at
 the same rate it comes late and finds all that is under way: with 500 requests in flight and 5,000
 things to a look, it met 30,000 and took 10-30 ms. Seven hundred take a quarter of a millisecond,
-and all looks together a quarter of the time.
+and all looks together less than half of the time.
 """
 
 from __future__ import annotations
