@@ -40,6 +40,31 @@ def test_nobody_is_woken_for_somebody_else() -> None:
     asyncio.run(scene())
 
 
+def test_one_result_is_not_told_after_another_tenants_many() -> None:
+    async def scene() -> list[str]:
+        waiters = Waiters()
+        told: list[str] = []
+        names = [*(f"greedy{n}" for n in range(20)), "polite", "unknown", *("greedy20", "greedy21")]
+        for name in names:
+            if name != "unknown":
+                waiters.expect(name, name.rstrip("0123456789"), "sample")
+
+        async def poll(name: str) -> None:
+            with waiters.watch(name) as future:
+                await wait_for(future, 5.0)
+                told.append(name)
+
+        polls = [asyncio.create_task(poll(name)) for name in names]
+        await asyncio.sleep(0)
+        waiters.publish(dict.fromkeys(names, DONE), set())
+        await asyncio.gather(*polls)
+        return told
+
+    told = asyncio.run(scene())
+    assert set(told[:2]) == {"polite", "unknown"}
+    assert told[2:] == [f"greedy{n}" for n in range(22)], "one's own stay in order"
+
+
 def test_closing_lets_everybody_go() -> None:
     async def scene() -> None:
         waiters = Waiters()

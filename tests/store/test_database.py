@@ -49,6 +49,68 @@ def test_a_job_that_fails_takes_no_other_with_it(db: Database) -> None:
     assert db.read(count) == 2
 
 
+def test_after_a_job_failed_commits_are_careful_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or whoever sends what fails would have everybody's work done twice."""
+    monkeypatch.setattr("tinkex.store.database._CAREFUL_COMMITS", 3)
+    db = Database(f"sqlite:///{tmp_path / 'store.db'}")
+    runs: list[str] = []
+
+    def commit_together(*names: str) -> list[int]:
+        """How often each of these ran, sharing one commit; those called bad fail."""
+        begun, gate = threading.Event(), threading.Event()
+        holding = db.submit(lambda _: (begun.set(), gate.wait(10)))
+        assert begun.wait(10)
+        runs.clear()
+        futures = [db.submit(run, name) for name in names]
+        gate.set()
+        holding.result(10)
+        for name, future in zip(names, futures, strict=True):
+            error = future.exception(10)
+            assert (error is not None) is (name == "bad")
+        return [runs.count(name) for name in names]
+
+    def run(_conn: Connection, name: str) -> None:
+        runs.append(name)
+        if name == "bad":
+            raise ClientError("no")
+
+    assert commit_together("a", "b") == [1, 1]
+    assert commit_together("a", "bad", "b") == [2, 2, 1], "the first try ends at the bad one"
+    for _ in range(3):
+        assert commit_together("a", "bad", "b") == [1, 1, 1], "each in a savepoint of its own"
+    assert commit_together("a", "b") == [1, 1]
+    assert commit_together("a", "bad", "b") == [2, 2, 1], "all are trusted again"
+    db.close()
+
+
+def test_what_a_thread_waits_for_does_not_wait_for_company(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tinkex.store.database._WAIT_PER_JOB_S", 30.0)
+    monkeypatch.setattr("tinkex.store.database._MOST_WAIT_S", 30.0)
+    db = Database(f"sqlite:///{tmp_path / 'store.db'}")
+    begun, gate = threading.Event(), threading.Event()
+    holding = db.submit(lambda _: (begun.set(), gate.wait(10)))
+    assert begun.wait(10)
+    crowd = [db.submit(add_session) for _ in range(8)]
+    gate.set()
+    holding.result(10)
+    for each in crowd:
+        each.result(10)
+
+    async def scenario() -> None:
+        request = asyncio.create_task(db.awrite(add_session))
+        await asyncio.sleep(0)  # it waits for as many as came before
+        await asyncio.to_thread(db.write, add_session)
+        await request
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+    assert db.read(count) == 10
+    db.close()
+
+
 def test_what_a_thread_waits_for_goes_before_what_requests_wait_for(db: Database) -> None:
     order: list[str] = []
 

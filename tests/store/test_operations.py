@@ -93,8 +93,32 @@ def test_what_is_replayed_is_what_was_applied_after_the_snapshot(db: Database) -
     db.write(operations.finish, outcomes)
     db.write(models.record_snapshot, model, 2, Snapshot(folder="f" * 32, size_bytes=10))
     assert [op.seq_id for op in db.read(operations.to_replay, model, 2)] == [3]
+    assert db.write(operations.drop_bodies, model, 0, 2) == 2
     kept = db.read(operations.bodies, [op.request_id for op in logged])
     assert set(kept) == {logged[2].request_id, logged[4].request_id}, "all others are dropped"
+
+
+def test_bodies_go_a_few_at_a_time_and_what_is_left_is_found_again(db: Database) -> None:
+    model, other = db.write(add_model), db.write(add_model)
+    logged = [
+        db.write(append, whose, n).operation for n in range(1, 131) for whose in (model, other)
+    ]
+    outcomes = [Outcome(operation=op, result=DONE) for op in logged if op.seq_id != 90]
+    db.write(operations.finish, outcomes)
+
+    def numbers_with_body(whose: str) -> list[int]:
+        kept = db.read(operations.bodies, [op.request_id for op in logged if op.model_id == whose])
+        return [op.seq_id for op in logged if op.model_id == whose and op.request_id in kept]
+
+    assert db.read(operations.last_without_body, model, 120) == 0
+    assert db.write(operations.drop_bodies, model, 0, 120) == 50
+    assert numbers_with_body(model) == list(range(51, 131))
+    assert db.read(operations.last_without_body, model, 120) == 50
+    assert db.write(operations.drop_bodies, model, 50, 120) == 101, "one of them waits"
+    assert db.write(operations.drop_bodies, model, 101, 120) == 120
+    assert numbers_with_body(model) == [90, *range(121, 131)]
+    assert db.read(operations.last_without_body, model, 120) == 120, "nothing is left to drop"
+    assert numbers_with_body(other) == list(range(1, 131))
 
 
 def test_dropped_results_are_told_apart_from_unfinished_ones(db: Database) -> None:

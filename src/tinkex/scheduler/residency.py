@@ -17,14 +17,12 @@ import logging
 import time
 from collections import OrderedDict
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from tinkex import crashpoints
-from tinkex.engine.background import Background
 from tinkex.engine.interface import (
     EngineFailure,
     EngineStorageError,
@@ -39,6 +37,7 @@ from tinkex.scheduler.folders import Folders
 from tinkex.scheduler.room import Room
 from tinkex.scheduler.saving import NotWrittenError, Saving
 from tinkex.scheduler.supervisor import Supervisor
+from tinkex.scheduler.sweeper import Sweeper
 from tinkex.store import Database, StoreError, models, operations, samplers
 from tinkex.store.models import Model, Snapshot
 from tinkex.store.operations import Operation
@@ -124,8 +123,7 @@ class Residency:
         self._unrecorded: dict[str, list[str]] = {}  # folders whose rows may or may not be there
         self._underway: _Underway | None = None
         self._samplers: list[_Sampler] = []
-        # Removing a folder is many short calls, and after each a busy interpreter is waited for.
-        self._sweeper = Background("tinkex-sweeper")
+        self._sweeper = Sweeper(db, folders)
         self.is_behind = False  # whether more snapshots are due than were taken
 
     @property
@@ -134,7 +132,7 @@ class Residency:
         return self._underway is not None and self._underway.saving.kept.done()
 
     def close(self) -> None:
-        """Returns when nothing is left to be removed."""
+        """Returns when no folder is left to be removed."""
         self._sweeper.close()
 
     def ensure(self, model_id: str) -> None:
@@ -264,12 +262,7 @@ class Residency:
         held.saving_s = saving.took_s
         held.dirty_s = max(0.0, held.dirty_s - underway.dirty_s)
         held.dirty_operations -= underway.dirty_operations
-        self._sweeper.start(partial(self._remove, folders))
-
-    def _remove(self, snapshots: list[str]) -> None:
-        for folder in set(snapshots):
-            self._folders.remove(self._folders.snapshot(folder))
-        crashpoints.passing("snapshot.done")
+        self._sweeper.start(model_id, saving.seq_id, folders)
 
     def _is_dirty(self, model_id: str) -> bool:
         return model_id in self._held and self._held[model_id].dirty_operations > 0
@@ -291,9 +284,8 @@ class Residency:
         crashpoints.passing("snapshot.kept")
         held = self._held[before.model_id]
         held.dirty_s, held.dirty_operations = 0.0, 0
-        if before.snapshot_folder is not None:
-            self._folders.remove(self._folders.snapshot(before.snapshot_folder))
-        crashpoints.passing("snapshot.done")
+        old_folders = [] if before.snapshot_folder is None else [before.snapshot_folder]
+        self._sweeper.start(before.model_id, held.seq_id, old_folders)
 
     def set_aside(self, model_id: str) -> None:
         """Frees the adapter's memory; it comes back when it is needed."""

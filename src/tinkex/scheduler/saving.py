@@ -33,11 +33,11 @@ class Saving:
         began: float,
     ) -> None:
         self.model_id = model_id
+        self.seq_id = seq_id
         self.folder = folder
         self.took_s = 0.0
         self.kept: Future[SnapshotBefore | None] = Future()  # None: the run is over
         self._db = db
-        self._seq_id = seq_id
         self._began = began
         written.add_done_callback(self._record)
 
@@ -45,7 +45,7 @@ class Saving:
         try:
             snapshot = Snapshot(folder=self.folder, size_bytes=written.result())
             crashpoints.passing("snapshot.whole")
-            row = self._db.submit(models.record_snapshot, self.model_id, self._seq_id, snapshot)
+            row = self._db.submit(models.record_snapshot, self.model_id, self.seq_id, snapshot)
         except StoreError as error:
             self.kept.set_exception(error)
         except Exception as error:  # that the engine is gone is for its next caller to find

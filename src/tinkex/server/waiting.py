@@ -8,7 +8,8 @@ any thread may call.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Iterable
 
 import msgspec
 
@@ -68,11 +69,17 @@ class Waiters:
                     future.set_result(None)
 
     def _wake(self, results: dict[str, Result], sessions: set[str]) -> None:
-        for request_id, result in results.items():
-            self._remember(request_id, result)
-            self._resolve(request_id, result)
+        for request_id in self._fewest_first(results):
+            self._remember(request_id, results[request_id])
+            self._resolve(request_id, results[request_id])
         for session in sessions:
             self._resolve(session, None)
+
+    def _fewest_first(self, request_ids: Iterable[str]) -> list[str]:
+        """In the order to answer in: a tenant's one result does not wait behind another's many."""
+        owner_of = {each: known.owner for each in request_ids if (known := self._known.get(each))}
+        num_of = Counter(owner_of.values())
+        return sorted(request_ids, key=lambda each: num_of[owner_of.get(each, "")])
 
     def _remember(self, request_id: str, result: Result) -> None:
         known = self._known.get(request_id)

@@ -2,10 +2,11 @@
 
 A write's future resolves only after its transaction is on disk, so whoever waits for it may
 promise it. Jobs that arrive while a commit runs share the next one, and the more there were, the
-longer the next one waits for as many: what a commit costs the disk hardly depends on them. Each
-runs in a savepoint, so one that fails takes nothing else with it, and those that are alike are
-tried at once (see `together`). What a thread waits for goes before what requests wait for: it ends
-work, and requests bring more. Knows nothing of what the tables mean.
+longer the next one waits for as many: what a commit costs the disk hardly depends on them. Those
+that are alike are tried at once (see `together`). First all are trusted; if one fails, nothing is
+kept and they run again, each in a savepoint, so that it takes nothing else with it. What a thread
+waits for goes at once and before what requests wait for: it ends work, and requests bring more.
+Knows nothing of what the tables mean.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,16 +31,17 @@ from tinkex.store import clock
 from tinkex.store.failures import StoreError, as_store_error
 from tinkex.store.migrations import migrate
 from tinkex.store.space import prepare, shrink
-from tinkex.store.together import AtOnce
+from tinkex.store.together import AtOnce, given_up
 
 T = TypeVar("T")
 
 _GROUP_LIMIT = 256
 _BESIDE_FIRST = 32  # how many, going one by one, may delay a commit that a thread waits for
 _MANY = 4  # jobs in a commit that show a busy store: the next one waits a moment for company
-_WAIT_PER_JOB_S = 0.00025
-_MOST_WAIT_S = 0.016
+_WAIT_PER_JOB_S = 0.001
+_MOST_WAIT_S = 0.012
 _BUSY_TIMEOUT_MS = 30_000
+_CAREFUL_COMMITS = 16  # after one in which a job failed: who fails once often does so again
 
 
 @dataclass(slots=True)
@@ -64,8 +65,10 @@ class Database:
             clock.resume(conn)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: look around
         self._first: deque[_Job] = deque()
+        self._first_came = threading.Event()
         self._closed = False
         self._num_last = 0  # jobs in the last commit
+        self._num_careful = 0  # commits in which no job is trusted, from now on
         is_sqlite = self._writer.dialect.name == "sqlite"
         self._most_beside_first = _GROUP_LIMIT if is_sqlite else _BESIDE_FIRST
         self._read_pool = ThreadPoolExecutor(readers, thread_name_prefix="tinkex-store-read")
@@ -123,6 +126,7 @@ class Database:
         if self._closed:
             return
         self._closed = True
+        self._first_came.set()
         self._jobs.put(None)
         self._thread.join()
         self._read_pool.shutdown(wait=True)
@@ -134,6 +138,7 @@ class Database:
             raise StoreError("The store is closed.", code="store-closed")
         if isinstance(job.future, Future):
             self._first.append(job)
+            self._first_came.set()
             self._jobs.put(None)
         else:
             self._jobs.put(job)
@@ -141,9 +146,10 @@ class Database:
     def _next_group(self) -> list[_Job]:
         """What to commit next; waits until there is something, or until the store closes."""
         if self._num_last >= _MANY and self._jobs.qsize() < self._num_last:
-            time.sleep(min(_MOST_WAIT_S, _WAIT_PER_JOB_S * self._num_last))
+            self._first_came.wait(min(_MOST_WAIT_S, _WAIT_PER_JOB_S * self._num_last))
         waiting = [self._jobs.get()]
         jobs: list[_Job] = []
+        self._first_came.clear()
         while self._first:
             jobs.append(self._first.popleft())
         most = len(jobs) + self._most_beside_first if jobs else _GROUP_LIMIT
@@ -165,23 +171,43 @@ class Database:
 
     def _commit(self, jobs: list[_Job]) -> None:
         """Commits the jobs together, or, if that fails, each alone: one may be to blame."""
-        outcomes: list[_Value | Exception]
-        try:
-            with self._writer.begin() as conn:
-                outcomes = _attempt_all(conn, jobs)
-                _require_open(conn)
-                crashpoints.passing("store.commit.before")
-        except Exception as error:
-            if len(jobs) > 1:
-                for job in jobs:
-                    self._commit([job])
-                return
-            outcomes = [error]
+        outcomes: list[_Outcome] | None = self._attempt_trusting(jobs)
+        if outcomes is None:
+            try:
+                outcomes = self._transact(_attempt_all, jobs)
+            except Exception as error:
+                if len(jobs) > 1:
+                    for job in jobs:
+                        self._commit([job])
+                    return
+                outcomes = [error]
         crashpoints.passing("store.commit.after")
         _tell(jobs, outcomes)
 
+    def _attempt_trusting(self, jobs: list[_Job]) -> list[_Outcome] | None:
+        """What became of the jobs if none failed; None if nothing was done."""
+        if len(jobs) == 1:
+            return None  # it needs no savepoint either way
+        if self._num_careful:
+            self._num_careful -= 1
+            return None
+        try:
+            return self._transact(_trust_all, jobs)
+        except Exception:  # whose it is shows when they run again
+            self._num_careful = _CAREFUL_COMMITS
+            return None
+
+    def _transact(
+        self, attempt: Callable[[Connection, list[_Job]], list[_Outcome]], jobs: list[_Job]
+    ) -> list[_Outcome]:
+        with self._writer.begin() as conn:
+            outcomes = attempt(conn, jobs)
+            _require_open(conn)
+            crashpoints.passing("store.commit.before")
+        return outcomes
+
     def _run_bare(self, job: _Job) -> None:
-        outcome: _Value | Exception
+        outcome: _Outcome
         try:
             connection = self._writer.raw_connection()
             try:
@@ -198,29 +224,46 @@ class _Value:
     value: Any
 
 
-def _attempt_all(conn: Connection, jobs: list[_Job]) -> list[_Value | Exception]:
+_Outcome = _Value | Exception
+
+
+def _trust_all(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
+    """What became of each job, without savepoints; raises if one fails."""
+    with given_up(conn):
+        outcomes: dict[int, _Outcome] = dict(_attempt_alike(conn, jobs))
+        for place, job in enumerate(jobs):
+            if place not in outcomes:
+                outcomes[place] = _Value(job.run(conn))
+    return [outcomes[place] for place in range(len(jobs))]
+
+
+def _attempt_all(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
     """What became of each job: of those that are alike at once, of the others one by one."""
-    alike: dict[AtOnce[Any], list[int]] = {}
-    for place, job in enumerate(jobs):
-        if job.at_once is not None:
-            alike.setdefault(job.at_once, []).append(place)
-    outcomes: dict[int, _Value | Exception] = {}
-    for at_once, places in alike.items():
-        if (values := at_once.many(conn, [jobs[place].args for place in places])) is not None:
-            outcomes.update(zip(places, map(_Value, values), strict=True))
+    outcomes: dict[int, _Outcome] = dict(_attempt_alike(conn, jobs))
     for place, job in enumerate(jobs):
         if place not in outcomes:
             outcomes[place] = _attempt(conn, job, alone=len(jobs) == 1)
     return [outcomes[place] for place in range(len(jobs))]
 
 
-def _attempt(conn: Connection, job: _Job, *, alone: bool) -> _Value | Exception:
+def _attempt_alike(conn: Connection, jobs: list[_Job]) -> Iterator[tuple[int, _Value]]:
+    """The places of those jobs that could be done at once, and what they gave."""
+    alike: dict[AtOnce[Any], list[int]] = {}
+    for place, job in enumerate(jobs):
+        if job.at_once is not None:
+            alike.setdefault(job.at_once, []).append(place)
+    for at_once, places in alike.items():
+        if (values := at_once.many(conn, [jobs[place].args for place in places])) is not None:
+            yield from zip(places, map(_Value, values), strict=True)
+
+
+def _attempt(conn: Connection, job: _Job, *, alone: bool) -> _Outcome:
     if alone:
         return _Value(job.run(conn))
     # The driver's own words: SQLAlchemy's savepoints cost more than most jobs.
     driver: Any = conn.connection.driver_connection
     driver.execute("SAVEPOINT job")
-    outcome: _Value | Exception
+    outcome: _Outcome
     try:
         outcome = _Value(job.run(conn))
     except Exception as error:
@@ -244,9 +287,9 @@ def _require_open(conn: Connection) -> None:
         raise StoreError("The database gave up the transaction.")
 
 
-def _tell(jobs: list[_Job], outcomes: list[_Value | Exception]) -> None:
+def _tell(jobs: list[_Job], outcomes: list[_Outcome]) -> None:
     """Resolves the futures; those of an event loop all at once, for waking it costs."""
-    of_loops: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Value | Exception]]] = {}
+    of_loops: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Outcome]]] = {}
     for job, outcome in zip(jobs, outcomes, strict=True):
         if isinstance(job.future, Future):
             _resolve(job, outcome)
@@ -257,13 +300,13 @@ def _tell(jobs: list[_Job], outcomes: list[_Value | Exception]) -> None:
             loop.call_soon_threadsafe(_resolve_all, told)
 
 
-def _resolve_all(told: list[tuple[_Job, _Value | Exception]]) -> None:
+def _resolve_all(told: list[tuple[_Job, _Outcome]]) -> None:
     for job, outcome in told:
         if not job.future.done():  # who waited may have gone away
             _resolve(job, outcome)
 
 
-def _resolve(job: _Job, outcome: _Value | Exception) -> None:
+def _resolve(job: _Job, outcome: _Outcome) -> None:
     if isinstance(outcome, _Value):
         job.future.set_result(outcome.value)
     elif isinstance(outcome, SQLAlchemyError):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from tinkex.store.prepared import Prepared
-from tinkex.store.schema import models, operations, sessions
+from tinkex.store.schema import models, sessions
+from tinkex.store.together import ManyRows
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,13 @@ class Standing(msgspec.Struct, frozen=True):
 
     state: str
     trimmed_seq: int | None
+
+
+class Used(msgspec.Struct):
+    """What a model's operations took."""
+
+    num_tokens: int = 0
+    num_steps: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +118,11 @@ _ADD_USAGE = Prepared(
         last_request_at=bindparam("now"),
     )
 )
+_ADD_USAGE_ALL = ManyRows(
+    "UPDATE models SET num_tokens = num_tokens + new.column2, "
+    "num_steps = num_steps + new.column3, last_request_at = new.column4 "
+    "FROM (VALUES {rows}) AS new WHERE models.model_id = new.column1"
+)
 _STANDING = Prepared(
     select(models.c.state, models.c.trimmed_seq).where(
         models.c.model_id == bindparam("id"), models.c.owner == bindparam("by")
@@ -116,9 +130,14 @@ _STANDING = Prepared(
 )
 
 
-def add_usage(conn: Connection, model_id: str, *, num_tokens: int = 0, num_steps: int = 0) -> None:
-    """Counts trained tokens and optimizer steps, and notes that the model was just used."""
-    _ADD_USAGE.count(conn, id=model_id, tokens=num_tokens, steps=num_steps, now=time.time())
+def add_usage(conn: Connection, used: Mapping[str, Used]) -> None:
+    """Counts trained tokens and optimizer steps, and notes that the models were just used."""
+    now = time.time()
+    rows = [(model_id, each.num_tokens, each.num_steps, now) for model_id, each in used.items()]
+    if _ADD_USAGE_ALL.did_all(conn, rows):
+        return
+    for model_id, num_tokens, num_steps, _ in rows:
+        _ADD_USAGE.count(conn, id=model_id, tokens=num_tokens, steps=num_steps, now=now)
 
 
 def standing(conn: Connection, owner: str, model_id: str) -> Standing | None:
@@ -135,13 +154,12 @@ def set_spec(conn: Connection, model_id: str, spec: str) -> None:
 def record_snapshot(
     conn: Connection, model_id: str, seq_id: int, snapshot: Snapshot
 ) -> SnapshotBefore | None:
-    """From now on recovery begins at this snapshot; bodies before it are not needed any more.
+    """From now on recovery begins at this snapshot; bodies up to it are not needed any more.
 
     What it replaced, or None if the run is over: then the snapshot is nobody's.
     """
-    columns = (models.c.snapshot_seq, models.c.snapshot_folder)
-    row = conn.execute(select(*columns).where(models.c.model_id == model_id)).first()
-    last, folder = (None, None) if row is None else row
+    before = select(models.c.snapshot_folder).where(models.c.model_id == model_id)
+    folder = conn.execute(before).scalar()
     taken = conn.execute(
         update(models)
         .where(models.c.model_id == model_id, models.c.state != "ended")
@@ -150,17 +168,6 @@ def record_snapshot(
             snapshot_folder=snapshot.folder,
             snapshot_bytes=snapshot.size_bytes,
         )
-    )
-    conn.execute(
-        update(operations)
-        .where(
-            operations.c.model_id == model_id,
-            operations.c.seq_id > (-1 if last is None else last),
-            operations.c.seq_id <= seq_id,
-            operations.c.state != "queued",
-            operations.c.body.is_not(None),
-        )
-        .values(body=None)
     )
     return SnapshotBefore(folder) if taken.rowcount else None
 

@@ -9,11 +9,10 @@ so that a number once used is never used again.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
-from sqlalchemy import Connection, bindparam, func, null, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, null, select, update
 
 from tinkex.errors import ClientError
 from tinkex.store import models
@@ -85,6 +84,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: int = 0
     num_steps: int = 0
 
+
+_BODIES_AT_ONCE = 50  # they lie in as many places of the file
 
 _COLUMNS = [operations.c[name] for name in Operation.__struct_fields__]
 _ADD = insert_if_absent(operations, *Operation.__struct_fields__, "body", "body_hash")
@@ -201,6 +202,42 @@ def bodies(conn: Connection, request_ids: Iterable[str]) -> dict[str, bytes]:
     return {row.request_id: bytes(row.body) for row in conn.execute(query)}
 
 
+def last_without_body(conn: Connection, model_id: str, up_to: int) -> int:
+    """The number, up to this one, before which none of the model has a body to drop."""
+    first = select(func.min(operations.c.seq_id)).where(*_bodies_to_drop(model_id, -1, up_to))
+    found = conn.execute(first).scalar()
+    return up_to if found is None else found - 1
+
+
+def drop_bodies(conn: Connection, model_id: str, after: int, up_to: int) -> int:
+    """Drops some bodies of closed operations after a number; the last number of those passed."""
+    some = (
+        select(operations.c.seq_id)
+        .where(*_bodies_to_drop(model_id, after, up_to))
+        .order_by(operations.c.seq_id)
+        .limit(_BODIES_AT_ONCE)
+    )
+    numbers = list(conn.execute(some).scalars())
+    if not numbers:
+        return up_to
+    between = operations.c.seq_id.between(numbers[0], numbers[-1])
+    mine = operations.c.model_id == model_id
+    conn.execute(
+        update(operations).where(mine, between, operations.c.state != "queued").values(body=None)
+    )
+    return numbers[-1] if len(numbers) == _BODIES_AT_ONCE else up_to
+
+
+def _bodies_to_drop(model_id: str, after: int, up_to: int) -> list[ColumnElement[bool]]:
+    return [
+        operations.c.model_id == model_id,
+        operations.c.seq_id > after,
+        operations.c.seq_id <= up_to,
+        operations.c.state != "queued",
+        operations.c.body.is_not(None),
+    ]
+
+
 def queued(conn: Connection) -> list[Operation]:
     """Everything not finished, in the order it came."""
     query = select(*_COLUMNS).where(operations.c.state == "queued").order_by(operations.c.number)
@@ -264,14 +301,10 @@ def finish(conn: Connection, outcomes: list[Outcome]) -> None:
         keep_all(conn, [(each.operation, each.result) for each in outcomes])
         _add_usage(conn, outcomes)
         return
-    for each in outcomes:
-        operation, result = each.operation, each.result
-        if not _close(conn, each):
-            continue
-        keep(conn, operation.owner, operation.request_id, result)
-        models.add_usage(
-            conn, operation.model_id, num_tokens=each.num_tokens, num_steps=each.num_steps
-        )
+    closed = [each for each in outcomes if _close(conn, each)]
+    for each in closed:
+        keep(conn, each.operation.owner, each.operation.request_id, each.result)
+    _add_usage(conn, closed)
 
 
 def _close(conn: Connection, outcome: Outcome) -> bool:
@@ -290,12 +323,12 @@ def _closed(outcome: Outcome) -> tuple[str, bool]:
 
 def _add_usage(conn: Connection, outcomes: list[Outcome]) -> None:
     """Adds up what each model used, so that each is touched once."""
-    tokens, steps = Counter[str](), Counter[str]()
+    used: dict[str, models.Used] = {}
     for each in outcomes:
-        tokens[each.operation.model_id] += each.num_tokens
-        steps[each.operation.model_id] += each.num_steps
-    for model_id, num_tokens in tokens.items():
-        models.add_usage(conn, model_id, num_tokens=num_tokens, num_steps=steps[model_id])
+        so_far = used.setdefault(each.operation.model_id, models.Used())
+        so_far.num_tokens += each.num_tokens
+        so_far.num_steps += each.num_steps
+    models.add_usage(conn, used)
 
 
 def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, bytes] | None:

@@ -62,7 +62,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     shed: int
     unsent: int
     goodput: float
-    submit_ms: dict[str, float]
+    submit_ms: dict[str, float]  # from when it should have left
+    answer_ms: dict[str, float]  # from when it left
     shed_ms: dict[str, float]
     without_retry_after: int
     lost_connections: int
@@ -352,6 +353,7 @@ def _figures(
         unsent=phase.unsent,
         goodput=round(goodput, 1),
         submit_ms=_percentiles(phase.accepted_s),
+        answer_ms=_percentiles(phase.answered_s),
         shed_ms=_percentiles(phase.shed_s),
         without_retry_after=phase.without_retry_after,
         lost_connections=phase.lost,

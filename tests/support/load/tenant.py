@@ -32,6 +32,8 @@ class Phase:
     offered: int = 0
     accepted_s: list[float] = field(default_factory=list)
     """From when a request should have left to its promise."""
+    answered_s: list[float] = field(default_factory=list)
+    """The same from when it left: without the time it waited for one of its tenant's connections."""
     shed_s: list[float] = field(default_factory=list)
     """The same to an answer of 429 or 503."""
     completed: int = 0
@@ -55,6 +57,7 @@ class Operation:
     target: str = ""
     seq_id: int = -1
     request_id: str = ""
+    sent_at: float = 0.0
 
 
 class Tenant:
@@ -80,7 +83,7 @@ class Tenant:
         self._reconnecting: set[asyncio.Task[None]] = set()
 
     async def open(self, connections: int) -> None:
-        """Connects; polls, which are long, may hold half of the connections."""
+        """Connects; polls, which are long, may hold less than half of the connections."""
         self._wires = [await connect(*self._address) for _ in range(connections)]
         self._most_fetching = _for_polls(connections)
         self._usual = self._most = self._count = connections
@@ -174,6 +177,7 @@ class Tenant:
         if operation.seq_id < 0:
             self._number(operation)
         self.outstanding += 1
+        operation.sent_at = asyncio.get_running_loop().time()
         wire.send(
             self._submission(operation),
             lambda status, head, got: self._on_promise(wire, operation, status, head, got),
@@ -183,10 +187,12 @@ class Tenant:
         self, wire: Wire, operation: Operation, status: int, head: bytes, body: bytes
     ) -> None:
         phase = operation.phase
-        waited = asyncio.get_running_loop().time() - operation.intended
+        now = asyncio.get_running_loop().time()
+        waited = now - operation.intended
         self._release(wire)
         if status == 200:
             phase.accepted_s.append(waited)
+            phase.answered_s.append(now - operation.sent_at)
             operation.request_id = _PROMISED.decode(body).request_id
             self._fetches.append(operation)
         else:
@@ -291,7 +297,7 @@ class Tenant:
 
 
 def _for_polls(connections: int) -> int:
-    return (connections + 1) // 2
+    return connections // 2
 
 
 async def _exchange(wire: Wire, request: bytes) -> tuple[int, bytes]:
