@@ -33,7 +33,7 @@ class Phase:
     accepted_s: list[float] = field(default_factory=list)
     """From when a request should have left to its promise."""
     answered_s: list[float] = field(default_factory=list)
-    """The same from when it left: without the time it waited for one of its tenant's connections."""
+    """The same from when it left, without the wait for one of its tenant's connections."""
     shed_s: list[float] = field(default_factory=list)
     """The same to an answer of 429 or 503."""
     completed: int = 0
