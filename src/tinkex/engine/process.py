@@ -272,6 +272,8 @@ WORKER_ENVIRONMENT = {
     # Freed memory stays with the process: a pass would spend its time getting the same pages again.
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    # Huge pages are made whole at the first touch, and of a new adapter half is never touched.
+    "NUMPY_MADVISE_HUGEPAGE": "0",
 }
 """What a worker gets unless it is set outside: its libraries read these when they are loaded."""
 
