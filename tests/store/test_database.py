@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -85,9 +86,9 @@ def test_after_a_job_failed_commits_are_careful_for_a_while(
     db.close()
 
 
-def test_what_a_thread_waits_for_does_not_wait_for_company(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """A store whose last commit had eight jobs, and which waits half a minute for as many."""
     monkeypatch.setattr("tinkex.store.database._WAIT_PER_JOB_S", 30.0)
     monkeypatch.setattr("tinkex.store.database._MOST_WAIT_S", 30.0)
     db = Database(f"sqlite:///{tmp_path / 'store.db'}")
@@ -99,16 +100,50 @@ def test_what_a_thread_waits_for_does_not_wait_for_company(
     holding.result(10)
     for each in crowd:
         each.result(10)
+    yield db
+    db.close()
 
+
+def test_what_a_thread_waits_for_does_not_wait_for_company(patient: Database) -> None:
     async def scenario() -> None:
-        request = asyncio.create_task(db.awrite(add_session))
+        request = asyncio.create_task(patient.awrite(add_session))
         await asyncio.sleep(0)  # it waits for as many as came before
-        await asyncio.to_thread(db.write, add_session)
+        await asyncio.to_thread(patient.write, add_session)
         await request
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
-    assert db.read(count) == 10
-    db.close()
+    assert patient.read(count) == 10
+
+
+def test_nobody_waits_for_company_that_has_come(patient: Database) -> None:
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(patient.awrite(add_session))
+                await asyncio.sleep(0.02)  # the store is waiting
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+    assert patient.read(count) == 16
+
+
+def test_a_transaction_that_the_database_ended_keeps_nothing_of_the_jobs_after_it(
+    db: Database,
+) -> None:
+    """Even if the job that met it says nothing: what runs after it would be kept one by one."""
+
+    def lose(conn: Connection) -> None:
+        conn.connection.driver_connection.execute("ROLLBACK")
+
+    begun, gate = threading.Event(), threading.Event()
+    holding = db.submit(lambda _: (begun.set(), gate.wait(10)))
+    assert begun.wait(10)
+    futures = [db.submit(add_session), db.submit(lose), db.submit(add_session)]
+    gate.set()
+    holding.result(10)
+    assert futures[0].result(10) != futures[2].result(10)
+    with pytest.raises(StoreError):
+        futures[1].result(10)
+    assert db.read(count) == 2
 
 
 def test_what_a_thread_waits_for_goes_before_what_requests_wait_for(db: Database) -> None:

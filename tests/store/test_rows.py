@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.store.work import OWNER, add_model, add_session, append
+from tests.store.work import OWNER, add_checkpoint, add_model, add_session, append
 
 from tinkex.store import (
     Database,
@@ -24,7 +24,7 @@ from tinkex.store import (
     settings,
 )
 from tinkex.store.checkpoints import Checkpoint
-from tinkex.store.models import Snapshot
+from tinkex.store.models import Snapshot, SnapshotBefore
 from tinkex.store.operations import Outcome, SequenceError
 from tinkex.store.results import Result
 from tinkex.store.samplers import Sampler
@@ -113,6 +113,20 @@ def test_the_log_works_here_too(db: Database) -> None:
     assert db.read(operations.positions, model) == {model: (2, set())}
     db.write(models.record_snapshot, model, 1, Snapshot(folder="a" * 32, size_bytes=10))
     assert "a" * 32 in db.read(models.snapshot_folders)
+
+
+def test_what_was_kept_and_not_told_replaces_nothing_when_it_comes_again(db: Database) -> None:
+    """Or the one file of it would be taken for an old one and removed."""
+    model = db.write(add_model)
+    first, second = (Snapshot(folder=each * 32, size_bytes=10) for each in "ab")
+    for folder_before, snapshot in ((None, first), (None, first), ("a" * 32, second)):
+        replaced = db.write(models.record_snapshot, model, 1, snapshot)
+        assert replaced == SnapshotBefore(folder_before)
+    checkpoint_id = db.write(add_checkpoint)
+    kept = db.read(checkpoints.get, checkpoint_id)
+    assert kept is not None
+    assert db.write(checkpoints.put, kept) is None
+    assert db.read(checkpoints.get, checkpoint_id) == kept
 
 
 def _sampler(session_id: str, **changes: object) -> Sampler:

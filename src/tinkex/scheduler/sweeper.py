@@ -2,7 +2,8 @@
 
 A thread of its own. Removing a folder is many short calls, after each of which a busy interpreter
 is waited for; and the bodies lie all over the log, so they go a few at a time, with other writes
-between. What a crash leaves of them is found when the next snapshot of the model is kept.
+between. What a crash or the end of the server leaves of them is found when the next snapshot of the
+model is kept, or goes with the rows when the log is trimmed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import partial
 from tinkex import crashpoints
 from tinkex.engine.background import Background
 from tinkex.scheduler.folders import Folders
-from tinkex.store import Database, StoreError, operations
+from tinkex.store import Database, operations
 
 __all__ = ["Sweeper"]
 
@@ -47,8 +48,8 @@ class Sweeper:
         crashpoints.passing("snapshot.done")
         try:
             self._drop_bodies(model_id, seq_id)
-        except StoreError as error:
-            _logger.warning("Bodies that nobody needs stay for now: %s", error)
+        except Exception as error:  # nobody else would ever hear of it
+            _logger.warning("Bodies that nobody needs stay for now: %r", error)
 
     def _drop_bodies(self, model_id: str, up_to: int) -> None:
         after = self._bare_to.get(model_id)

@@ -40,7 +40,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def put(conn: Connection, checkpoint: Checkpoint) -> str | None:
-    """Adds the checkpoint; returns the id of the one of the same name that it replaced."""
+    """Adds the checkpoint; returns the id of another of the same name that it replaced."""
     where = _named(checkpoint.model_id, checkpoint.kind, checkpoint.name)
     replaced = conn.execute(select(checkpoints.c.checkpoint_id).where(*where)).scalar()
     if replaced is not None:
@@ -50,7 +50,8 @@ def put(conn: Connection, checkpoint: Checkpoint) -> str | None:
     if checkpoint.user_metadata is not None:
         values["user_metadata"] = _dump(checkpoint.user_metadata)
     conn.execute(checkpoints.insert().values(**values))
-    return replaced
+    # It may have been kept already, and whoever asked was not told.
+    return None if replaced == checkpoint.checkpoint_id else replaced
 
 
 def find(

@@ -65,7 +65,7 @@ class Database:
             clock.resume(conn)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: look around
         self._first: deque[_Job] = deque()
-        self._first_came = threading.Event()
+        self._is_worth_it = threading.Event()  # a thread waits, or as many as in the last commit
         self._closed = False
         self._num_last = 0  # jobs in the last commit
         self._num_careful = 0  # commits in which no job is trusted, from now on
@@ -126,8 +126,8 @@ class Database:
         if self._closed:
             return
         self._closed = True
-        self._first_came.set()
         self._jobs.put(None)
+        self._is_worth_it.set()
         self._thread.join()
         self._read_pool.shutdown(wait=True)
         self._writer.dispose()
@@ -138,18 +138,20 @@ class Database:
             raise StoreError("The store is closed.", code="store-closed")
         if isinstance(job.future, Future):
             self._first.append(job)
-            self._first_came.set()
             self._jobs.put(None)
+            self._is_worth_it.set()
         else:
             self._jobs.put(job)
+            if self._jobs.qsize() >= self._num_last:
+                self._is_worth_it.set()
 
     def _next_group(self) -> list[_Job]:
         """What to commit next; waits until there is something, or until the store closes."""
         if self._num_last >= _MANY and self._jobs.qsize() < self._num_last:
-            self._first_came.wait(min(_MOST_WAIT_S, _WAIT_PER_JOB_S * self._num_last))
+            self._is_worth_it.wait(min(_MOST_WAIT_S, _WAIT_PER_JOB_S * self._num_last))
         waiting = [self._jobs.get()]
         jobs: list[_Job] = []
-        self._first_came.clear()
+        self._is_worth_it.clear()
         while self._first:
             jobs.append(self._first.popleft())
         most = len(jobs) + self._most_beside_first if jobs else _GROUP_LIMIT
@@ -234,6 +236,7 @@ def _trust_all(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
         for place, job in enumerate(jobs):
             if place not in outcomes:
                 outcomes[place] = _Value(job.run(conn))
+                _require_open(conn)  # or the next one would be kept by itself
     return [outcomes[place] for place in range(len(jobs))]
 
 

@@ -169,6 +169,8 @@ def record_snapshot(
             snapshot_bytes=snapshot.size_bytes,
         )
     )
+    if folder == snapshot.folder:  # it was kept already, and whoever asked was not told
+        folder = None
     return SnapshotBefore(folder) if taken.rowcount else None
 
 

@@ -220,11 +220,8 @@ def drop_bodies(conn: Connection, model_id: str, after: int, up_to: int) -> int:
     numbers = list(conn.execute(some).scalars())
     if not numbers:
         return up_to
-    between = operations.c.seq_id.between(numbers[0], numbers[-1])
-    mine = operations.c.model_id == model_id
-    conn.execute(
-        update(operations).where(mine, between, operations.c.state != "queued").values(body=None)
-    )
+    these = _bodies_to_drop(model_id, after, numbers[-1])
+    conn.execute(update(operations).where(*these).values(body=None))
     return numbers[-1] if len(numbers) == _BODIES_AT_ONCE else up_to
 
 
