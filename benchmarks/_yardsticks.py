@@ -12,7 +12,7 @@ from benchmarks._sides import ROOT, Side
 from benchmarks._vllm import vllm_python
 from benchmarks._workload import Request, Row
 
-from tinkex.engine.process import WORKER_ENVIRONMENT
+from tinkex.engine.begun_worker import ENVIRONMENT
 
 HERE = ROOT / "benchmarks"
 
@@ -45,7 +45,7 @@ class EngineSide(Side):
     """Our engine without anything around it, in a process set up like the server's."""
 
     def __init__(self, model: Path | None = None) -> None:
-        super().__init__([sys.executable, str(HERE / "_side_engine.py")], WORKER_ENVIRONMENT)
+        super().__init__([sys.executable, str(HERE / "_side_engine.py")], ENVIRONMENT)
         self.call("load", folder=str(model or model_folder()))
 
     def create(self, rank: int) -> str:

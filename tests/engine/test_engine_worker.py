@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.engine.work import run_samples, sample_request, sft_datum, train, warm_up
 
+from tinkex.engine import begun_worker
 from tinkex.engine.codec import argument_types, decode, encode, result_type
 from tinkex.engine.errors import EngineFailure, EngineUserError
 from tinkex.engine.folders import folder_size_bytes, payload_files
@@ -253,3 +254,24 @@ def test_objects_do_not_cross() -> None:
         encode(object())
     with pytest.raises(ValueError, match="do not cross"):
         decode(encode([["|O", [1], b"12345678"]]), list[np.ndarray])
+
+
+def test_an_engine_takes_the_worker_begun_for_it(options) -> None:
+    begun = begun_worker.begin(with_torch=True)
+    with EngineProcess(options, begun=begun) as engine:
+        assert engine.pid == begun.process.pid
+        assert [model.name for model in engine.models()] == ["tiny"]
+    assert begun.process.poll() == 0
+    begun.close()
+
+
+def test_a_worker_nobody_wants_ends_at_once() -> None:
+    begun = begun_worker.begin(with_torch=True)
+    begun.close()
+    assert begun.process.poll() is not None
+
+
+def test_a_worker_ends_with_whoever_began_it() -> None:
+    begun = begun_worker.begin()
+    begun.connection.close()
+    assert begun.process.wait(20) == 0

@@ -13,8 +13,9 @@ import msgspec
 from tests.server.driving import training_body
 
 from tinkex.engine.interface import Engine
-from tinkex.scheduler import Scheduler, SchedulerConfig
+from tinkex.scheduler import SchedulerConfig
 from tinkex.scheduler.bodies import LoadCommand, SaveCommand
+from tinkex.scheduler.scheduler import Scheduler
 from tinkex.store import Database, models, operations, results, samplers, samples, sessions
 from tinkex.store.models import Model
 from tinkex.store.operations import NewOperation, Operation

@@ -13,7 +13,7 @@ from tests.support.serving import Address, serving
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tinkex.scheduler import Progress
+from tinkex.scheduler.scheduler import Progress
 from tinkex.server.config import ConnectionBounds
 from tinkex.server.connections import bounded
 from tinkex.server.doorstep import Doorstep

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tinkex.scheduler import Progress
+from tinkex.scheduler.scheduler import Progress
 from tinkex.server.overload import SUBMISSIONS, Door, OverloadMiddleware, Pace, Room
 
 TARGET_S = 0.05

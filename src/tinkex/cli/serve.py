@@ -13,6 +13,7 @@ from tinkex.cli.options import FiniteFloat
 from tinkex.cli.output import say
 
 if TYPE_CHECKING:
+    from tinkex.engine.begun_worker import BegunWorker
     from tinkex.server.process import Started
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -93,6 +94,21 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
       tinkex serve
       tinkex serve --port 0 --model tiny=./models/tiny --model Qwen/Qwen3-0.6B
     """
+    from tinkex.engine import begun_worker
+
+    if values["device"].partition(":")[0] == "null":
+        _serve(data_dir, model_texts, values, None)
+        return
+    worker = begun_worker.begin(with_torch=True)  # while everything else is imported here
+    try:
+        _serve(data_dir, model_texts, values, worker)
+    finally:
+        worker.close()
+
+
+def _serve(
+    data_dir: Path, model_texts: tuple[str, ...], values: dict[str, Any], worker: BegunWorker | None
+) -> None:
     import logging
 
     from tinkex import crashpoints
@@ -115,7 +131,7 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
     crashpoints.arm(process_settings().crash_at)
     names = [model.name for model in models]
     collecting.look_rarely()
-    ServerProcess(config).run(lambda started: _greet(started, names))
+    ServerProcess(config, worker=worker).run(lambda started: _greet(started, names))
 
 
 def _refuse_twice(names: list[str]) -> None:

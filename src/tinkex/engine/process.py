@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -21,6 +19,7 @@ from typing import Any, NamedTuple, Self, cast
 
 import msgspec
 
+from tinkex.engine import begun_worker
 from tinkex.engine.codec import Call, Reply, decode, encode, result_type
 from tinkex.engine.errors import EngineFailure, EngineUserError
 from tinkex.engine.frames import FrameReader, write_frame
@@ -39,7 +38,7 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.options import EngineOptions
 
-__all__ = ["WORKER_ENVIRONMENT", "EngineProcess"]
+__all__ = ["EngineProcess"]
 
 _STOP_TIMEOUT_S = 5.0
 _SURELY_AT_WORK_S = 0.5
@@ -61,18 +60,22 @@ class EngineProcess:
 
     `device="null"` in the options starts the engine without numerics; `"null:0.05"` one that takes
     so many seconds for each call. `worker` names the module that is run, for whoever has an
-    engine of their own.
+    engine of their own; `begun` is a worker that was begun before, for this engine alone.
 
     Raises:
         EngineUserError: a model folder cannot be read.
         EngineFailure: the process died while starting.
     """
 
-    def __init__(self, options: EngineOptions, *, worker: str = "tinkex.engine.worker") -> None:
-        near, far = socket.socketpair()
-        self._process = _start(far, worker)
-        far.close()
-        self._connection = near
+    def __init__(
+        self,
+        options: EngineOptions,
+        *,
+        worker: str = begun_worker.MODULE,
+        begun: begun_worker.BegunWorker | None = None,
+    ) -> None:
+        begun = begun or begun_worker.begin(worker)
+        self._process, self._connection = begun.process, begun.connection
         self._worked_s = 0.0  # on calls that were answered
         self._ids = itertools.count(1)
         self._open: dict[int, _Open] = {}
@@ -263,28 +266,6 @@ class EngineProcess:
             "Start a new one and load its adapters from their last saved state.",
             code="engine-died",
         )
-
-
-WORKER_ENVIRONMENT = {
-    # Threads that wait for each other spin for a tenth of a millisecond; `spinning` says when not.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "10000",
-    # Freed memory stays with the process: a pass would spend its time getting the same pages again.
-    "MALLOC_MMAP_THRESHOLD_": str(2**25),
-    "MALLOC_TRIM_THRESHOLD_": str(2**30),
-    # Huge pages are made whole at the first touch, and of a new adapter half is never touched.
-    "NUMPY_MADVISE_HUGEPAGE": "0",
-}
-"""What a worker gets unless it is set outside: its libraries read these when they are loaded."""
-
-
-def _start(connection: socket.socket, worker: str) -> subprocess.Popen[bytes]:
-    """A fresh interpreter, not a fork: torch's threads do not survive one."""
-    handle = connection.fileno()
-    command = [sys.executable, "-P", "-m", worker, "--fd", str(handle)]
-    paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**WORKER_ENVIRONMENT, **os.environ, "PYTHONPATH": paths}
-    return subprocess.Popen(command, pass_fds=[handle], env=environment)  # noqa: S603
 
 
 def _pass_on(method: str, answer: Future[Reply], result: Future[Any]) -> None:

@@ -1,6 +1,6 @@
 """An engine as a process of its own: `python -m tinkex.engine.worker --fd N`.
 
-Started by `tinkex.engine.process.EngineProcess`, never by hand. Reads calls from an inherited
+Started by `tinkex.engine.begun_worker`, never by hand. Reads calls from an inherited
 socket. Calls that return at once are answered by the reading thread, even while the main thread
 computes; all others run on the main thread, in the order they came. One that gives a future is
 answered when that is there, and the next begins meanwhile. The process ends when the other side
@@ -10,6 +10,7 @@ does.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import queue
 import signal
@@ -18,6 +19,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -41,9 +43,14 @@ def main() -> None:
     """Builds the engine the first message describes, then serves calls until the socket closes."""
     parser = argparse.ArgumentParser(prog="python -m tinkex.engine.worker")
     parser.add_argument("--fd", type=int, required=True, help="inherited socket to serve")
-    connection = socket.socket(fileno=parser.parse_args().fd)
+    parser.add_argument("--with-torch", action="store_true", help="import torch before all else")
+    arguments = parser.parse_args()
+    connection = socket.socket(fileno=arguments.fd)
     # Ctrl-C in a terminal reaches the whole group; when to stop is the parent's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if arguments.with_torch:
+        with suppress(ImportError):  # it is said when the engine is built
+            importlib.import_module("tinkex.engine.torch_engine")
     frames = FrameReader(connection)
     first = frames.next()
     if first is None:

@@ -2,11 +2,12 @@
 
 Order within a model by sequence number, fairness between tenants by token cost, several tenants'
 compatible operations in one engine batch, sampling interleaved with training, and recovery of
-adapters from the log. Knows the store and the engine's interface; nothing of HTTP.
+adapters from the log. Knows the store and the engine's interface; nothing of HTTP. All of it is
+`tinkex.scheduler.scheduler.Scheduler`, which takes its time to import.
 """
 
 from __future__ import annotations
 
-from tinkex.scheduler.scheduler import Progress, Scheduler, SchedulerConfig
+from tinkex.scheduler.config import SchedulerConfig
 
-__all__ = ["Progress", "Scheduler", "SchedulerConfig"]
+__all__ = ["SchedulerConfig"]

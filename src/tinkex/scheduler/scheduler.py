@@ -14,6 +14,7 @@ from tinkex import crashpoints
 from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
 from tinkex.scheduler.bodies import BodyCache
 from tinkex.scheduler.checkpointing import Checkpointer
+from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.driver import Driver
 from tinkex.scheduler.executor import Executor
 from tinkex.scheduler.folders import Folders
@@ -32,22 +33,6 @@ from tinkex.store.results import Result, error_result
 from tinkex.store.samplers import Sampler
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
-
-
-class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How work is shared out."""
-
-    max_batch_tokens: int = 16_384
-    max_batch_operations: int = 64
-    max_running_samples: int = 256
-    max_samplers: int = 64
-    max_adapters: int = 64
-    adapter_idle_s: float = 60.0
-    hole_grace_s: float = 120.0
-    snapshot_after_s: float = 30.0
-    snapshot_after_operations: int = 500
-    max_disk_bytes_per_owner: int = 1 << 40  # the server sets it to its limit
-    is_deterministic: bool = False  # each request alone: numbers do not depend on neighbours
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

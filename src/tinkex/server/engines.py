@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tinkex import crashpoints
+from tinkex.engine.begun_worker import BegunWorker
 from tinkex.engine.interface import Engine
 from tinkex.errors import ConfigError
 from tinkex.server.config import ServedModel, ServerConfig
@@ -16,8 +17,8 @@ from tinkex.server.config import ServedModel, ServerConfig
 _HINT = "Give a folder with config.json and safetensors, or run 'tinkex models pull smollm2-135m'."
 
 
-def engine_factory(config: ServerConfig) -> Callable[[], Engine]:
-    """A function that starts the engine in a process of its own.
+def engine_factory(config: ServerConfig, begun: BegunWorker | None = None) -> Callable[[], Engine]:
+    """A function that starts the engine in a process of its own; the first in one begun before.
 
     Raises:
         ConfigError: there is no model to serve, or one cannot be found.
@@ -41,10 +42,12 @@ def engine_factory(config: ServerConfig) -> Callable[[], Engine]:
         max_rank=config.limits.max_rank,
     )
     numbers = itertools.count(1)
+    workers = [] if begun is None else [begun]
 
     def start() -> Engine:
         crash_at = crashpoints.for_engine(next(numbers))
-        return EngineProcess(msgspec.structs.replace(options, crash_at=crash_at))
+        worker = workers.pop() if workers else None
+        return EngineProcess(msgspec.structs.replace(options, crash_at=crash_at), begun=worker)
 
     return start
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tinkex.scheduler import Progress
+from tinkex.scheduler.scheduler import Progress
 from tinkex.server.errors import Busy, error_response
 from tinkex.server.heads import header
 

@@ -23,9 +23,10 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 
+from tinkex.engine.begun_worker import BegunWorker
 from tinkex.engine.interface import Engine, EngineUserError
 from tinkex.errors import ConfigError
-from tinkex.scheduler import Progress, Scheduler
+from tinkex.scheduler.scheduler import Progress, Scheduler
 from tinkex.server import collecting
 from tinkex.server.admission import Admission
 from tinkex.server.app import build_app
@@ -52,13 +53,20 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerProcess:
-    """Everything of one server. `run` returns when it was told to stop."""
+    """Everything of one server. `run` returns when it was told to stop.
+
+    `worker` is a process begun for its engine while there was no server yet.
+    """
 
     def __init__(
-        self, config: ServerConfig, make_engine: Callable[[], Engine] | None = None
+        self,
+        config: ServerConfig,
+        make_engine: Callable[[], Engine] | None = None,
+        *,
+        worker: BegunWorker | None = None,
     ) -> None:
         self._config = config
-        self._make_engine = make_engine or engine_factory(config)
+        self._make_engine = make_engine or engine_factory(config, worker)
         self._services: Services | None = None
         self._http: _Http | None = None
         self._fatal: EngineUserError | None = None

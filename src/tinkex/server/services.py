@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
-from tinkex.scheduler import Scheduler
+from tinkex.scheduler.scheduler import Scheduler
 from tinkex.server.admission import Admission, Aside
 from tinkex.server.auth import Keyring
 from tinkex.server.catalog import Catalog

@@ -16,7 +16,8 @@ def started(monkeypatch):
     configs = []
 
     class Process:
-        def __init__(self, config):
+        def __init__(self, config, *, worker):
+            assert (worker is None) is (config.device == "null"), "torch is imported meanwhile"
             configs.append(config)
 
         def run(self, announce):
@@ -132,10 +133,10 @@ def test_data_folder_has_a_place_of_its_own():
     assert default_data_dir().name == "tinkex"
 
 
-def test_looking_at_keys_and_models_loads_no_server(monkeypatch):
+def test_looking_at_keys_models_and_flags_loads_no_server(monkeypatch):
     code = (
         "import sys; from tinkex.cli.main import run; "
-        "run(['keys', '--help']); run(['models', 'list', '--help']); "
+        "run(['keys', '--help']); run(['models', 'list', '--help']); run(['serve', '--help']); "
         "print({'sqlalchemy', 'numpy', 'platformdirs'} & set(sys.modules), file=sys.stderr)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
