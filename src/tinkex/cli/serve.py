@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -96,14 +98,18 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
     """
     from tinkex.engine import begun_worker
 
-    if values["device"].partition(":")[0] == "null":
-        _serve(data_dir, model_texts, values, None)
-        return
-    worker = begun_worker.begin(with_torch=True)  # while everything else is imported here
-    try:
+    with ExitStack() as at_the_end:
+        worker = None
+        if _needs_torch(values["device"]):
+            worker = begun_worker.begin(with_torch=True)  # while all else is imported here
+            at_the_end.callback(worker.close)
         _serve(data_dir, model_texts, values, worker)
-    finally:
-        worker.close()
+
+
+def _needs_torch(device: str) -> bool:
+    """Whether the engine will import it; what is not installed is said in better words later."""
+    is_null = device.partition(":")[0] == "null"
+    return not is_null and all(find_spec(name) is not None for name in ("numpy", "torch"))
 
 
 def _serve(
