@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +13,6 @@ from tinkex.cli.options import FiniteFloat
 from tinkex.cli.output import say
 
 if TYPE_CHECKING:
-    from tinkex.engine.begun_worker import BegunWorker
     from tinkex.server.process import Started
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -96,48 +93,32 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
       tinkex serve
       tinkex serve --port 0 --model tiny=./models/tiny --model Qwen/Qwen3-0.6B
     """
-    from tinkex.engine import begun_worker
+    from tinkex.server.early import worker_begun
 
-    with ExitStack() as at_the_end:
-        worker = None
-        if _needs_torch(values["device"]):
-            worker = begun_worker.begin(with_torch=True)  # while all else is imported here
-            at_the_end.callback(worker.close)
-        _serve(data_dir, model_texts, values, worker)
+    with worker_begun(values["device"]) as worker:  # which imports torch, while this goes on here:
+        import logging
 
+        from tinkex import crashpoints
+        from tinkex.config import process_settings
+        from tinkex.server import collecting
+        from tinkex.server.config import ServedModel
+        from tinkex.server.process import ServerProcess
+        from tinkex.server.pull import default_models
+        from tinkex.server.settings import make_config
 
-def _needs_torch(device: str) -> bool:
-    """Whether the engine will import it; what is not installed is said in better words later."""
-    is_null = device.partition(":")[0] == "null"
-    return not is_null and all(find_spec(name) is not None for name in ("numpy", "torch"))
-
-
-def _serve(
-    data_dir: Path, model_texts: tuple[str, ...], values: dict[str, Any], worker: BegunWorker | None
-) -> None:
-    import logging
-
-    from tinkex import crashpoints
-    from tinkex.config import process_settings
-    from tinkex.server import collecting
-    from tinkex.server.config import ServedModel
-    from tinkex.server.process import ServerProcess
-    from tinkex.server.pull import default_models
-    from tinkex.server.settings import make_config
-
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    if model_texts:
-        models = tuple(ServedModel.parse(text) for text in model_texts)
-        _refuse_twice([model.name for model in models])
-    elif values["device"] == "null":
-        models = (ServedModel(name="null", source=""),)
-    else:
-        models = default_models(data_dir, say)
-    config = make_config(data_dir, models, values)
-    crashpoints.arm(process_settings().crash_at)
-    names = [model.name for model in models]
-    collecting.look_rarely()
-    ServerProcess(config, worker=worker).run(lambda started: _greet(started, names))
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+        if model_texts:
+            models = tuple(ServedModel.parse(text) for text in model_texts)
+            _refuse_twice([model.name for model in models])
+        elif values["device"] == "null":
+            models = (ServedModel(name="null", source=""),)
+        else:
+            models = default_models(data_dir, say)
+        config = make_config(data_dir, models, values)
+        crashpoints.arm(process_settings().crash_at)
+        names = [model.name for model in models]
+        collecting.look_rarely()
+        ServerProcess(config, worker=worker).run(lambda started: _greet(started, names))
 
 
 def _refuse_twice(names: list[str]) -> None:
