@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,17 @@ def count(conn: Connection) -> int:
     return int(conn.execute(text("select count(*) from sessions")).scalar_one())
 
 
+@contextmanager
+def commit_running(db: Database) -> Iterator[None]:
+    """Inside, a commit runs: what is handed in there shares the next one."""
+    begun, gate = threading.Event(), threading.Event()
+    holding = db.submit(lambda _: (begun.set(), gate.wait(10)))
+    assert begun.wait(10)
+    yield
+    gate.set()
+    holding.result(10)
+
+
 def test_writes_from_many_threads_are_all_kept(db: Database) -> None:
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(lambda _: db.write(add_session), range(200)))
@@ -30,19 +42,12 @@ def test_writes_from_many_threads_are_all_kept(db: Database) -> None:
 
 
 def test_a_job_that_fails_takes_no_other_with_it(db: Database) -> None:
-    gate = threading.Event()
-
-    def wait(_conn: Connection) -> None:
-        gate.wait()
-
     def fail(conn: Connection) -> None:
         add_session(conn)
         raise ClientError("no")
 
-    first = db.submit(wait)
-    futures = [db.submit(add_session), db.submit(fail), db.submit(add_session)]
-    gate.set()  # the three now share one commit
-    first.result()
+    with commit_running(db):
+        futures = [db.submit(add_session), db.submit(fail), db.submit(add_session)]
     assert futures[0].result()
     with pytest.raises(ClientError):
         futures[1].result()
@@ -60,13 +65,9 @@ def test_after_a_job_failed_commits_are_careful_for_a_while(
 
     def commit_together(*names: str) -> list[int]:
         """How often each of these ran, sharing one commit; those called bad fail."""
-        begun, gate = threading.Event(), threading.Event()
-        holding = db.submit(lambda _: (begun.set(), gate.wait(10)))
-        assert begun.wait(10)
         runs.clear()
-        futures = [db.submit(run, name) for name in names]
-        gate.set()
-        holding.result(10)
+        with commit_running(db):
+            futures = [db.submit(run, name) for name in names]
         for name, future in zip(names, futures, strict=True):
             error = future.exception(10)
             assert (error is not None) is (name == "bad")
@@ -92,12 +93,8 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databas
     monkeypatch.setattr("tinkex.store.database._WAIT_PER_JOB_S", 30.0)
     monkeypatch.setattr("tinkex.store.database._MOST_WAIT_S", 30.0)
     db = Database(f"sqlite:///{tmp_path / 'store.db'}")
-    begun, gate = threading.Event(), threading.Event()
-    holding = db.submit(lambda _: (begun.set(), gate.wait(10)))
-    assert begun.wait(10)
-    crowd = [db.submit(add_session) for _ in range(8)]
-    gate.set()
-    holding.result(10)
+    with commit_running(db):
+        crowd = [db.submit(add_session) for _ in range(8)]
     for each in crowd:
         each.result(10)
     yield db
@@ -134,12 +131,8 @@ def test_a_transaction_that_the_database_ended_keeps_nothing_of_the_jobs_after_i
     def lose(conn: Connection) -> None:
         conn.connection.driver_connection.execute("ROLLBACK")
 
-    begun, gate = threading.Event(), threading.Event()
-    holding = db.submit(lambda _: (begun.set(), gate.wait(10)))
-    assert begun.wait(10)
-    futures = [db.submit(add_session), db.submit(lose), db.submit(add_session)]
-    gate.set()
-    holding.result(10)
+    with commit_running(db):
+        futures = [db.submit(add_session), db.submit(lose), db.submit(add_session)]
     assert futures[0].result(10) != futures[2].result(10)
     with pytest.raises(StoreError):
         futures[1].result(10)
