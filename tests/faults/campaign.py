@@ -144,7 +144,7 @@ class Campaign:
             if self._has_died_of(kill):
                 self.outcome.deaths.append(kill)
                 return
-            _require_running(clients)
+            self._require_running(clients)
             time.sleep(0.02)
         self.outcome.unreached.append(kill)
         self._kill("server")
@@ -208,6 +208,14 @@ class Campaign:
                 text=True,
             )
 
+    def _require_running(self, clients: list[subprocess.Popen[str]]) -> None:
+        for client, library in zip(clients, self._libraries, strict=True):
+            code = client.poll()
+            assert code is None, f"{library} ended with {code} too early:\n{self._said_by(library)}"
+
+    def _said_by(self, library: str) -> str:
+        return (self._folder / f"{library}.err").read_text()[-3000:]
+
     def _join(self, clients: list[subprocess.Popen[str]]) -> None:
         deadline = time.monotonic() + END_S
         for client, library in zip(clients, self._libraries, strict=True):
@@ -217,7 +225,7 @@ class Campaign:
                 self.outcome.violations.append(f"{library}: the clients did not come to their end")
                 continue
             if code != 0:
-                said = (self._folder / f"{library}.err").read_text()[-3000:]
+                said = self._said_by(library)
                 self.outcome.violations.append(f"{library}: ended with {code}\n{said}")
 
     def _judge(self) -> None:
@@ -272,9 +280,3 @@ def _environment(crash_at: str) -> Iterator[None]:
 def _children(pid: int) -> list[int]:
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
     return [int(each) for each in found.stdout.split()]
-
-
-def _require_running(clients: list[subprocess.Popen[str]]) -> None:
-    for client in clients:
-        code = client.poll()
-        assert code is None, f"a client ended with {code} before it was told to"
