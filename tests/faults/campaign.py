@@ -134,7 +134,8 @@ class Campaign:
 
     def _await_death(self, kill: str, clients: list[subprocess.Popen[str]]) -> None:
         if kill in RANDOM:
-            if self.outcome.deaths[-1:] == ["engine"] and kill != "server":
+            # The engine alone may have died before, at random or at one of its own points.
+            if kill != "server" and "".join(self.outcome.deaths[-1:]).startswith("engine"):
                 self._await_results()
             time.sleep(self._dice.uniform(0.1, 1.2))
             self._kill(kill)
