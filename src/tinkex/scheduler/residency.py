@@ -385,7 +385,7 @@ class Residency:
             self._generation = self._supervisor.generation
 
     def _rebuild(self, model_id: str) -> None:
-        self.await_snapshot(model_id)  # its row takes bodies away that are read below
+        self.await_snapshot(model_id)  # once its row is kept, bodies go that are read below
         model = self._db.read(models.get_any, model_id)
         if model is None:
             raise EngineFailure(f"The model {model_id} is not in the store.", code="lost-model")

@@ -31,7 +31,7 @@ class Sweeper:
         self._folders = folders
         self._background = Background("tinkex-sweeper")
         self._is_closing = False
-        self._bare_to: dict[str, int] = {}  # up to which number a model's bodies are known to go
+        self._bare_to: dict[str, int] = {}  # up to which number a model's bodies are gone
 
     def start(self, model_id: str, seq_id: int, old_folders: list[str]) -> None:
         """Has the folders removed, and the bodies up to the number that the snapshot is of."""

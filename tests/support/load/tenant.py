@@ -83,7 +83,7 @@ class Tenant:
         self._reconnecting: set[asyncio.Task[None]] = set()
 
     async def open(self, connections: int) -> None:
-        """Connects; polls, which are long, may hold less than half of the connections."""
+        """Connects; polls, which are long, may hold at most half of the connections."""
         self._wires = [await connect(*self._address) for _ in range(connections)]
         self._most_fetching = _for_polls(connections)
         self._usual = self._most = self._count = connections
