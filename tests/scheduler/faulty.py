@@ -52,6 +52,7 @@ class _Faulty:
                 self._faults.left[name] -= 1
                 self._is_dead = name != "close"
                 method(*args)  # it died after the work was done, before it was told
+                self._engine.close()  # the dead write nothing any more, as a process would not
                 raise EngineFailure("died on the way", code="engine-died")
             return method(*args)
 
