@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tinkex.engine.attention import PackedAttention
 from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.lora import LoraBatch
 from tinkex.engine.model import Decoder
@@ -66,12 +65,10 @@ def test_only_float32_on_a_cpu_is_packed() -> None:
 def test_a_decoder_for_few_rows_computes_the_same(tiny: Path) -> None:
     decoder = _load(tiny)
     tokens = torch.randint(0, 256, (12,))
-    positions = torch.arange(12)
     few = decoder.for_few_rows()
     assert few.weights.embed_VD is decoder.weights.embed_VD
     states = [
-        model.hidden(tokens, positions, PackedAttention([12]), LoraBatch([(12, None)]))
-        for model in (decoder, few)
+        model.packed_hidden(tokens, [12], LoraBatch([(12, None)])) for model in (decoder, few)
     ]
     torch.testing.assert_close(states[0], states[1], rtol=1e-5, atol=1e-5)
     logits = [model.head.forward(states[0]) for model in (decoder, few)]

@@ -1,8 +1,8 @@
 """The lean decoder's forward without gradients: what a sampling step runs.
 
-The same function as `model.Decoder.hidden`, which training runs, in fewer and smaller steps:
-nothing is kept for a backward, sums are made in place, weights are packed. Tests hold the two
-together.
+The same function as `model.Decoder.packed_hidden`, which training runs, in fewer and smaller
+steps: nothing is kept for a backward, sums are made in place, weights are packed. Tests hold the
+two together.
 
 Shapes: T rows · D hidden · H heads · K key/value heads · C features of a head · F MLP width ·
 P positions · Z pairs of features.

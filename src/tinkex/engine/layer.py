@@ -17,21 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tinkex.engine.attention import Attention, PackedAttention
 from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.lora import LoraBatch
 from tinkex.engine.lora_linear import lora_linear, lora_linear_backward
 from tinkex.engine.model_config import ModelConfig
-from tinkex.engine.ops import (
-    apply_rope,
-    rms_norm,
-    rms_norm_backward,
-    rms_unit,
-    swiglu,
-    swiglu_backward,
-)
+from tinkex.engine.ops import rms_norm, rms_norm_backward, rms_unit, swiglu, swiglu_backward
+from tinkex.engine.training_attention import AttentionTape, TrainingAttention
 
-__all__ = ["Angles", "Layer", "LayerTape", "LayerWeights"]
+__all__ = ["Layer", "LayerTape", "LayerWeights"]
 
 
 @dataclass(slots=True)
@@ -48,20 +41,12 @@ class LayerWeights:
     k_norm_C: Tensor | None = None
 
 
-class Angles(NamedTuple):
-    """Cosine and sine of every row's position."""
-
-    cos_T1C: Tensor
-    sin_T1C: Tensor
-
-
 class _AttentionTape(NamedTuple):
     x_TD: Tensor
     inverse_T1: Tensor
     qk_TJC: Tensor | None  # before their norm, if they have one
     qk_inverse_TJ1: Tensor | None
-    turned_TJC: Tensor
-    v_TKC: Tensor
+    inner: AttentionTape
     seen_TD: Tensor
     qkv_downs: list[Tensor]
     out_downs: list[Tensor]
@@ -96,51 +81,36 @@ class Layer:
             self._qk_norm_JC = torch.cat([q_norm_HC, k_norm_KC])
 
     def forward(
-        self, x_TD: Tensor, angles: Angles, attention: Attention, lora: LoraBatch
+        self, x_TD: Tensor, attention: TrainingAttention, lora: LoraBatch
     ) -> tuple[Tensor, LayerTape]:
         """What leaves the layer, and the tape for its backward."""
-        x_TD, attention_tape = self._attention(x_TD, angles, attention, lora)
+        x_TD, attention_tape = self._attention(x_TD, attention, lora)
         x_TD, mlp_tape = self._mlp(x_TD, lora)
         return x_TD, LayerTape(attention_tape, mlp_tape)
 
     def backward(
-        self,
-        dy_TD: Tensor,
-        tape: LayerTape,
-        angles: Angles,
-        attention: PackedAttention,
-        lora: LoraBatch,
+        self, dy_TD: Tensor, tape: LayerTape, attention: TrainingAttention, lora: LoraBatch
     ) -> Tensor:
         """The gradient by the layer's input; LoRA's are added to its pairs'."""
         dx_TD = self._mlp_backward(dy_TD, tape.mlp, lora)
-        return self._attention_backward(dx_TD, tape.attention, angles, attention, lora)
+        return self._attention_backward(dx_TD, tape.attention, attention, lora)
 
     def _attention(
-        self, x_TD: Tensor, angles: Angles, attention: Attention, lora: LoraBatch
+        self, x_TD: Tensor, attention: TrainingAttention, lora: LoraBatch
     ) -> tuple[Tensor, _AttentionTape]:
         config, weights = self._config, self._weights
         normed_TD, inverse_T1 = rms_norm(x_TD, weights.attn_norm_D, config.norm_eps)
         qkv, qkv_downs = lora_linear(normed_TD, weights.qkv, lora.at(f"{self._index}.qkv"))
         qkv = torch.unflatten(qkv, -1, (-1, config.head_dim))
-        qk_TJC, v_TKC = qkv[:, : self._num_turned], qkv[:, self._num_turned :].contiguous()
+        qk_TJC, v_TKC = qkv[:, : self._num_turned], qkv[:, self._num_turned :]
         kept_TJC, qk_inverse_TJ1 = None, None
         if self._qk_norm_JC is not None:
             kept_TJC = qk_TJC
             qk_TJC, qk_inverse_TJ1 = rms_norm(qk_TJC, self._qk_norm_JC, config.norm_eps)
-        turned_TJC = apply_rope(qk_TJC, *angles)
-        q_THC, k_TKC = self._split(turned_TJC)
-        seen_TD = attention.attend(self._index, q_THC, k_TKC, v_TKC, self._window)
+        seen_TD, inner = attention.forward(qk_TJC, v_TKC, self._window)
         out_TD, out_downs = lora_linear(seen_TD, weights.out, lora.at(f"{self._index}.out"), x_TD)
         tape = _AttentionTape(
-            x_TD,
-            inverse_T1,
-            kept_TJC,
-            qk_inverse_TJ1,
-            turned_TJC,
-            v_TKC,
-            seen_TD,
-            qkv_downs,
-            out_downs,
+            x_TD, inverse_T1, kept_TJC, qk_inverse_TJ1, inner, seen_TD, qkv_downs, out_downs
         )
         return out_TD, tape
 
@@ -148,20 +118,16 @@ class Layer:
         self,
         dy_TD: Tensor,
         tape: _AttentionTape,
-        angles: Angles,
-        attention: PackedAttention,
+        attention: TrainingAttention,
         lora: LoraBatch,
     ) -> Tensor:
-        config, weights = self._config, self._weights
+        weights = self._weights
         segments = lora.at(f"{self._index}.out")
         dseen_TD = lora_linear_backward(
             [dy_TD], tape.seen_TD, weights.out, segments, tape.out_downs
         )
-        q_THC, k_TKC = tape.turned_TJC.split_with_sizes(
-            [config.num_heads, config.num_kv_heads], dim=1
-        )
-        found = attention.backward(dseen_TD, q_THC, k_TKC, tape.v_TKC, self._window)
-        dq_THC, dk_TKC = self._turn_back(found.q_THC, found.k_TKC, tape, angles)
+        found = attention.backward(dseen_TD, tape.inner, self._window)
+        dq_THC, dk_TKC = self._qk_norm_backward(found.q_THC, found.k_TKC, tape)
         unit_TD = rms_unit(tape.x_TD, tape.inverse_T1)
         normed_TD = unit_TD.to(dy_TD.dtype) * weights.attn_norm_D
         dnormed_TD = lora_linear_backward(
@@ -173,15 +139,10 @@ class Layer:
         )
         return rms_norm_backward(dnormed_TD, unit_TD, tape.inverse_T1, weights.attn_norm_D, dy_TD)
 
-    def _split(self, qk_TJC: Tensor) -> tuple[Tensor, Tensor]:
-        return qk_TJC[:, : self._config.num_heads], qk_TJC[:, self._config.num_heads :]
-
-    def _turn_back(
-        self, dq_THC: Tensor, dk_TKC: Tensor, tape: _AttentionTape, angles: Angles
+    def _qk_norm_backward(
+        self, dq_THC: Tensor, dk_TKC: Tensor, tape: _AttentionTape
     ) -> tuple[Tensor, Tensor]:
-        """The backward of the rotation, and of the norms of queries and keys if they have one."""
-        back = angles.cos_T1C, -angles.sin_T1C
-        dq_THC, dk_TKC = apply_rope(dq_THC, *back), apply_rope(dk_TKC, *back)
+        """The backward of the norms of queries and keys, if they have one."""
         if tape.qk_TJC is None or tape.qk_inverse_TJ1 is None or self._qk_norm_JC is None:
             return dq_THC, dk_TKC
         unit_TJC = rms_unit(tape.qk_TJC, tape.qk_inverse_TJ1)

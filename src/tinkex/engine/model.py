@@ -1,8 +1,8 @@
 """The lean decoder: Llama, SmolLM, Qwen2, Qwen3 and Mistral in one file.
 
 One batch is one row of tokens, all sequences packed end to end. The base weights are frozen
-plain tensors; LoRA comes from outside, per batch. Training, scoring and sampling all run `hidden`,
-which is why their logprobs agree.
+plain tensors; LoRA comes from outside, per batch. Sampling runs the
+same function in fewer steps (`inference`); tests hold the two together.
 
 Shapes: T tokens of the batch · D hidden · V vocabulary · H heads · K key/value heads ·
 C features of a head · F MLP width.
@@ -20,12 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tinkex.engine.attention import Attention, PackedAttention
-from tinkex.engine.layer import Angles, Layer, LayerTape, LayerWeights
+from tinkex.engine.layer import Layer, LayerTape, LayerWeights
 from tinkex.engine.linear import FrozenLinear
 from tinkex.engine.lora import HEAD_SITE, LoraBatch, LoraGroup, LoraTarget
 from tinkex.engine.model_config import ModelConfig, RopeConfig
-from tinkex.engine.ops import rms_norm, rms_norm_backward, rms_unit
+from tinkex.engine.ops import Angles, rms_norm, rms_norm_backward, rms_unit
+from tinkex.engine.training_attention import training_attention
 
 __all__ = ["Backbone", "Decoder", "DecoderWeights", "rope_frequencies"]
 
@@ -114,30 +114,24 @@ class Decoder:
         return other
 
     @torch.no_grad()
-    def hidden(
-        self, tokens_T: Tensor, positions_T: Tensor, attention: Attention, lora: LoraBatch
-    ) -> Tensor:
-        """The last hidden states, normed, ready for the head."""
-        angles = self._angles(positions_T)
+    def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
+        """The last hidden states of whole sequences, packed end to end, ready for the head."""
+        attention = training_attention(lengths, self._angles(lengths), kept_bytes=0)
         x_TD = F.embedding(tokens_T, self.weights.embed_VD)
         for layer in self._layers:
-            x_TD, _ = layer.forward(x_TD, angles, attention, lora)
+            x_TD, _ = layer.forward(x_TD, attention, lora)
         return rms_norm(x_TD, self.weights.norm_D, self.config.norm_eps)[0]
-
-    def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
-        """The last hidden states of whole sequences, packed end to end."""
-        return self.hidden(tokens_T, _positions(lengths), PackedAttention(lengths), lora)
 
     @torch.no_grad()
     def packed_pass(
         self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch
     ) -> tuple[Tensor, Callable[[Tensor], None]]:
         """The last hidden states of whole sequences, packed end to end, and the backward."""
-        angles, attention = self._angles(_positions(lengths)), PackedAttention(lengths)
+        attention = training_attention(lengths, self._angles(lengths))
         tapes: list[LayerTape] = []
         x_TD = F.embedding(tokens_T, self.weights.embed_VD)
         for layer in self._layers:
-            x_TD, tape = layer.forward(x_TD, angles, attention, lora)
+            x_TD, tape = layer.forward(x_TD, attention, lora)
             tapes.append(tape)
         hidden_TD, inverse_T1 = rms_norm(x_TD, self.weights.norm_D, self.config.norm_eps)
 
@@ -146,19 +140,16 @@ class Decoder:
             unit_TD = rms_unit(x_TD, inverse_T1)
             dx_TD = rms_norm_backward(dhidden_TD, unit_TD, inverse_T1, self.weights.norm_D)
             for layer in reversed(self._layers):
-                dx_TD = layer.backward(dx_TD, tapes.pop(), angles, attention, lora)
+                dx_TD = layer.backward(dx_TD, tapes.pop(), attention, lora)
 
         return hidden_TD, backward
 
-    def _angles(self, positions_T: Tensor) -> Angles:
+    def _angles(self, lengths: list[int]) -> Angles:
+        positions_T = torch.cat([torch.arange(length) for length in lengths])
         positions_T = positions_T.to(self._cos_PC.device)
         return Angles(
             self._cos_PC[positions_T].unsqueeze(1), self._sin_PC[positions_T].unsqueeze(1)
         )
-
-
-def _positions(lengths: list[int]) -> Tensor:
-    return torch.cat([torch.arange(length) for length in lengths])
 
 
 def _numel(value: Tensor | None) -> int:

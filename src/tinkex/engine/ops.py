@@ -10,11 +10,14 @@ H heads · C features of a head · R rank times the number of matrices fused on 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
+    "Angles",
     "apply_rope",
     "rms_norm",
     "rms_norm_backward",
@@ -66,10 +69,23 @@ def swiglu_backward(
     return torch.ops.aten.silu_backward.grad_input(dy_TF, gate_TF, grad_input=dy_TF), dup_TF
 
 
-def apply_rope(x_THC: Tensor, cos_T1C: Tensor, sin_T1C: Tensor) -> Tensor:
-    """`x` turned by its position's angles; with `-sin` it is turned back, which is the backward."""
+class Angles(NamedTuple):
+    """Cosine and sine of every row's position."""
+
+    cos_T1C: Tensor
+    sin_T1C: Tensor
+
+    def back(self) -> Angles:
+        """Those that turn back, which is the backward."""
+        return Angles(self.cos_T1C, -self.sin_T1C)
+
+
+def apply_rope(
+    x_THC: Tensor, cos_T1C: Tensor, sin_T1C: Tensor, out: Tensor | None = None
+) -> Tensor:
+    """`x` turned by its position's angles."""
     half = x_THC.shape[-1] // 2
-    out = x_THC * cos_T1C
+    out = torch.mul(x_THC, cos_T1C, out=out)
     out[..., :half].addcmul_(x_THC[..., half:], sin_T1C[..., :half], value=-1)
     out[..., half:].addcmul_(x_THC[..., :half], sin_T1C[..., half:])
     return out
