@@ -81,7 +81,7 @@ class Lanes:
 
     def __init__(self, runs: list[_Run]) -> None:
         self.runs = runs
-        self._num_lanes = runs[-1].lanes.stop
+        self._num_lanes: int = runs[-1].lanes.stop
         self._width = _rounded(runs[0].length)
 
     def new(self, like: Tensor, num_keys: int, heads_per_key: int) -> Tensor:

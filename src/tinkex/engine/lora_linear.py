@@ -17,6 +17,10 @@ from tinkex.engine.linear import FrozenLinear, product
 __all__ = ["LoraPair", "Segment", "lora_linear", "lora_linear_backward"]
 
 
+_FEW_ROWS = 96
+"""Up to here what a call of oneDNN costs is more than it saves in a gradient."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoraPair:
     """LoRA of matrices fused on one input: their A stacked, and each one's B.
@@ -100,8 +104,13 @@ def pair_backward(
     dx_TD.addmm_(ddown_TR, pair.a_RD.to(x_TD.dtype))
     if pair.gradient is None:
         return
-    pair.gradient.a_RD.add_(product(ddown_TR.T, x_TD.T))
+    multiply = torch.mm if x_TD.shape[0] <= _FEW_ROWS else _product_of
+    pair.gradient.a_RD.add_(multiply(ddown_TR.T, x_TD))
     # B's gradient is made transposed: as a product of few rows it is ten times faster.
     downs_RT = down_TR.T.contiguous().chunk(len(dys_TO))
     for dy_TO, down_RT, slot_OR in zip(dys_TO, downs_RT, pair.gradient.bs_OR, strict=True):
-        slot_OR.add_(product(down_RT, dy_TO.T).T)
+        slot_OR.add_(multiply(down_RT, dy_TO).T)
+
+
+def _product_of(left: Tensor, right: Tensor) -> Tensor:
+    return product(left, right.T)
