@@ -21,7 +21,8 @@ ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "10000",
     # Freed memory stays with the process: a pass would spend its time getting the same pages again.
-    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    # A chunk of logits is the largest thing that comes and goes.
+    "MALLOC_MMAP_THRESHOLD_": str(2**26),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     # Huge pages are made whole at the first touch, and of a new adapter half is never touched.
     "NUMPY_MADVISE_HUGEPAGE": "0",

@@ -2,8 +2,7 @@
 
 A full-vocabulary log-softmax is the great waste of language-model training. Here the logits of a
 chunk of rows are made, read, turned into the gradient in the same memory, and gone; never more
-than one chunk exists, and it is small enough to stay in the processor's cache. Rows whose targets
-have no share in the loss are scored and cost no backward.
+than one chunk exists. Rows whose targets have no share in the loss are scored and cost no backward.
 
 Shapes: T rows · N rows of a chunk · V vocabulary · D hidden · P targets (a row may have several).
 """
@@ -22,8 +21,11 @@ from tinkex.engine.lora_linear import lora_linear, lora_linear_backward
 
 __all__ = ["CHUNK_BYTES", "Head", "Targets", "chunk_rows", "score", "score_with_gradient"]
 
-CHUNK_BYTES = 24 * 2**20
-"""Memory for one chunk of logits: rows enough for a full-speed product, and still in the cache."""
+CHUNK_BYTES = 48 * 2**20
+"""Memory for one chunk of logits: rows enough for a full-speed product."""
+
+_LEAST_PROBABILITY = 1e-30
+"""Below this a probability has lost digits, or all of them, to underflow."""
 
 _FEWEST_ROWS = 32
 """Of a chunk, however large the vocabulary: a product of fewer rows is slow."""
@@ -137,17 +139,26 @@ class _Chunk:
         """The logprob of each target. Leaves every token's probability for the gradient."""
         logits_NV, self._downs = lora_linear(self._hidden_ND, self._linear, self._segments)
         logits_NV = logits_NV.float()
-        wanted_P, most_N = logits_NV[self._cells], logits_NV.amax(-1)
+        wanted_P = logits_NV[self._cells]
         self._p_NV = torch.softmax(logits_NV, -1, out=logits_NV)
-        # The likeliest token has the probability 1 / sum(exp(logit - most)).
-        lse_N = most_N - self._p_NV.amax(-1).log_()
-        return wanted_P - lse_N[self._cells[0]]
+        p_P = self._p_NV[self._cells]
+        is_lost_P = p_P < _LEAST_PROBABILITY
+        lp_P = p_P.log_()
+        return self._score_again(lp_P, wanted_P, is_lost_P) if bool(is_lost_P.any()) else lp_P
+
+    def _score_again(self, lp_P: Tensor, wanted_P: Tensor, is_lost_P: Tensor) -> Tensor:
+        """The logprobs, with those of tokens too unlikely for a probability made from logits."""
+        logits_NV, _ = lora_linear(self._hidden_ND, self._linear, self._segments)
+        lse_N = torch.logsumexp(logits_NV.float(), -1)
+        return torch.where(is_lost_P, wanted_P - lse_N[self._cells[0]], lp_P)
 
     def gradient(self, slope_P: Tensor) -> Tensor:
         """The gradient of `sum(slope * logprob)` by the hidden states; LoRA's to its pairs'."""
         slope_N = torch.zeros(self.row_N.shape, device=slope_P.device)
         slope_N.index_add_(0, self._cells[0], slope_P)
-        dlogits_NV = self._p_NV.mul_(-slope_N[:, None])
+        dlogits_NV = self._p_NV
+        if bool((slope_N != -1.0).any()):  # else it would be a pass over all of it for nothing
+            dlogits_NV.mul_(-slope_N[:, None])
         dlogits_NV.index_put_(self._cells, slope_P, accumulate=True)
         return lora_linear_backward(
             [dlogits_NV.to(self._hidden_ND.dtype)],
