@@ -1,4 +1,4 @@
-"""Runs every benchmark; keeps the answers in `results.json` and draws them in `results.svg`.
+"""Runs every benchmark that has a bar; keeps the answers in `results.json`, draws `results.svg`.
 
 A benchmark that fails, or takes too long, is one line of the results and does not stop the rest.
 """
@@ -21,6 +21,9 @@ HERE = Path(__file__).resolve().parent
 MOST_S = 900.0
 """No benchmark takes this long unless something hangs."""
 
+CHOICES = {"bench_codec", "bench_http_library", "bench_server_floor"}
+"""Questions without a bar, asked once to choose between ways to build something: by `--only`."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -30,6 +33,8 @@ def main() -> int:
     parts = options.only.split(",") if options.only else [""]
     lines: list[dict[str, Any]] = []
     for path in sorted(HERE.glob("bench_*.py")):
+        if not options.only and path.stem in CHOICES:
+            continue
         if any(part in path.stem for part in parts):
             lines += run(path)
             keep(lines)
