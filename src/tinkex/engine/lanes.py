@@ -23,9 +23,11 @@ from torch import Tensor
 
 __all__ = ["Lanes", "copy", "fill", "in_lanes", "spread", "take"]
 
-_BLOCK_TOKENS = 64
+_FEWEST_TOKENS, _MOST_TOKENS = 4, 64
+"""Of a block. Short sequences have smaller ones, or most of their lanes would be empty."""
+
 _MOST_WASTE = 2
-"""How many times their own memory lanes may take."""
+"""How many times the memory of their blocks lanes may take."""
 
 
 class _Run(NamedTuple):
@@ -53,15 +55,15 @@ def in_lanes(lengths: Sequence[int]) -> list[Lanes]:
         starts.append(start)
         start += length
     groups: list[list[_Run]] = []
-    width = full = 0
+    tokens = width = filled = count = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        length = _rounded(lengths[i])
-        count = groups[-1][-1].lanes.stop if groups else 0
-        if not groups or width * (count + 1) > _MOST_WASTE * (full + length):
+        length = _in_blocks(lengths[i])
+        is_full = width * (count + 1) > _MOST_WASTE * (filled + length)
+        if not groups or is_full or tokens != _block_tokens(lengths[i]):
             groups.append([])
-            width, full, count = length, 0, 0
-        full += length
+            tokens, width, filled, count = _block_tokens(lengths[i]), length, 0, 0
         _append(groups[-1], slice(starts[i], starts[i] + lengths[i]), count)
+        filled, count = filled + length, count + 1
     return [Lanes(runs) for runs in groups]
 
 
@@ -82,7 +84,8 @@ class Lanes:
     def __init__(self, runs: list[_Run]) -> None:
         self.runs = runs
         self._num_lanes: int = runs[-1].lanes.stop
-        self._width = _rounded(runs[0].length)
+        self._width = _in_blocks(runs[0].length)
+        self._block_tokens = _block_tokens(runs[0].length)
 
     def new(self, like: Tensor, num_keys: int, heads_per_key: int) -> Tensor:
         """Memory for heads of every lane, [B, W * G, C]; what no sequence fills is undefined."""
@@ -99,8 +102,8 @@ class Lanes:
         """Puts zeros behind the end of every sequence that ends within a block."""
         by_token = self._by_token(x_BQC, num_keys)
         for run in self.runs:
-            if run.length % _BLOCK_TOKENS:
-                by_token[run.lanes, run.length : _rounded(run.length)] = 0.0
+            if run.length % self._block_tokens:
+                by_token[run.lanes, run.length : _in_blocks(run.length)] = 0.0
         return x_BQC
 
     def forward(
@@ -161,7 +164,7 @@ class Lanes:
         """How many numbers the weights of all blocks are."""
         total = 0
         for block in self._placed(window, 1, 1):
-            total += block.batch.stop * _BLOCK_TOKENS * (block.keys.stop - block.keys.start)
+            total += block.batch.stop * self._block_tokens * (block.keys.stop - block.keys.start)
         return num_heads * total
 
     def _by_token(self, x_BQC: Tensor, num_keys: int) -> Tensor:
@@ -172,8 +175,8 @@ class Lanes:
         return self._placed(window, self.num_keys(k_BMC), q_BQC.shape[1] // self._width)
 
     def _placed(self, window: int, num_keys: int, heads_per_key: int) -> Iterator[_Block]:
-        for start in range(0, self._width, _BLOCK_TOKENS):
-            end = start + _BLOCK_TOKENS
+        for start in range(0, self._width, self._block_tokens):
+            end = start + self._block_tokens
             reaching = max(run.lanes.stop for run in self.runs if run.length > start)
             first = max(0, start - window + 1) if window else 0
             # Without a window only keys beside the queries themselves can be too late for them.
@@ -183,7 +186,7 @@ class Lanes:
                 rows=slice(start * heads_per_key, end * heads_per_key),
                 keys=slice(first, end),
                 masked=slice(masked - first, end - first),
-                mask_QM=_mask(start - masked, window, heads_per_key),
+                mask_QM=_mask(self._block_tokens, start - masked, window, heads_per_key),
             )
 
 
@@ -225,14 +228,21 @@ def _weights(block: _Block, q_BQC: Tensor, k_BMC: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=128)
-def _mask(num_before: int, window: int, heads_per_key: int) -> Tensor:
+def _mask(num_tokens: int, num_before: int, window: int, heads_per_key: int) -> Tensor:
     """What to add to the scores of a block and the keys from `num_before` before it on."""
-    place = torch.arange(_BLOCK_TOKENS)
-    distance = place[:, None] + num_before - torch.arange(num_before + _BLOCK_TOKENS)
+    place = torch.arange(num_tokens)
+    distance = place[:, None] + num_before - torch.arange(num_before + num_tokens)
     is_seen = (distance >= 0) & ((distance < window) | (window == 0))
     mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -math.inf)
     return mask.repeat_interleave(heads_per_key, 0)
 
 
-def _rounded(length: int) -> int:
-    return -(-length // _BLOCK_TOKENS) * _BLOCK_TOKENS
+def _block_tokens(length: int) -> int:
+    """How many tokens the blocks of a sequence have; its own length alone decides."""
+    return min(_MOST_TOKENS, max(_FEWEST_TOKENS, 1 << (length - 1).bit_length()))
+
+
+def _in_blocks(length: int) -> int:
+    """The length of whole blocks."""
+    tokens = _block_tokens(length)
+    return -(-length // tokens) * tokens
