@@ -86,6 +86,11 @@ class Lanes:
         self._num_lanes: int = runs[-1].lanes.stop
         self._width = _in_blocks(runs[0].length)
         self._block_tokens = _block_tokens(runs[0].length)
+        self._starts = range(0, self._width, self._block_tokens)
+        # How many lanes reach each block: the first ones, for they are sorted.
+        self._reaching = [
+            max(run.lanes.stop for run in runs if run.length > start) for start in self._starts
+        ]
 
     def new(self, like: Tensor, num_keys: int, heads_per_key: int) -> Tensor:
         """Memory for heads of every lane, [B, W * G, C]; what no sequence fills is undefined."""
@@ -175,9 +180,8 @@ class Lanes:
         return self._placed(window, self.num_keys(k_BMC), q_BQC.shape[1] // self._width)
 
     def _placed(self, window: int, num_keys: int, heads_per_key: int) -> Iterator[_Block]:
-        for start in range(0, self._width, self._block_tokens):
+        for start, reaching in zip(self._starts, self._reaching, strict=True):
             end = start + self._block_tokens
-            reaching = max(run.lanes.stop for run in self.runs if run.length > start)
             first = max(0, start - window + 1) if window else 0
             # Without a window only keys beside the queries themselves can be too late for them.
             masked = start if window == 0 else first
