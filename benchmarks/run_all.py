@@ -1,4 +1,4 @@
-"""Runs every benchmark that has a bar; keeps the answers in `results.json`, draws `results.svg`.
+"""Runs the benchmarks of training and sampling; keeps `results.json`, draws `results.svg`.
 
 A benchmark that fails, or takes too long, is one line of the results and does not stop the rest.
 """
@@ -18,11 +18,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks._plot import picture
 
 HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results.json"
 MOST_S = 900.0
 """No benchmark takes this long unless something hangs."""
 
-CHOICES = {"bench_codec", "bench_http_library", "bench_server_floor"}
-"""Questions without a bar, asked once to choose between ways to build something: by `--only`."""
+APART = {
+    "bench_client_cost": "the client, which changes seldom",
+    "bench_startup": "the client, which changes seldom",
+    "bench_load": "the server under load, without training or sampling",
+    "bench_codec": "a choice between ways to build it, without a bar",
+    "bench_http_library": "a choice between ways to build it, without a bar",
+    "bench_server_floor": "a choice between ways to build it, without a bar",
+}
+"""What half an hour has no room for, and why: by `--only`."""
 
 
 def main() -> int:
@@ -32,12 +40,13 @@ def main() -> int:
     options = parser.parse_args()
     parts = options.only.split(",") if options.only else [""]
     lines: list[dict[str, Any]] = []
+    before = json.loads(RESULTS.read_text()) if options.only and RESULTS.exists() else []
     for path in sorted(HERE.glob("bench_*.py")):
-        if not options.only and path.stem in CHOICES:
+        if not options.only and path.stem in APART:
             continue
         if any(part in path.stem for part in parts):
             lines += run(path)
-            keep(lines)
+            keep(lines, before)
     missed = [str(line["question"]) for line in lines if line.get("ok") is False]
     if missed:
         print(f"missed: {', '.join(missed)}", file=sys.stderr)
@@ -66,10 +75,15 @@ def run(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def keep(lines: list[dict[str, Any]]) -> None:
-    """Writes what is known so far, so that a run cut short leaves its answers."""
-    (HERE / "results.json").write_text(json.dumps(lines, indent=2) + "\n")
-    (HERE / "results.svg").write_text(picture(lines), encoding="utf-8")
+def keep(lines: list[dict[str, Any]], before: list[dict[str, Any]]) -> None:
+    """Writes what is known so far, so that a run cut short leaves its answers.
+
+    A run of some questions leaves the answers to the others as they were.
+    """
+    asked = {line["question"] for line in lines}
+    known = [line for line in before if line["question"] not in asked] + lines
+    RESULTS.write_text(json.dumps(known, indent=2) + "\n")
+    RESULTS.with_suffix(".svg").write_text(picture(known), encoding="utf-8")
 
 
 if __name__ == "__main__":
