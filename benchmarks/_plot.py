@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-WIDTH, LEFT, RIGHT, TOP, ROW = 900, 520, 90, 30, 22
+WIDTH, LEFT, RIGHT, TOP, ROW = 920, 520, 110, 30, 22
 REACH = 4.0
 """The axis ends at this many times a bar; points beyond lie on its end."""
 STYLE = (
