@@ -128,7 +128,8 @@ class _ByTorch:
         sizes = [qk_TJC.shape[1] - v_TKC.shape[1], v_TKC.shape[1]]
         q_THC, k_TKC = apply_rope(qk_TJC, *self._angles).split_with_sizes(sizes, dim=1)
         seen_TD = attend_by_torch(q_THC, k_TKC, v_TKC, self._lengths, window)
-        return seen_TD, _TurnedTape(q_THC, k_TKC, v_TKC)
+        # A copy, or the tape would hold queries and keys a second time.
+        return seen_TD, _TurnedTape(q_THC, k_TKC, v_TKC.contiguous())
 
     def backward(self, dseen_TD: Tensor, tape: AttentionTape, window: int) -> Gradients:
         assert isinstance(tape, _TurnedTape), "made by `forward`"
