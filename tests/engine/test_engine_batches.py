@@ -10,6 +10,7 @@ from tests.engine.oracle import assert_same, saved_gradients
 from tests.engine.work import policy_datum, run_samples, sample_request, sft_datum, train, warm_up
 
 from tinkex.engine.errors import EngineUserError
+from tinkex.engine.head import CHUNK_BYTES
 from tinkex.engine.interface import LoraSpec, OptimRequest, RequestError, TrainRequest, TrainResult
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
@@ -274,7 +275,8 @@ def test_impossible_adapters_are_refused(code, spec, engine) -> None:
 
 
 def test_too_large_for_memory_is_said_before_the_work(tiny) -> None:
-    engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, memory_bytes=52 * 2**20))
+    half = CHUNK_BYTES + 2 * 2**20  # for a chunk of logits, and little more
+    engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, memory_bytes=2 * half))
     engine.create_adapter("a", "tiny", LoraSpec(rank=2))
     small = TrainRequest(adapter_id="a", data=[sft_datum(20)])
     large = TrainRequest(adapter_id="a", data=[sft_datum(500)])
