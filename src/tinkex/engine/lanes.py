@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -50,10 +51,7 @@ class _Block(NamedTuple):
 
 def in_lanes(lengths: Sequence[int]) -> list[Lanes]:
     """The sequences of a batch, so that little memory is left empty."""
-    starts, start = [], 0
-    for length in lengths:
-        starts.append(start)
-        start += length
+    starts = list(accumulate(lengths, initial=0))
     groups: list[list[_Run]] = []
     tokens = width = filled = count = 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -167,9 +165,9 @@ class Lanes:
 
     def num_weights(self, num_heads: int, window: int) -> int:
         """How many numbers the weights of all blocks are."""
-        total = 0
-        for block in self._placed(window, 1, 1):
-            total += block.batch.stop * self._block_tokens * (block.keys.stop - block.keys.start)
+        tokens, total = self._block_tokens, 0
+        for start, reaching in zip(self._starts, self._reaching, strict=True):
+            total += reaching * tokens * (start + tokens - _first_key(start, window))
         return num_heads * total
 
     def _by_token(self, x_BQC: Tensor, num_keys: int) -> Tensor:
@@ -177,12 +175,10 @@ class Lanes:
         return x_BQC.view(shape).transpose(1, 2)
 
     def _blocks(self, window: int, q_BQC: Tensor, k_BMC: Tensor) -> Iterator[_Block]:
-        return self._placed(window, self.num_keys(k_BMC), q_BQC.shape[1] // self._width)
-
-    def _placed(self, window: int, num_keys: int, heads_per_key: int) -> Iterator[_Block]:
+        num_keys, heads_per_key = self.num_keys(k_BMC), q_BQC.shape[1] // self._width
         for start, reaching in zip(self._starts, self._reaching, strict=True):
             end = start + self._block_tokens
-            first = max(0, start - window + 1) if window else 0
+            first = _first_key(start, window)
             # Without a window only keys beside the queries themselves can be too late for them.
             masked = start if window == 0 else first
             yield _Block(
@@ -239,6 +235,11 @@ def _mask(num_tokens: int, num_before: int, window: int, heads_per_key: int) -> 
     is_seen = (distance >= 0) & ((distance < window) | (window == 0))
     mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -math.inf)
     return mask.repeat_interleave(heads_per_key, 0)
+
+
+def _first_key(start: int, window: int) -> int:
+    """The first key that a query at this place sees."""
+    return max(0, start - window + 1) if window else 0
 
 
 def _block_tokens(length: int) -> int:

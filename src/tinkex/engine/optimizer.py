@@ -25,6 +25,7 @@ from tinkex.engine.lora_linear import LoraPair
 __all__ = ["TrainingState"]
 
 _NORM_WIDTH = 4096
+"""Numbers whose squares are summed in float32."""
 
 
 class TrainingState:
