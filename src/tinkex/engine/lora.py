@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from tinkex.engine.interface import LoraSpec
-from tinkex.engine.lora_linear import LoraPair, Segment
+from tinkex.engine.lora_linear import LoraPair, LoraRows, Segment
+from tinkex.engine.lora_together import together
 
 __all__ = [
     "HEAD_SITE",
@@ -147,6 +148,7 @@ class LoraBatch:
 
     def __init__(self, runs: list[tuple[int, dict[str, LoraPair] | None]]) -> None:
         self._runs = runs
+        self._at: dict[str, list[LoraRows]] = {}
 
     @classmethod
     def merged(cls, runs: Iterable[tuple[int, dict[str, LoraPair] | None]]) -> LoraBatch:
@@ -158,8 +160,13 @@ class LoraBatch:
             merged.append((end, pairs))
         return cls(merged)
 
-    def at(self, site: str) -> list[Segment]:
-        """The segments whose adapter has a LoRA at this site."""
+    def at(self, site: str) -> list[LoraRows]:
+        """The rows whose adapters have a LoRA at this site, alike ones together."""
+        if site not in self._at:
+            self._at[site] = together(self._segments(site))
+        return self._at[site]
+
+    def _segments(self, site: str) -> list[Segment]:
         segments, start = [], 0
         for end, pairs in self._runs:
             pair = pairs.get(site) if pairs else None

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tinkex.engine.linear import FrozenLinear, product
 
-__all__ = ["LoraPair", "Segment", "lora_linear", "lora_linear_backward"]
+__all__ = ["LoraPair", "LoraRows", "Segment", "lora_linear", "lora_linear_backward"]
 
 
 _FEW_ROWS = 96
@@ -34,6 +35,23 @@ class LoraPair:
     scale: float
     gradient: LoraPair | None = None
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Equal for pairs of one rank at one place."""
+        return (*self.a_RD.shape, *(b_OR.shape[0] for b_OR in self.bs_OR))
+
+
+class LoraRows(Protocol):
+    """Rows of the batch with what their adapters add to a frozen product."""
+
+    def add(self, x_TD: Tensor, y_TO: Tensor) -> Tensor:
+        """Adds the LoRA of these rows to y, in place; `scale * x @ A.T`, for the backward."""
+        ...
+
+    def backward(self, x_TD: Tensor, down: Tensor, dys_TO: Sequence[Tensor], dx_TD: Tensor) -> None:
+        """Adds the LoRA's share to dx, in place, and the weights' gradients to their pairs'."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -43,26 +61,37 @@ class Segment:
     end: int
     pair: LoraPair
 
+    @property
+    def rows(self) -> slice:
+        """Which rows these are."""
+        return slice(self.start, self.end)
+
+    def add(self, x_TD: Tensor, y_TO: Tensor) -> Tensor:
+        down_TR = down_project(x_TD[self.rows], self.pair)
+        add_up_projection(y_TO[self.rows], down_TR, self.pair)
+        return down_TR
+
+    def backward(self, x_TD: Tensor, down: Tensor, dys_TO: Sequence[Tensor], dx_TD: Tensor) -> None:
+        parts = [dy_TO[self.rows] for dy_TO in dys_TO]
+        pair_backward(self.pair, x_TD[self.rows], down, parts, dx_TD[self.rows])
+
 
 def lora_linear(
-    x_TD: Tensor, linear: FrozenLinear, segments: list[Segment], plus_TO: Tensor | None = None
+    x_TD: Tensor, linear: FrozenLinear, rows: Sequence[LoraRows], plus_TO: Tensor | None = None
 ) -> tuple[Tensor, list[Tensor]]:
-    """The frozen product of `x`, plus `plus`, and in each segment the LoRA of its adapter.
+    """The frozen product of `x`, plus `plus`, and for all these rows the LoRA of their adapters.
 
-    The second answer is each segment's `scale * x @ A.T`, which the backward needs.
+    The second answer is what each of `rows` needs in its backward.
     """
     y_TO = linear.forward(x_TD, plus_TO)
-    downs = [down_project(x_TD[s.start : s.end], s.pair) for s in segments]
-    for segment, down_TR in zip(segments, downs, strict=True):
-        add_up_projection(y_TO[segment.start : segment.end], down_TR, segment.pair)
-    return y_TO, downs
+    return y_TO, [some.add(x_TD, y_TO) for some in rows]
 
 
 def lora_linear_backward(
     dys_TO: Sequence[Tensor],
     x_TD: Tensor,
     linear: FrozenLinear,
-    segments: list[Segment],
+    rows: Sequence[LoraRows],
     downs: list[Tensor],
 ) -> Tensor:
     """The gradient by `x`; those of the LoRA weights are added to their pairs' gradients.
@@ -70,10 +99,8 @@ def lora_linear_backward(
     dy comes in parts, one for each B.
     """
     dx_TD = linear.backward(dys_TO)
-    for segment, down_TR in zip(segments, downs, strict=True):
-        rows = slice(segment.start, segment.end)
-        parts = [dy_TO[rows] for dy_TO in dys_TO]
-        pair_backward(segment.pair, x_TD[rows], down_TR, parts, dx_TD[rows])
+    for some, down in zip(rows, downs, strict=True):
+        some.backward(x_TD, down, dys_TO, dx_TD)
     return dx_TD
 
 
