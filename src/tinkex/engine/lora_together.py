@@ -30,7 +30,7 @@ _MOST_WASTE = 2
 """How many times the rows there are may be multiplied."""
 
 _THIN = 16
-"""Below this rank the gradient of B is made transposed too; beyond, adding it up would cost more."""
+"""Below this rank the gradient of B is made transposed too; beyond, adding that up costs more."""
 
 
 def together(segments: Sequence[Segment]) -> list[LoraRows]:

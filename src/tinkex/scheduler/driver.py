@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -18,14 +19,16 @@ from tinkex.engine.interface import (
     EngineStorageError,
     EngineUserError,
 )
+from tinkex.scheduler.company import Company
 from tinkex.scheduler.executor import Executor
 from tinkex.scheduler.order import ModelQueue
-from tinkex.scheduler.plan import Planner
+from tinkex.scheduler.plan import FORWARD_KINDS, Planner
 from tinkex.scheduler.residency import Residency
 from tinkex.scheduler.sampler_host import SamplerHost
 from tinkex.scheduler.sampling import SampleBoard
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, operations
+from tinkex.store.operations import Operation
 
 _logger = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ class Driver:
         self.fatal: EngineUserError | None = None
         self._look_at = 0.0  # when to look for idle things again
         self._errands: list[Callable[[], None]] = []
+        self._company = Company()
         self._stopping = threading.Event()
         self._used = {"train": 0.0, "sample": 0.0}
         self._thread = threading.Thread(target=self._run, name="tinkex-driver", daemon=True)
@@ -177,11 +181,39 @@ class Driver:
 
     def _train(self) -> None:
         with self.wakeup:
+            if not self._board.total():  # samples would wait as well
+                self._await_company()
             batch = self._planner.next_batch(time.monotonic())
         if batch:
+            began = time.monotonic()
             self._residency.busy = {operation.model_id for operation in batch}
             self._executor.run(batch)
             self._residency.busy = set()
+            self._note_company(batch, began)
+
+    def _await_company(self) -> None:
+        """Lets those who train side by side share a batch. Called with the lock held."""
+        company, heads = self._company, self._planner.forward_heads()
+        began = now = time.monotonic()
+        is_full = len(heads) >= self._planner.limits.max_operations
+        if is_full or not company.is_worth_a_wait(heads, now):
+            return
+        num_before = len(heads)
+        while company.is_missed(heads, now) and not self._stopping.is_set():
+            rest_s = began + company.patience_s(heads) - now
+            if rest_s <= 0:
+                break
+            self.wakeup.wait(rest_s)
+            heads, now = self._planner.forward_heads(), time.monotonic()
+        company.waited(has_come=len(heads) > num_before)
+
+    def _note_company(self, batch: list[Operation], began: float) -> None:
+        if batch[0].kind in FORWARD_KINDS:
+            tokens: Counter[str] = Counter()
+            for operation in batch:
+                tokens[operation.model_id] += operation.cost
+            now = time.monotonic()
+            self._company.trained(tokens, now - began, now)
 
     def _note_idle(self) -> None:
         """Has one idle adapter and one idle sampler leave memory. Called with the lock held."""

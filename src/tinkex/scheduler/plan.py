@@ -29,7 +29,7 @@ class Planner:
     """The waiting operations of all models, and whose turn it is."""
 
     def __init__(self, limits: BatchLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._queues: dict[str, ModelQueue] = {}
         self._busy: dict[str, None] = {}  # models with something pending, in order
         self._busy_of: dict[str, set[str]] = {}  # the same by owner
@@ -76,6 +76,11 @@ class Planner:
         """How many operations wait for nothing but their turn."""
         return sum(len(q) for q in self._busy_queues() if q.head() is not None)
 
+    def forward_heads(self) -> dict[str, int]:
+        """The tokens of every model whose next operation is a forward pass that can run."""
+        heads = self._ready(lambda _queue, operation: operation.kind in FORWARD_KINDS)
+        return {model_id: operation.cost for model_id, operation in heads.items()}
+
     def next_batch(self, now: float) -> list[Operation]:
         """The operations to run together; empty if nothing can run."""
         ready = self._ready(lambda _queue, _operation: True)
@@ -84,8 +89,8 @@ class Planner:
         self._owners.forget_idle({self._queues[model_id].owner for model_id in ready})
         first = self._take(ready, now)
         batch, tokens = [first], first.cost
-        while len(batch) < self._limits.max_operations:
-            room = self._limits.max_tokens - tokens
+        while len(batch) < self.limits.max_operations:
+            room = self.limits.max_tokens - tokens
             fitting = self._ready(self._compatible(batch, room))
             if not fitting:
                 break
