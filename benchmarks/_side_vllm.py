@@ -1,10 +1,9 @@
 """Side: vLLM's CPU build, driven through its own asynchronous engine: no HTTP, which favours it.
 
-float32, prefix caching as by default, threads bound to the cores, compiled: a little faster here
-than eager, its warm-up not counted. With LoRA vLLM has only the eager form on a CPU, so a single
-adapter comes to it merged into the weights, which is faster. Tokens are asked for without logprobs,
-which our protocol always answers: in its favour too. Runs in an environment of its own and needs
-nothing of ours but this folder.
+float32, prefix caching as by default, threads bound to the cores. Without adapters it compiles the
+model, which is a little faster here and whose warm-up is not counted; with LoRA it has only the
+eager form on a CPU. Tokens are asked for without logprobs, which our protocol always answers: in
+its favour too. Runs in an environment of its own and needs nothing of ours but this folder.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _ids = itertools.count()
 _state: dict[str, Any] = {}
 
 
-def load(folder: str, adapters: list[str], is_eager: bool) -> None:
+def load(folder: str, adapters: list[str]) -> None:
     """Starts the engine; adapters are PEFT folders, met by number from then on."""
     ranks = [json.loads((Path(each) / "adapter_config.json").read_text())["r"] for each in adapters]
     lora = {"enable_lora": True, "max_loras": len(ranks), "max_lora_rank": max([8, *ranks])}
@@ -37,7 +36,6 @@ def load(folder: str, adapters: list[str], is_eager: bool) -> None:
         dtype="float32",
         max_model_len=2048,
         skip_tokenizer_init=True,
-        enforce_eager=is_eager,
         seed=0,
         **(lora if ranks else {}),
     )

@@ -84,9 +84,7 @@ class GenerateSide(Side):
 class VllmSide(Side):
     """vLLM over a model folder and adapters given as PEFT folders, or none."""
 
-    def __init__(
-        self, model: Path, adapters: tuple[Path, ...] = (), *, is_eager: bool = False
-    ) -> None:
+    def __init__(self, model: Path, adapters: tuple[Path, ...] = ()) -> None:
         environment = {
             **TUNED,
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, CORES)),
@@ -97,7 +95,7 @@ class VllmSide(Side):
         }
         super().__init__([str(vllm_python()), str(HERE / "_side_vllm.py")], environment)
         folders = [str(each) for each in adapters]
-        self.call("load", folder=str(model), adapters=folders, is_eager=is_eager)
+        self.call("load", folder=str(model), adapters=folders)
 
     def __exit__(self, *error: object) -> None:
         with suppress(RuntimeError):  # it may have ended with us

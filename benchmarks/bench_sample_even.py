@@ -1,12 +1,13 @@
-"""How fast is sampling, beside Transformers' `generate` and beside vLLM?
+"""How fast is sampling, beside Transformers' `generate` and beside vLLM with LoRA?
 
 One adapter of rank 8: one sample of 64 tokens, 16 samples of a prompt, 64 prompts at once. Prompts
 have 32 tokens and are new every round, so that no side can remember them; temperature 1, no stop.
 Ours goes through the whole stack and answers logprobs; the others run in their own process without
-HTTP or logprobs, the adapter merged into their weights. Bars: 1.2 times `generate`, 1.0 times vLLM.
+HTTP or logprobs. `generate` has the adapter merged into its weights; vLLM has it as an adapter, as
+a server of adapters must. Bars: 1.2 times `generate`, 1.0 times vLLM.
 
-`--only "generate 1x64"` has one side only; "vLLM-eager 1x64" starts a minute sooner than vLLM
-compiled, which is about 5% faster.
+`--only "generate 1x64"` has one side only. "vLLM-merged 1x64" is vLLM as somebody would run it for
+this one adapter alone: merged into the weights too, and compiled.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks._kept import kept
 from benchmarks._measure import ROOT, Question, alternate, faster, run_questions
+from benchmarks._model import model_folder
 from benchmarks._served import Served, run
 from benchmarks._workload import Request, sample_request, tokens
 from benchmarks._yardsticks import GenerateSide, VllmSide
 
-BARS = {"generate": 1.2, "vLLM": 1.0, "vLLM-eager": 1.0}
+BARS = {"generate": 1.2, "vLLM": 1.0, "vLLM-merged": 1.0}
 PROMPT, RANK = 32, 8
 CASES = {"1x64": (1, 1, 64), "16 samples x64": (1, 16, 64), "64 prompts x32": (64, 1, 32)}
 """Prompts at once, samples of each, tokens of a sample."""
@@ -49,11 +51,14 @@ def generate() -> GenerateSide:
 
 
 @contextmanager
-def merged_vllm(is_eager: bool) -> Iterator[VllmSide]:
-    """vLLM over the weights with the adapter in them."""
-    folder = ROOT / ".bench" / "merged"  # always this one: what vLLM compiles is kept by path
-    generate().save_merged(folder)
-    with VllmSide(folder, is_eager=is_eager) as side:
+def vllm(is_merged: bool) -> Iterator[VllmSide]:
+    """vLLM with the adapter, or over the weights with the adapter in them."""
+    model, adapters = model_folder(), (kept.get(our_side)[1],)
+    if is_merged:
+        # Always this folder: what vLLM compiles is kept by path.
+        model, adapters = ROOT / ".bench" / "merged", ()
+        generate().save_merged(model)
+    with VllmSide(model, adapters) as side:
         yield side
 
 
@@ -62,8 +67,8 @@ def measure(case: str, names: tuple[str, ...], rounds: int) -> bool:
     runs: dict[str, Run] = {"ours": kept.get(our_side)[0]}
     if "generate" in names:
         runs["generate"] = generate().run
-    for name in {"vLLM", "vLLM-eager"} & set(names):
-        runs[name] = kept.get(merged_vllm, name == "vLLM-eager").run
+    for name in {"vLLM", "vLLM-merged"} & set(names):
+        runs[name] = kept.get(vllm, name == "vLLM-merged").run
     seeds = itertools.count(1)
 
     def timed(each: Run) -> float:
