@@ -37,7 +37,7 @@ from benchmarks._yardsticks import GenerateSide, VllmSide
 TIMES_BEST, TIMES_IDLE = 2.0, 2.0
 PER_SECOND, SLICE, WHOLE = 12.8, 16, 256
 LIGHT_PER_SECOND, LIGHT_PROBE_EVERY_S = 0.3, 2.0
-PROBE_EVERY_S = 0.25
+PROBE_EVERY_S = 0.5
 ADAPTERS, RANK = 4, 8
 PROBES = 11
 ROUNDS = 3
@@ -91,7 +91,7 @@ def first_token(per_second: float, every_s: float, rounds: int) -> bool:
     idle, busy = [], []
     for turn in range(max(1, rounds // ROUNDS)):
         idle += [_latency(samplers, probe) for probe in _probes(2 * turn)]
-        busy += _amid_traffic(samplers, _probes(2 * turn + 1), per_second, every_s)
+        busy += _amid_traffic(samplers, _probes(2 * turn + 1), per_second, every_s, 50 + turn)
     return report(
         f"first token amid {per_second} requests/s over an idle server's, median",
         statistics.median(busy) / statistics.median(idle),
@@ -115,11 +115,11 @@ def _latency(samplers: list[Any], probe: Request) -> float:
 
 
 def _amid_traffic(
-    samplers: list[Any], probes: list[Request], per_second: float, every_s: float
+    samplers: list[Any], probes: list[Request], per_second: float, every_s: float, seed: int
 ) -> list[float]:
     """Latencies of probes sent every so often while the traffic comes in."""
     span = every_s * (len(probes) + 2)
-    arriving = traffic(round(per_second * span), per_second, ADAPTERS, seed=50)
+    arriving = traffic(round(per_second * span), per_second, ADAPTERS, seed=seed)
     timed = [{**probe, "at": every_s * (i + 2)} for i, probe in enumerate(probes)]
     everything = sorted(arriving + timed, key=lambda request: request["at"])
     ends = run(samplers, everything)

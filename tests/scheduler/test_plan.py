@@ -6,7 +6,7 @@ from collections import Counter
 
 from tests.scheduler.work import operation
 
-from tinkex.scheduler.fairness import FairTurns
+from tinkex.fairness import FairTurns
 from tinkex.scheduler.order import ModelQueue
 from tinkex.scheduler.plan import BatchLimits, Planner
 

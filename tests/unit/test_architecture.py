@@ -20,6 +20,7 @@ BASE = {"errors", "version"}
 MAY_IMPORT = {
     "errors": set(),
     "crashpoints": {"errors"},
+    "fairness": set(),
     "version": set(),
     "telemetry": {*BASE},
     "setting_values": {*BASE, "telemetry"},
@@ -27,9 +28,18 @@ MAY_IMPORT = {
     "types": {*BASE},
     "wire": {*BASE, "types"},
     "client": {*BASE, "types", "wire", "telemetry", "config"},
-    "engine": {*BASE, "types", "telemetry", "crashpoints"},
+    "engine": {*BASE, "types", "telemetry", "crashpoints", "fairness"},
     "store": {*BASE, "types", "wire", "telemetry", "crashpoints"},
-    "scheduler": {*BASE, "types", "wire", "telemetry", "engine", "store", "crashpoints"},
+    "scheduler": {
+        *BASE,
+        "types",
+        "wire",
+        "telemetry",
+        "engine",
+        "store",
+        "crashpoints",
+        "fairness",
+    },
     "server": {
         *BASE,
         "crashpoints",

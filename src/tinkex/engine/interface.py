@@ -187,7 +187,7 @@ class SampleRequest(msgspec.Struct, kw_only=True, tag="sample"):
     topk_sample_logprobs: int = 0
     target_prompt_logprobs: IntArray | None = None  # [len(prompt) - 1, K], -1 = skip
     prompt_alt_tokens_k: int = 0
-    cache_scope: str = ""  # prompts share what was computed for them within one scope only
+    cache_scope: str = ""  # prompts share what was computed within one scope; scopes take turns
 
 
 class TopK(msgspec.Struct, kw_only=True):

@@ -1,19 +1,22 @@
 """Prompts that wait and prompts half way: which tokens of which ones the next step computes.
 
-First come first served, within a budget of tokens: large while nothing is being written, small
-beside sequences that are, so that a long prompt does not hold them up; a prompt beyond it is taken
-in parts. Blocks that hold the same beginning already are used again. A prompt whose next block is
-just being computed for another one waits a step and finds it done.
+In the order of `prompt_order`, within a budget of tokens: large while nothing is being written,
+small beside sequences that are, so that a long prompt does not hold them up; a prompt beyond it is
+taken in parts. While requests come that are done with their prompt, steps are shorter still, for
+such a request waits for the step that runs when it comes; it is computed whole where it can be, and
+a step that completes one is not filled up with parts of others. Blocks that hold the same beginning
+already are used again. A prompt whose next block is just being computed for another one waits a
+step and finds it done.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
 
 from tinkex.engine.block_pool import BlockPool
 from tinkex.engine.kv_cache import BLOCK_TOKENS, blocks_for
+from tinkex.engine.prompt_order import PromptOrder
 from tinkex.engine.sample_jobs import PromptPart, Stem
 
 __all__ = ["PromptLine", "SamplerLimits"]
@@ -26,78 +29,88 @@ class SamplerLimits:
     cache_tokens: int
     prefill_tokens: int = 1024  # of prompts in a step of their own
     beside_tokens: int = 256  # of prompts in a step that also writes
+    short_tokens: int = 96  # the same while quick requests come
     max_sequences: int = 256
     stack_bytes: int = 2**29  # for adapters side by side
     reuses_prompts: bool = True  # else no bit of an answer depends on what was asked before
 
 
+_SHORT_STEPS = 32
+"""How many steps are short after a request that is done with its prompt has come."""
+
+
 class PromptLine:
-    """Stems in the order they came. Without a pool (no cache) each is computed whole."""
+    """Stems in the order of their turns. Without a pool (no cache) each is computed whole."""
 
     def __init__(self, limits: SamplerLimits, pool: BlockPool | None) -> None:
         self._limits, self._pool = limits, pool
-        self._waiting: deque[Stem] = deque()
-        self._begun: list[Stem] = []
+        self._order = PromptOrder()
+        self._begun: set[Stem] = set()  # those of them that are half way
+        self._num_short = 0  # how many steps more are to be short
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._begun)
+        return len(self._order)
 
     def add(self, stem: Stem) -> None:
-        """Puts a stem at the end."""
-        self._waiting.append(stem)
+        """Gives a stem that has come its place."""
+        self._order.add(stem)
+        if stem.ends_with_prompt:
+            self._num_short = _SHORT_STEPS
 
     def add_first(self, stem: Stem) -> None:
-        """Puts a stem at the front."""
-        self._waiting.appendleft(stem)
+        """Puts a stem before all others of its scope."""
+        self._order.put_first(stem)
 
     def stems(self) -> list[Stem]:
         """All of them."""
-        return [*self._begun, *self._waiting]
+        return self._order.stems()
 
     def remove(self, request_ids: Container[str]) -> None:
         """Drops the stems of these requests."""
-        for stem in self._begun:
+        for stem in self.stems():
             if stem.job.request.request_id in request_ids:
-                self.give_back(stem)
-        self._begun = [s for s in self._begun if s.job.request.request_id not in request_ids]
-        self._waiting = deque(
-            s for s in self._waiting if s.job.request.request_id not in request_ids
-        )
+                self._order.remove(stem)
+                self._stop(stem)
 
     def step_back(self) -> bool:
-        """Whether a prompt half way could be sent back, so that others get its blocks."""
-        for stem in reversed(self._begun):
-            if stem.blocks:
-                self._begun.remove(stem)
-                self.give_back(stem)
-                self._waiting.appendleft(stem)
-                return True
-        return False
+        """Whether a prompt half way could be made to begin anew, so that others get its blocks."""
+        last = max(
+            (stem for stem in self._begun if stem.blocks), key=lambda each: each.due, default=None
+        )
+        if last is not None:
+            self._stop(last)
+        return last is not None
 
     def next_parts(self, num_running: int) -> list[PromptPart]:
         """What to compute of the prompts now. Every part is done before the next call."""
-        limits = self._limits
-        budget = limits.beside_tokens if num_running else limits.prefill_tokens
-        seats = limits.max_sequences - num_running
-        batch = _Batch(budget, seats)
-        for stem in self._begun:
-            batch.add(stem)
-        later: deque[Stem] = deque()
-        while self._waiting and batch.tokens_left > 0 and batch.seats_left > 0:
-            stem = self._waiting.popleft()
-            if batch.computes(stem, self._find(stem)):
-                later.append(stem)
-                continue
-            begun = self._begin(stem, batch, num_running)
-            if begun is None:
-                self._waiting.appendleft(stem)
+        batch = self._new_batch(num_running)
+        may_begin = True
+        for stem in self._order.in_turn():
+            if batch.tokens_left <= 0:
                 break
-            if begun is not stem:
-                self._waiting.appendleft(stem)
-            self._begun.append(begun)
-            batch.add(begun)
-        self._waiting.extendleft(reversed(later))
+            if batch.completes and not batch.would_complete(stem):
+                continue
+            chosen: Stem | None = stem
+            if stem not in self._begun:
+                if not may_begin or batch.computes(stem, self._find(stem)):
+                    continue
+                chosen = self._begin(stem, batch, num_running) if batch.seats_left > 0 else None
+                may_begin = chosen is not None  # nobody behind gets what this one waits for
+            if chosen is not None:
+                self._order.charge(stem, batch.add(chosen))
         return batch.parts
+
+    def _new_batch(self, num_running: int) -> _Batch:
+        limits = self._limits
+        seats = limits.max_sequences - num_running
+        seats -= sum(len(stem.sequences) for stem in self._begun)
+        if not num_running:
+            return _Batch(limits.prefill_tokens, seats)
+        budget = most = limits.beside_tokens
+        if self._num_short:
+            self._num_short -= 1
+            budget = min(most, limits.short_tokens)
+        return _Batch(budget, seats, more=most - budget)
 
     def finish_parts(self, parts: list[PromptPart]) -> list[Stem]:
         """Notes that the parts were computed; the stems that are complete leave the line."""
@@ -108,21 +121,28 @@ class PromptLine:
                 for i in range(part.start // BLOCK_TOKENS, part.end // BLOCK_TOKENS):
                     self._pool.remember(stem.blocks[i], stem.keys[i])
         complete = [part.stem for part in parts if part.stem.is_complete]
-        self._begun = [stem for stem in self._begun if not stem.is_complete]
+        for stem in complete:
+            self._order.remove(stem)
+            self._begun.discard(stem)
         return complete
 
     def clear(self) -> None:
         """Drops all."""
-        for stem in self._begun:
-            self.give_back(stem)
-        self._begun.clear()
-        self._waiting.clear()
+        for stem in self.stems():
+            self._stop(stem)
+        self._order.clear()
 
     def give_back(self, stem: Stem) -> None:
         """Lets go of the stem's blocks and of what was computed."""
         if self._pool is not None:
             self._pool.release(stem.blocks)
         stem.start_over()
+
+    def _stop(self, stem: Stem) -> None:
+        """Has a stem begin anew, if it was half way."""
+        if stem in self._begun:
+            self._begun.discard(stem)
+            self.give_back(stem)
 
     def _find(self, stem: Stem) -> list[int]:
         """The blocks that hold its beginning already."""
@@ -137,8 +157,8 @@ class PromptLine:
         )
         wanted = min(len(stem.sequences), batch.seats_left)
         if not needs_blocks:
-            fits = len(stem.tokens) <= batch.tokens_left or not batch.parts
-            return (stem if wanted == len(stem.sequences) else stem.split(wanted)) if fits else None
+            fits = len(stem.tokens) <= batch.room(stem) or not batch.parts
+            return self._half_way(stem, wanted, batch) if fits else None
         assert self._pool is not None, "blocks are of a pool"
         found = self._find(stem)
         self._pool.share(found)  # before blocks are taken, or these might be among them
@@ -146,37 +166,60 @@ class PromptLine:
         taken = self._pool.take(missing)
         if taken is None:
             self._pool.release(found)
-            is_alone = not num_running and not self._begun
-            return stem if is_alone and stem.job.max_new == 1 else None
+            is_alone = not num_running and not self._begun and stem.job.max_new == 1
+            return self._half_way(stem, len(stem.sequences), batch) if is_alone else None
         wanted = min(wanted, 1 + self._pool.num_available)  # every further one needs a block
-        begun = stem if wanted == len(stem.sequences) else stem.split(wanted)
+        begun = self._half_way(stem, wanted, batch)
         begun.blocks = [*found, *taken]
         begun.done = len(found) * BLOCK_TOKENS
         if not begun.job.is_scored:
             begun.job.result.prompt_cache_hit_tokens = begun.done
         return begun
 
+    def _half_way(self, stem: Stem, count: int, batch: _Batch) -> Stem:
+        """The stem, or one of so many of its sequences, which has begun from here on."""
+        begun = stem
+        if count < len(stem.sequences):
+            begun = stem.split(count)
+            self._order.put(begun)
+        self._begun.add(begun)
+        batch.seats_left -= count
+        return begun
+
 
 class _Batch:
     """The parts of one step, and what may still be added."""
 
-    def __init__(self, budget: int, seats: int) -> None:
+    def __init__(self, budget: int, seats: int, more: int = 0) -> None:
         self.budget = self.tokens_left = budget
         self.seats_left = seats
+        self.completes = False  # whether a request is done with this step
         self.parts: list[PromptPart] = []
+        self._more = more  # beyond the budget, for requests that are done then
         self._keys: set[bytes] = set()
 
-    def add(self, stem: Stem) -> None:
-        """Adds as much of the stem as there is room for; one without blocks is added whole."""
-        self.seats_left -= len(stem.sequences)
+    def room(self, stem: Stem) -> int:
+        """How many tokens of the stem may be added."""
+        return self.tokens_left + (self._more if self.would_complete(stem) else 0)
+
+    def would_complete(self, stem: Stem) -> bool:
+        """Whether the stem's request could be done with this step."""
+        left = len(stem.tokens) - stem.done
+        return stem.ends_with_prompt and left <= self.tokens_left + self._more
+
+    def add(self, stem: Stem) -> int:
+        """Adds as much of the stem as there is room for, one without blocks whole; how much."""
         end = len(stem.tokens)
         if stem.blocks:
-            if end - stem.done > self.tokens_left:
-                end = stem.done + self.tokens_left // BLOCK_TOKENS * BLOCK_TOKENS
+            room = self.room(stem)
+            if end - stem.done > room:
+                end = stem.done + room // BLOCK_TOKENS * BLOCK_TOKENS
             self._keys.update(stem.keys[stem.done // BLOCK_TOKENS :])
         if end > stem.done:
             self.parts.append(PromptPart(stem, stem.done, end))
             self.tokens_left -= end - stem.done
+            self.completes |= self.parts[-1].completes
+        return end - stem.done
 
     def computes(self, stem: Stem, found: list[int]) -> bool:
         """Whether the first block the stem lacks is on its way already."""

@@ -87,6 +87,7 @@ class Stem:
         self.tokens = sequences[0].all_tokens()
         self.blocks: list[int] = []
         self.done = 0  # how many tokens were computed or found
+        self.due = 0.0  # its place in the line: the smallest is next
         self.first_row = len(self.tokens) - 1 if job.is_scored else first_row_needed(job.request)
         self.hidden: list[Tensor] = []  # rows from `first_row` on, until all are there
         self._keys: list[bytes] | None = None
@@ -104,6 +105,16 @@ class Stem:
         return self.done == len(self.tokens)
 
     @property
+    def scope(self) -> str:
+        """Whose it is."""
+        return self.job.request.cache_scope
+
+    @property
+    def ends_with_prompt(self) -> bool:
+        """Whether the request is done once these tokens are: scored, or one token longer."""
+        return self.job.max_new == 1
+
+    @property
     def most_blocks_skipped(self) -> int:
         """How many blocks may be found rather than computed: rows that are asked for may not."""
         return self.first_row // BLOCK_TOKENS
@@ -111,7 +122,9 @@ class Stem:
     def split(self, count: int) -> Stem:
         """A stem of the first sequences; the others stay."""
         first, self.sequences = self.sequences[:count], self.sequences[count:]
-        return Stem(self.job, first)
+        stem = Stem(self.job, first)
+        stem.due = self.due
+        return stem
 
     def start_over(self) -> None:
         """Forgets what was computed."""
@@ -125,3 +138,8 @@ class PromptPart:
     stem: Stem
     start: int
     end: int
+
+    @property
+    def completes(self) -> bool:
+        """Whether the request is done with this step."""
+        return self.stem.ends_with_prompt and self.end == len(self.stem.tokens)

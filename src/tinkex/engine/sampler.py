@@ -59,6 +59,7 @@ class Sampler:
         self._line = PromptLine(limits, self._pool)
         self._complete: list[Stem] = []  # in this step
         self._running: list[Sequence] = []
+        self._has_rested = False  # the running ones, in the last step
         self._lock = threading.Lock()
 
     @property
@@ -103,6 +104,8 @@ class Sampler:
         parts = self._line.next_parts(len(sequences))
         if not sequences and not parts:
             return []
+        if self._lets_pass(parts):
+            sequences = []
         rows = self._runner.run(sequences, parts)
         for sequence in sequences:
             self._remember_full_block(sequence)
@@ -145,6 +148,12 @@ class Sampler:
             if sequence.job.request.request_id in cancelled:
                 self._release(sequence)
                 self._running.remove(sequence)
+
+    def _lets_pass(self, parts: list[PromptPart]) -> bool:
+        """Whether running sequences rest in this step for requests that it completes: those are
+        done sooner, and the others hardly later. They never rest twice in a row."""
+        self._has_rested = not self._has_rested and any(part.completes for part in parts)
+        return self._has_rested
 
     def _with_room(self) -> list[Sequence]:
         """The sequences that can take a token; where the cache is full the youngest step back."""

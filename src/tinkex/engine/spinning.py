@@ -26,7 +26,7 @@ __all__ = ["SpinGovernor"]
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _WINDOW_S = 0.1
 _QUIET_S = 0.5
-_CROWDED = 0.1
+_CROWDED = 0.25
 """The share of its time a thread queues for a core: 0.005 on cores of its own, 0.3 to 0.5 beside
 one busy neighbour on two cores, whether threads spin or sleep."""
 

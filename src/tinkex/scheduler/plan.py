@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from tinkex.scheduler.fairness import FairTurns
+from tinkex.fairness import FairTurns
 from tinkex.scheduler.order import ModelQueue
 from tinkex.store.operations import Operation
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tinkex.scheduler.fairness import FairTurns
+from tinkex.fairness import FairTurns
 from tinkex.scheduler.suspects import Suspects
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest

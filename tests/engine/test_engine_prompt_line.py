@@ -1,0 +1,202 @@
+"""Which prompts a step computes: shorter ones first within bounds, tenants in turn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.engine.work import run_samples, sample_request, tokens
+
+from tinkex.engine.block_pool import BlockPool
+from tinkex.engine.interface import SampleResult
+from tinkex.engine.prompt_line import PromptLine, SamplerLimits
+from tinkex.engine.prompt_order import PromptOrder
+from tinkex.engine.sample_jobs import Job, PromptPart, Sequence, Stem
+from tinkex.engine.stops import StopRule
+from tinkex.engine.token_choice import ChoiceRule
+
+LIMITS = SamplerLimits(
+    cache_tokens=32 * 64, prefill_tokens=512, beside_tokens=256, short_tokens=64, max_sequences=8
+)
+
+
+def _stem(name: str, length: int = 32, answer: int = 10, scope: str = "") -> Stem:
+    request = sample_request(
+        name, tokens=tokens(length, sum(map(ord, name))), max_tokens=answer, cache_scope=scope
+    )
+    job = Job(
+        request=request,
+        weights=None,
+        rule=ChoiceRule(),
+        stop=StopRule(frozenset(), (), lambda _: ""),
+        max_new=answer,
+        result=SampleResult(request_id=name),
+        unfinished=1,
+    )
+    return Stem(job, [Sequence(job, 0, np.random.default_rng(0))])
+
+
+def _names(stems: list[Stem]) -> list[str]:
+    return [stem.job.request.request_id for stem in stems]
+
+
+def _sizes(parts: list[PromptPart]) -> dict[str, int]:
+    return {part.stem.job.request.request_id: part.end - part.start for part in parts}
+
+
+def _line(limits: SamplerLimits = LIMITS) -> tuple[PromptLine, BlockPool]:
+    pool = BlockPool(limits.cache_tokens // 32)
+    return PromptLine(limits, pool), pool
+
+
+def _order(*stems: Stem) -> PromptOrder:
+    order = PromptOrder()
+    for stem in stems:
+        order.add(stem)
+    return order
+
+
+def test_short_requests_pass_longer_ones_and_equals_stay_in_line() -> None:
+    order = _order(_stem("long", 400, 100), _stem("a", 40), _stem("b", 40), _stem("short", 8, 1))
+    assert _names(list(order.in_turn())) == ["short", "a", "b", "long"]
+
+
+def test_no_request_is_passed_for_ever() -> None:
+    order = _order(_stem("long", 100, 1))
+    passed = 0
+    for number in range(100_000):
+        order.add(_stem(f"short-{number}", 10, 1))
+        first = next(order.in_turn())
+        order.remove(first)
+        if first.job.request.request_id == "long":
+            break
+        passed += 10
+    assert 10_000 < passed <= 512 * 100, "many short ones, but not more than its own work allows"
+
+
+def test_tenants_take_turns_by_tokens() -> None:
+    order = _order(*(_stem(f"greedy-{n}", 10, 1, "greedy") for n in range(200)))
+    served = []
+    for _ in range(6):
+        stem = next(order.in_turn())
+        order.charge(stem, len(stem.tokens))
+        order.remove(stem)
+        served.append(stem.scope)
+        if len(served) == 3:
+            order.add(_stem("polite-1", 300, 100, "polite"))
+            order.add(_stem("polite-2", 300, 100, "polite"))
+    assert served[3] == "polite", "whatever others ask for, a newcomer is next"
+    assert served[4:] == ["greedy"] * 2, "and then those who had less"
+
+
+def test_what_was_sent_back_is_first() -> None:
+    order = _order(_stem("short", 8, 1))
+    for name in ("b", "a"):
+        order.put_first(_stem(name, 400, 100))
+    assert _names(list(order.in_turn())) == ["a", "b", "short"]
+
+
+def test_a_step_that_completes_a_request_has_no_parts_of_others() -> None:
+    line, _ = _line()
+    line.add(_stem("long", 400, 100))
+    line.add(_stem("quick", 70, 1))
+    line.add(_stem("too large for one step", 330, 1))
+    line.add(_stem("quick too", 90, 1))
+    assert _sizes(line.next_parts(num_running=1)) == {"quick": 70}
+    line, _ = _line()
+    line.add(_stem("first", 20, 1))
+    line.add(_stem("second", 30, 1))
+    line.add(_stem("long", 400, 100))
+    assert _sizes(line.next_parts(num_running=1)) == {"first": 20, "second": 30}
+
+
+def test_a_quick_request_is_spared_a_second_step() -> None:
+    line, _ = _line()
+    line.add(_stem("quick", 250, 1))
+    assert _sizes(line.next_parts(num_running=1)) == {"quick": 250}
+    line, _ = _line()
+    line.add(_stem("beyond", 257, 1))
+    assert _sizes(line.next_parts(num_running=1)) == {"beyond": 64}
+
+
+def test_steps_are_short_only_while_quick_requests_come() -> None:
+    line, _ = _line()
+    line.add(_stem("long", 1000, 100))
+    parts = line.next_parts(num_running=1)
+    assert _sizes(parts) == {"long": 256}
+    line.finish_parts(parts)
+    line.add(_stem("quick", 20, 1))
+    line.finish_parts(line.next_parts(num_running=1))
+    parts = line.next_parts(num_running=1)
+    assert _sizes(parts) == {"long": 64}
+    line.finish_parts(parts)
+    for _ in range(40):
+        line.next_parts(num_running=1)
+    assert _sizes(line.next_parts(num_running=1)) == {"long": 256}
+
+
+def test_a_prompt_half_way_can_be_passed_and_goes_on_where_it_was() -> None:
+    line, pool = _line()
+    long = _stem("long", 600, 100)
+    line.add(long)
+    line.finish_parts(line.next_parts(num_running=1))
+    assert long.done == 256
+    line.add(_stem("short", 250, 2))
+    parts = line.next_parts(num_running=1)
+    assert _sizes(parts) == {"short": 250}
+    (short,) = line.finish_parts(parts)
+    assert long.done == 256
+    line.give_back(short)
+    parts = line.next_parts(num_running=1)
+    assert [(part.start, part.end) for part in parts] == [(256, 512)]
+    line.finish_parts(parts)
+    line.clear()
+    assert pool.num_owned == 0
+    assert len(line) == 0
+
+
+def test_cancelled_prompts_give_their_blocks_back() -> None:
+    line, pool = _line()
+    line.add(_stem("gone", 600))
+    line.add(_stem("stays", 700))
+    line.finish_parts(line.next_parts(num_running=1))
+    assert pool.num_owned > 0
+    line.remove({"gone"})
+    assert pool.num_owned == 0
+    assert _names(line.stems()) == ["stays"]
+
+
+def test_seats_are_kept_for_prompts_half_way() -> None:
+    line, _ = _line(SamplerLimits(cache_tokens=32 * 64, prefill_tokens=64, max_sequences=2))
+    line.add(_stem("long", 600, 100))
+    line.finish_parts(line.next_parts(num_running=0))
+    line.add(_stem("a", 40, 3))
+    assert _sizes(line.next_parts(num_running=1)).keys() == {"long"}, "one runs, one is half way"
+
+
+def test_who_waits_for_room_is_not_passed_by_those_who_need_less() -> None:
+    line, pool = _line(SamplerLimits(cache_tokens=32 * 20))
+    line.add(_stem("large", 600, 2))  # nineteen of the twenty blocks
+    taken = pool.take(4)
+    line.add(_stem("later", 601, 2))
+    line.add(_stem("small but later", 602, 2))
+    assert line.next_parts(num_running=1) == []
+    pool.release(taken or [])
+    assert _sizes(line.next_parts(num_running=1)).keys() == {"large"}
+
+
+@pytest.mark.parametrize("quick", [0, 40])
+def test_running_sequences_rest_for_quick_requests_but_never_twice_in_a_row(engine, quick) -> None:
+    long = sample_request("long", max_tokens=30, stop_at_eos=False, seed=1)
+    alone = run_samples(engine, long)["long"].sequences[0]
+    engine.submit_sample(long)
+    engine.step_sampling(0.0)
+    steps, done = 1, {}
+    while "long" not in done:
+        if steps <= quick:  # one comes in every step
+            one = sample_request(f"quick-{steps}", max_tokens=1, tokens=tokens(20, steps))
+            engine.submit_sample(one)
+        done |= {each.request_id: each for each in engine.step_sampling(0.0).finished}
+        steps += 1
+    assert steps <= (2 * 30 if quick else 30)
+    np.testing.assert_array_equal(done["long"].sequences[0].tokens, alone.tokens)
+    assert len(done) == 1 + min(quick, steps - 1), "and none of the others is held up"
