@@ -27,8 +27,9 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _WINDOW_S = 0.1
 _QUIET_S = 0.5
 _CROWDED = 0.25
-"""The share of its time a thread queues for a core: 0.005 on cores of its own, 0.3 to 0.5 beside
-one busy neighbour on two cores, whether threads spin or sleep."""
+"""The share of its time a thread queues for a core: 0.005 on cores of its own, over 0.1 for moments
+while requests come in, 0.3 to 0.5 beside one busy neighbour on two cores, whether threads spin or
+sleep."""
 
 
 class SpinGovernor:
