@@ -7,8 +7,8 @@ requests, the sides in turn. Bar: half the time of the better of `generate` (bat
 in order of arrival) and vLLM. That is vLLM (36 s a slice where `generate` takes 60), so a run
 without `--only` leaves `generate` out.
 
-Then the time to the first token. The protocol answers a sample whole, so only requests for one token
-can see it: their latency amid the traffic, two a second with prompts of the traffic's lengths, over
+Then the time to the first token. The protocol answers a sample whole, so only a request for one can
+see it: the latency of such requests amid the traffic, two a second with prompts like its own, over
 their latency on an idle server. Bar: 2 at the median.
 
 By name: "both" has `generate` and vLLM, "whole" all 256 requests over 20 s in one go, "light" the
