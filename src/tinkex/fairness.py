@@ -7,7 +7,7 @@ used finds that again until the others have caught up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 
 class FairTurns:
@@ -19,12 +19,20 @@ class FairTurns:
 
     def pick(self, heads: Mapping[str, int]) -> str:
         """The key to serve, charged with its cost. `heads` maps each waiting key to its cost."""
-        for key in heads:
-            self._used.setdefault(key, self._now)
-        key = min(heads, key=self._used.__getitem__)
-        self._now = max(self._now, self._used[key])
-        self._used[key] += max(1, heads[key])
+        key = self.next(heads)
+        self.serve(key, max(1, heads[key]))
         return key
+
+    def next(self, keys: Collection[str]) -> str:
+        """The key to serve among these, charged with nothing."""
+        for key in keys:
+            self._used.setdefault(key, self._now)
+        return min(keys, key=self._used.__getitem__)
+
+    def serve(self, key: str, cost: int) -> None:
+        """Charges a key whose turn it is."""
+        self._now = max(self._now, self._used[key])
+        self._used[key] += cost
 
     def charge(self, key: str, cost: int) -> None:
         """Charges a key with more than its pick did."""

@@ -40,6 +40,13 @@ def test_patience_is_a_small_share_of_the_work() -> None:
     assert company.patience_s({"a": 10}) == pytest.approx(0.004)
     assert company.patience_s({"a": 10, "c": 10}) == pytest.approx(0.008)
     assert company.patience_s({"a": 10_000}) == pytest.approx(0.02)
+    assert Company().patience_s({"a": 10_000}) == 0.0
+
+
+def test_one_slow_batch_makes_nobody_patient() -> None:
+    company = _known("a", "b", seconds=0.2)  # a millisecond a token
+    company.trained({"a": 16}, 5.0, 1.0)  # an adapter came back from the disk
+    assert company.patience_s({"a": 100}) == pytest.approx(0.004)
 
 
 def test_waits_in_vain_become_seldom_and_company_makes_them_usual_again() -> None:
@@ -99,11 +106,29 @@ def test_a_batch_begins_when_the_last_of_those_who_train_has_come(
     bench.result(second)
     assert sizes == [2]
     third = bench.train(one, 3)
-    assert bench.scheduler._planner.forward_heads() == {one: 10}, "it waits for the other"
+    assert bench.scheduler._planner.forward_heads() == ("null", {one: 10}), "it waits"
     fourth = bench.train(other, 3)
     bench.result(third)
     bench.result(fourth)
     assert sizes == [2, 2]
+    bench.close()
+
+
+def test_nobody_waits_while_there_is_other_work(
+    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Company, "patience_s", lambda *_: 0.0)
+    bench, (one, other) = _trained(tmp_path, SchedulerConfig())
+    monkeypatch.setattr(Company, "patience_s", lambda *_: 60.0)
+    monkeypatch.setattr(Company, "is_worth_a_wait", Company.is_missed)
+    waits = bench.train(one, 2)
+    step = bench.step(other, 2)  # this thread is the one that would run it
+    bench.result(step)
+    bench.result(waits)
+    waits = bench.train(one, 3)
+    bench.result(bench.sample(bench.base_sampler(), 0))
+    bench.result(waits)
+    assert sizes == [1, 1, 1, 1]
     bench.close()
 
 

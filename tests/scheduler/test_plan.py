@@ -134,3 +134,29 @@ def test_blocked_models_are_known() -> None:
     plan.add(operation("a", 2), 0.0)
     assert not plan.has_ready()
     assert [each.model_id for each in plan.blocked()] == ["a"]
+
+
+def test_what_could_run_is_told_only_if_others_may_join_it() -> None:
+    planner = Planner(BatchLimits(max_tokens=1000, max_operations=3))
+    assert planner.forward_heads() is None
+
+    def open_model(model_id: str, base: str = "base", *, kind: str = "forward_backward") -> None:
+        planner.open(ModelQueue(model_id, "a", base))
+        planner.add(operation(model_id, 0, kind=kind, cost=300), 0.0)
+
+    open_model("one")
+    assert planner.forward_heads() == ("base", {"one": 300})
+    open_model("two")
+    assert planner.forward_heads() == ("base", {"one": 300, "two": 300})
+    open_model("three")
+    assert planner.forward_heads() is None, "the batch is full"
+
+
+def test_steps_and_other_bases_wait_for_nobody() -> None:
+    for base, kind in (("base", "optim_step"), ("other", "forward_backward")):
+        planner = Planner(BatchLimits())
+        planner.open(ModelQueue("one", "a", "base"))
+        planner.add(operation("one", 0), 0.0)
+        planner.open(ModelQueue("two", "a", base))
+        planner.add(operation("two", 0, kind=kind), 0.0)
+        assert planner.forward_heads() is None, (base, kind)

@@ -12,7 +12,7 @@ features in · O features out · R rank times the number of matrices fused on on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ class _Together:
     def __init__(self, segments: list[Segment]) -> None:
         self._pairs = [segment.pair for segment in segments]
         self._rows = slice(segments[0].start, segments[-1].end)
-        self._counts = [segment.end - segment.start for segment in segments]
+        self._counts = tuple(segment.end - segment.start for segment in segments)
         self._scale = self._pairs[0].scale
         self._num_parts = len(self._pairs[0].bs_OR)
 
@@ -119,25 +119,27 @@ class _Together:
     def _side_by_side(self, x_TD: Tensor) -> Tensor:
         """The rows by adapter, [S, N, D], filled up with zeros."""
         x_TD = x_TD[self._rows]
-        if self._place_T is None:
-            return torch.unflatten(x_TD, 0, (len(self._pairs), -1))
-        out = x_TD.new_zeros(len(self._pairs) * max(self._counts), x_TD.shape[1])
-        out.index_copy_(0, self._place_T.to(x_TD.device), x_TD)
-        return torch.unflatten(out, 0, (len(self._pairs), -1))
+        place_T = _places(self._counts, x_TD.device)
+        if place_T is not None:
+            rows = x_TD.new_zeros(len(self._pairs) * max(self._counts), x_TD.shape[1])
+            x_TD = rows.index_copy_(0, place_T, x_TD)
+        return torch.unflatten(x_TD, 0, (len(self._pairs), -1))
 
     def _in_a_row(self, x_SND: Tensor) -> Tensor:
         """The rows as they lie in the batch."""
         x_XD = x_SND.flatten(0, 1)
-        return x_XD if self._place_T is None else x_XD[self._place_T.to(x_XD.device)]
+        place_T = _places(self._counts, x_XD.device)
+        return x_XD if place_T is None else x_XD.index_select(0, place_T)
 
-    @cached_property
-    def _place_T(self) -> Tensor | None:
-        """Where each row lies among those filled up; None if all adapters have as many."""
-        width = max(self._counts)
-        if min(self._counts) == width:
-            return None
-        places = [torch.arange(count) + i * width for i, count in enumerate(self._counts)]
-        return torch.cat(places)
+
+@lru_cache(maxsize=64)
+def _places(counts: tuple[int, ...], device: torch.device) -> Tensor | None:
+    """Where each row lies among those filled up; None if all adapters have as many."""
+    width = max(counts)
+    if min(counts) == width:
+        return None
+    places = [torch.arange(count) + i * width for i, count in enumerate(counts)]
+    return torch.cat(places).to(device)
 
 
 def _b_gradient(down_SRN: Tensor, dy_SNO: Tensor) -> Tensor:

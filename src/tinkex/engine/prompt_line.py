@@ -2,11 +2,11 @@
 
 In the order of `prompt_order`, within a budget of tokens: large while nothing is being written,
 small beside sequences that are, so that a long prompt does not hold them up; a prompt beyond it is
-taken in parts. While requests come that are done with their prompt, steps are shorter still, for
-such a request waits for the step that runs when it comes; it is computed whole where it can be, and
-a step that completes one is not filled up with parts of others. Blocks that hold the same beginning
-already are used again. A prompt whose next block is just being computed for another one waits a
-step and finds it done.
+taken in parts. While quick requests come, those that are done with a short prompt, steps are
+shorter still, for such a request waits for the step that runs when it comes. It is computed whole
+where it can be, with blocks or without, and nothing is added behind it to every second step that
+completes one. Blocks that hold the same beginning already are used again. A prompt whose next block
+is just being computed for another one waits a step and finds it done.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SamplerLimits:
 
 
 _SHORT_STEPS = 32
-"""How many steps are short after a request that is done with its prompt has come."""
+"""How many steps are short after a quick request has come."""
 
 
 class PromptLine:
@@ -47,6 +47,7 @@ class PromptLine:
         self._order = PromptOrder()
         self._begun: set[Stem] = set()  # those of them that are half way
         self._num_short = 0  # how many steps more are to be short
+        self._has_held = False  # whether the last step held others up for one that it completed
 
     def __len__(self) -> int:
         return len(self._order)
@@ -54,12 +55,12 @@ class PromptLine:
     def add(self, stem: Stem) -> None:
         """Gives a stem that has come its place."""
         self._order.add(stem)
-        if stem.ends_with_prompt:
+        if stem.ends_with_prompt and len(stem.tokens) <= self._limits.beside_tokens:
             self._num_short = _SHORT_STEPS
 
     def add_first(self, stem: Stem) -> None:
-        """Puts a stem before all others of its scope."""
-        self._order.put_first(stem)
+        """Puts a stem that has run before all others."""
+        self._order.put_back(stem)
 
     def stems(self) -> list[Stem]:
         """All of them."""
@@ -84,18 +85,17 @@ class PromptLine:
     def next_parts(self, num_running: int) -> list[PromptPart]:
         """What to compute of the prompts now. Every part is done before the next call."""
         batch = self._new_batch(num_running)
-        may_begin = True
+        num_begun = len(self._begun)  # that were not looked at yet
+        may_hold, self._has_held = not self._has_held, False
         for stem in self._order.in_turn():
-            if batch.tokens_left <= 0:
+            is_over = batch.is_closed and not num_begun and not self._num_short
+            if is_over or batch.tokens_left <= 0:
                 break
-            if batch.completes and not batch.would_complete(stem):
+            num_begun -= stem in self._begun
+            if may_hold and batch.completes and not batch.would_complete(stem):
+                self._has_held = True
                 continue
-            chosen: Stem | None = stem
-            if stem not in self._begun:
-                if not may_begin or batch.computes(stem, self._find(stem)):
-                    continue
-                chosen = self._begin(stem, batch, num_running) if batch.seats_left > 0 else None
-                may_begin = chosen is not None  # nobody behind gets what this one waits for
+            chosen = self._choose(stem, batch, num_running)
             if chosen is not None:
                 self._order.charge(stem, batch.add(chosen))
         return batch.parts
@@ -105,12 +105,12 @@ class PromptLine:
         seats = limits.max_sequences - num_running
         seats -= sum(len(stem.sequences) for stem in self._begun)
         if not num_running:
-            return _Batch(limits.prefill_tokens, seats)
+            return _Batch(limits.prefill_tokens, seats, limits.prefill_tokens)
         budget = most = limits.beside_tokens
         if self._num_short:
             self._num_short -= 1
             budget = min(most, limits.short_tokens)
-        return _Batch(budget, seats, more=most - budget)
+        return _Batch(budget, seats, most)
 
     def finish_parts(self, parts: list[PromptPart]) -> list[Stem]:
         """Notes that the parts were computed; the stems that are complete leave the line."""
@@ -150,17 +150,46 @@ class PromptLine:
             return []
         return self._pool.find(stem.keys[: stem.most_blocks_skipped])
 
-    def _begin(self, stem: Stem, batch: _Batch, num_running: int) -> Stem | None:
+    def _choose(self, stem: Stem, batch: _Batch, num_running: int) -> Stem | None:
+        """The stem, or a part of it, if it is to be computed in this step."""
+        if stem in self._begun:
+            self._skip_found(stem)
+            return None if batch.computes(stem, stem.done // BLOCK_TOKENS) else stem
+        found = self._find(stem)
+        if batch.computes(stem, len(found)):
+            return None
+        if not batch.is_closed:
+            begun = self._begin(stem, found, batch, num_running)
+            if begun is not None:
+                return begun
+            batch.is_closed = True  # nobody behind gets what this one waits for
+        # Done with this step it keeps neither a seat nor blocks, so it takes nobody's.
+        return self._half_way(stem, len(stem.sequences), batch) if batch.fits(stem) else None
+
+    def _skip_found(self, stem: Stem) -> None:
+        """Lets a stem half way use what others have computed of it since."""
+        first = stem.done // BLOCK_TOKENS
+        found = self._find(stem)[first:] if stem.blocks else []
+        if self._pool is None or not found:
+            return
+        end = first + len(found)
+        self._pool.share(found)
+        self._pool.release(stem.blocks[first:end])
+        stem.blocks[first:end] = found
+        stem.done = end * BLOCK_TOKENS
+
+    def _begin(self, stem: Stem, found: list[int], batch: _Batch, num_running: int) -> Stem | None:
         """The stem with its blocks, or one of its first sequences; None if it must wait."""
+        if batch.seats_left <= 0:
+            return None
         needs_blocks = self._pool is not None and (
-            stem.job.max_new > 1 or stem.most_blocks_skipped > 0 or len(stem.tokens) > batch.budget
+            stem.job.max_new > 1 or stem.most_blocks_skipped > 0 or len(stem.tokens) > batch.most
         )
         wanted = min(len(stem.sequences), batch.seats_left)
         if not needs_blocks:
             fits = len(stem.tokens) <= batch.room(stem) or not batch.parts
             return self._half_way(stem, wanted, batch) if fits else None
         assert self._pool is not None, "blocks are of a pool"
-        found = self._find(stem)
         self._pool.share(found)  # before blocks are taken, or these might be among them
         missing = blocks_for(len(stem.tokens)) - len(found)
         taken = self._pool.take(missing)
@@ -181,7 +210,7 @@ class PromptLine:
         begun = stem
         if count < len(stem.sequences):
             begun = stem.split(count)
-            self._order.put(begun)
+            self._order.add_before(begun, stem)
         self._begun.add(begun)
         batch.seats_left -= count
         return begun
@@ -190,12 +219,14 @@ class PromptLine:
 class _Batch:
     """The parts of one step, and what may still be added."""
 
-    def __init__(self, budget: int, seats: int, more: int = 0) -> None:
-        self.budget = self.tokens_left = budget
+    def __init__(self, budget: int, seats: int, most: int) -> None:
+        self.tokens_left = budget
+        self.most = most  # tokens of all parts, if requests are done then
         self.seats_left = seats
+        self.is_closed = False  # whether no other may begin
         self.completes = False  # whether a request is done with this step
         self.parts: list[PromptPart] = []
-        self._more = more  # beyond the budget, for requests that are done then
+        self._more = most - budget
         self._keys: set[bytes] = set()
 
     def room(self, stem: Stem) -> int:
@@ -206,6 +237,10 @@ class _Batch:
         """Whether the stem's request could be done with this step."""
         left = len(stem.tokens) - stem.done
         return stem.ends_with_prompt and left <= self.tokens_left + self._more
+
+    def fits(self, stem: Stem) -> bool:
+        """Whether a stem that nothing was computed of could be done with this step."""
+        return self.would_complete(stem) and stem.done == 0
 
     def add(self, stem: Stem) -> int:
         """Adds as much of the stem as there is room for, one without blocks whole; how much."""
@@ -221,9 +256,8 @@ class _Batch:
             self.completes |= self.parts[-1].completes
         return end - stem.done
 
-    def computes(self, stem: Stem, found: list[int]) -> bool:
+    def computes(self, stem: Stem, num_found: int) -> bool:
         """Whether the first block the stem lacks is on its way already."""
-        place = len(found)
-        if not self._keys:
+        if not self._keys or num_found >= stem.most_blocks_skipped:
             return False
-        return place < stem.most_blocks_skipped and stem.keys[place] in self._keys
+        return stem.keys[num_found] in self._keys

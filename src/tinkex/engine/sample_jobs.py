@@ -87,7 +87,7 @@ class Stem:
         self.tokens = sequences[0].all_tokens()
         self.blocks: list[int] = []
         self.done = 0  # how many tokens were computed or found
-        self.due = 0.0  # its place in the line: the smallest is next
+        self.due = 0  # its place in the line: the smallest is next
         self.first_row = len(self.tokens) - 1 if job.is_scored else first_row_needed(job.request)
         self.hidden: list[Tensor] = []  # rows from `first_row` on, until all are there
         self._keys: list[bytes] | None = None

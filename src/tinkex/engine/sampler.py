@@ -43,6 +43,10 @@ from tinkex.engine.token_choice import ChoiceRule, choose, stream, top_logprobs
 __all__ = ["Sampler", "SamplerLimits"]
 
 
+_REST_EVERY = 4
+"""Running sequences rest in one of so many steps at most."""
+
+
 class Sampler:
     """All sampling on one base model. `submit` and `cancel` may be called from any thread."""
 
@@ -59,7 +63,7 @@ class Sampler:
         self._line = PromptLine(limits, self._pool)
         self._complete: list[Stem] = []  # in this step
         self._running: list[Sequence] = []
-        self._has_rested = False  # the running ones, in the last step
+        self._steps_since_rest = 0
         self._lock = threading.Lock()
 
     @property
@@ -150,10 +154,13 @@ class Sampler:
                 self._running.remove(sequence)
 
     def _lets_pass(self, parts: list[PromptPart]) -> bool:
-        """Whether running sequences rest in this step for requests that it completes: those are
-        done sooner, and the others hardly later. They never rest twice in a row."""
-        self._has_rested = not self._has_rested and any(part.completes for part in parts)
-        return self._has_rested
+        """Whether running sequences rest in this step for requests that it completes, which are
+        done sooner then."""
+        self._steps_since_rest += 1
+        is_rest = self._steps_since_rest >= _REST_EVERY and any(part.completes for part in parts)
+        if is_rest:
+            self._steps_since_rest = 0
+        return is_rest
 
     def _with_room(self) -> list[Sequence]:
         """The sequences that can take a token; where the cache is full the youngest step back."""

@@ -9,6 +9,7 @@ been in vain.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 __all__ = ["Company"]
@@ -20,16 +21,19 @@ _MOST_S = 0.02
 _RECENT_S = 10.0
 """Whoever has not trained for so long is not waited for."""
 
+_BATCHES = 8
+"""How many are remembered: the quickest of them tells how long work takes at most."""
+
 _SELDOMEST = 5
 """After so many waits in vain, or more, one batch of 2 ** this waits."""
 
 
 class Company:
-    """Who trains at present, and how long their work takes."""
+    """Who trains on one base at present, and how long their work takes."""
 
     def __init__(self) -> None:
         self._trained_at: dict[str, float] = {}
-        self._s_per_token = 0.0
+        self._s_per_token: deque[float] = deque(maxlen=_BATCHES)
         self._num_in_vain = 0
         self._num_skipped = 0
 
@@ -45,13 +49,12 @@ class Company:
 
     def patience_s(self, ready: Mapping[str, int]) -> float:
         """How long these may wait in all."""
-        return min(_MOST_S, _SHARE * self._s_per_token * sum(ready.values()))
+        expected_s = min(self._s_per_token, default=0.0) * sum(ready.values())
+        return min(_MOST_S, _SHARE * expected_s)
 
     def is_missed(self, ready: Mapping[str, int], now: float) -> bool:
         """Whether somebody who trained a moment ago is not among the models that could begin."""
-        self._trained_at = {
-            model_id: at for model_id, at in self._trained_at.items() if now - at < _RECENT_S
-        }
+        self._forget(now)
         return bool(ready) and not self._trained_at.keys() <= ready.keys()
 
     def waited(self, *, has_come: bool) -> None:
@@ -60,5 +63,11 @@ class Company:
 
     def trained(self, tokens: Mapping[str, int], seconds: float, now: float) -> None:
         """Notes a batch that ran: the tokens of each model, and how long all of it took."""
+        self._forget(now)
         self._trained_at.update(dict.fromkeys(tokens, now))
-        self._s_per_token = seconds / max(1, sum(tokens.values()))
+        self._s_per_token.append(seconds / max(1, sum(tokens.values())))
+
+    def _forget(self, now: float) -> None:
+        self._trained_at = {
+            model_id: at for model_id, at in self._trained_at.items() if now - at < _RECENT_S
+        }

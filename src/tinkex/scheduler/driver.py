@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 
@@ -64,7 +64,7 @@ class Driver:
         self.fatal: EngineUserError | None = None
         self._look_at = 0.0  # when to look for idle things again
         self._errands: list[Callable[[], None]] = []
-        self._company = Company()
+        self._company: defaultdict[str, Company] = defaultdict(Company)  # by base
         self._stopping = threading.Event()
         self._used = {"train": 0.0, "sample": 0.0}
         self._thread = threading.Thread(target=self._run, name="tinkex-driver", daemon=True)
@@ -181,8 +181,9 @@ class Driver:
 
     def _train(self) -> None:
         with self.wakeup:
-            if not self._board.total():  # samples would wait as well
-                self._await_company()
+            self._await_company()
+            if self._stopping.is_set():
+                return
             batch = self._planner.next_batch(time.monotonic())
         if batch:
             began = time.monotonic()
@@ -193,27 +194,31 @@ class Driver:
 
     def _await_company(self) -> None:
         """Lets those who train side by side share a batch. Called with the lock held."""
-        company, heads = self._company, self._planner.forward_heads()
         began = now = time.monotonic()
-        is_full = len(heads) >= self._planner.limits.max_operations
-        if is_full or not company.is_worth_a_wait(heads, now):
+        heads = self._planner.forward_heads()
+        if heads is None:
             return
-        num_before = len(heads)
-        while company.is_missed(heads, now) and not self._stopping.is_set():
-            rest_s = began + company.patience_s(heads) - now
-            if rest_s <= 0:
+        base, num_before = heads[0], len(heads[1])
+        company = self._company[base]
+        if not company.is_worth_a_wait(heads[1], now):
+            return
+        while heads is not None and company.is_missed(heads[1], now):
+            rest_s = began + company.patience_s(heads[1]) - now
+            # Whatever else there is to do does not wait for it.
+            if rest_s <= 0 or self._board.total() or self._stopping.is_set():
                 break
             self.wakeup.wait(rest_s)
             heads, now = self._planner.forward_heads(), time.monotonic()
-        company.waited(has_come=len(heads) > num_before)
+        company.waited(has_come=heads is not None and len(heads[1]) > num_before)
 
     def _note_company(self, batch: list[Operation], began: float) -> None:
-        if batch[0].kind in FORWARD_KINDS:
+        queue = self._planner.queue(batch[0].model_id)
+        if batch[0].kind in FORWARD_KINDS and queue is not None:
             tokens: Counter[str] = Counter()
             for operation in batch:
                 tokens[operation.model_id] += operation.cost
             now = time.monotonic()
-            self._company.trained(tokens, now - began, now)
+            self._company[queue.engine_model].trained(tokens, now - began, now)
 
     def _note_idle(self) -> None:
         """Has one idle adapter and one idle sampler leave memory. Called with the lock held."""

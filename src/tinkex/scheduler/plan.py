@@ -29,7 +29,7 @@ class Planner:
     """The waiting operations of all models, and whose turn it is."""
 
     def __init__(self, limits: BatchLimits) -> None:
-        self.limits = limits
+        self._limits = limits
         self._queues: dict[str, ModelQueue] = {}
         self._busy: dict[str, None] = {}  # models with something pending, in order
         self._busy_of: dict[str, set[str]] = {}  # the same by owner
@@ -76,10 +76,17 @@ class Planner:
         """How many operations wait for nothing but their turn."""
         return sum(len(q) for q in self._busy_queues() if q.head() is not None)
 
-    def forward_heads(self) -> dict[str, int]:
-        """The tokens of every model whose next operation is a forward pass that can run."""
-        heads = self._ready(lambda _queue, operation: operation.kind in FORWARD_KINDS)
-        return {model_id: operation.cost for model_id, operation in heads.items()}
+    def forward_heads(self) -> tuple[str, dict[str, int]] | None:
+        """The base, and the tokens of every model that could run, if all of them are forward
+        passes on one base and others still fit into their batch."""
+        ready = self._ready(lambda _queue, _operation: True)
+        bases = {self._queues[model_id].engine_model for model_id in ready}
+        if len(bases) != 1 or not all(each.kind in FORWARD_KINDS for each in ready.values()):
+            return None
+        tokens = {model_id: operation.cost for model_id, operation in ready.items()}
+        is_full = len(tokens) >= self._limits.max_operations
+        is_full |= sum(tokens.values()) >= self._limits.max_tokens
+        return None if is_full else (bases.pop(), tokens)
 
     def next_batch(self, now: float) -> list[Operation]:
         """The operations to run together; empty if nothing can run."""
@@ -89,8 +96,8 @@ class Planner:
         self._owners.forget_idle({self._queues[model_id].owner for model_id in ready})
         first = self._take(ready, now)
         batch, tokens = [first], first.cost
-        while len(batch) < self.limits.max_operations:
-            room = self.limits.max_tokens - tokens
+        while len(batch) < self._limits.max_operations:
+            room = self._limits.max_tokens - tokens
             fitting = self._ready(self._compatible(batch, room))
             if not fitting:
                 break
