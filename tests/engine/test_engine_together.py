@@ -62,7 +62,7 @@ def _plain(x_TD: Tensor, weight_OD: Tensor, segments: list[Segment], numbers: li
     return F.linear(x_TD, weight_OD) + torch.cat(changes)
 
 
-@pytest.mark.parametrize("counts", [[3, 3, 3], [2, 3], [1, 1], [4, 3, 2, 3], [5, 4, 6, 5]])
+@pytest.mark.parametrize("counts", [[3] * 5, [2, 3, 2, 3], [1] * 4, [4, 3, 2, 3], [5, 4, 6, 5]])
 @pytest.mark.parametrize("rank", [1, 3, 16, 20])
 def test_together_is_what_autograd_says(counts: list[int], rank: int) -> None:
     segments = _segments(counts, rank=rank)
@@ -87,9 +87,9 @@ def test_together_is_what_autograd_says(counts: list[int], rank: int) -> None:
 
 
 def test_a_ruined_adapter_ruins_nobody_else() -> None:
-    segments = _segments([2, 3, 2])
+    segments = _segments([2, 3, 2, 2])
     segments[1].pair.a_RD.fill_(float("nan"))
-    x, weight, dy = _random(7, INPUTS), _random(sum(PARTS), INPUTS), _random(7, sum(PARTS))
+    x, weight, dy = _random(9, INPUTS), _random(sum(PARTS), INPUTS), _random(9, sum(PARTS))
     rows = together(segments)
     assert len(rows) == 1
     out, downs = lora_linear(x, FrozenLinear(weight), rows)
@@ -98,14 +98,14 @@ def test_a_ruined_adapter_ruins_nobody_else() -> None:
         assert found[:2].isfinite().all()
         assert found[2:5].isnan().all()
         assert found[5:].isfinite().all()
-    for segment in (segments[0], segments[2]):
+    for segment in (segments[0], *segments[2:]):
         assert segment.pair.gradient is not None
         assert segment.pair.gradient.a_RD.isfinite().all()
         assert all(b_OR.isfinite().all() for b_OR in segment.pair.gradient.bs_OR)
 
 
 def test_adapters_that_are_not_trained_pass_the_gradient_on() -> None:
-    trained = _segments([2, 2])
+    trained = _segments([1, 1, 1, 1])
     frozen = [replace(each, pair=replace(each.pair, gradient=None)) for each in trained]
     x, linear, dy = _random(4, INPUTS), FrozenLinear(_random(6, INPUTS)), _random(4, 6)
     found = []
@@ -120,17 +120,18 @@ def test_adapters_that_are_not_trained_pass_the_gradient_on() -> None:
 @pytest.mark.parametrize(
     ("why", "segments"),
     [
-        ("ranks", [*_segments([2], rank=2), Segment(2, 4, _pair(rank=3))]),
-        ("scales", [*_segments([2]), Segment(2, 4, _pair(scale=2.0))]),
-        ("rows of the base between", [*_segments([2]), Segment(3, 5, _pair())]),
-        ("many rows", _segments([129, 129])),
+        ("ranks", [*_segments([2] * 3, rank=2), Segment(6, 8, _pair(rank=3))]),
+        ("scales", [*_segments([2] * 3), Segment(6, 8, _pair(scale=2.0))]),
+        ("rows of the base between", [*_segments([2] * 3), Segment(7, 9, _pair())]),
+        ("many rows", _segments([129] * 4)),
         ("mostly zeros", _segments([100, 1, 1, 1])),
-        ("large matrices", _segments([2, 2], rank=40, inputs=4000)),
-        ("only one trained", [*_segments([2]), Segment(2, 4, replace(_pair(), gradient=None))]),
+        ("large matrices", _segments([2] * 4, rank=40, inputs=4000)),
+        ("one not trained", [*_segments([2] * 3), Segment(6, 8, replace(_pair(), gradient=None))]),
+        ("too few", _segments([2, 2, 2])),
     ],
 )
 def test_what_is_not_alike_stays_apart(why: str, segments: list[Segment]) -> None:
-    assert len(together(segments)) == 2, why
+    assert together(segments) == segments, why
 
 
 def test_nothing_and_one_are_left_as_they_are() -> None:
@@ -139,7 +140,7 @@ def test_nothing_and_one_are_left_as_they_are() -> None:
     assert together([one]) == [one]
 
 
-@pytest.mark.parametrize("lengths", [[9, 9, 9], [5, 14, 9]])
+@pytest.mark.parametrize("lengths", [[9, 9, 9, 9], [5, 14, 9, 8]])
 def test_tenants_of_one_rank_get_the_oracles_gradients(lengths, tiny, tmp_path) -> None:
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}))
     requests = []

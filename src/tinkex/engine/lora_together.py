@@ -3,7 +3,8 @@
 A product of few rows with a thin matrix takes less time than its call, and a layer has some twenty
 of them for every adapter. Adapters of one rank whose rows are neighbours therefore go through
 batched products: their matrices are copied side by side for the moment, and rows of different
-numbers are filled up with zeros. What an adapter gets does not depend on the others' numbers.
+numbers are filled up with zeros. What an adapter gets does not depend on the others' numbers, but
+its last bits are not those of its own products. So a few adapters, which gain little, stay apart.
 
 Shapes: T tokens of all sequences in a row · S adapters · N rows of the one that has most · D
 features in · O features out · R rank times the number of matrices fused on one input.
@@ -26,6 +27,9 @@ _MOST_NUMBERS = 2**18
 """Of an adapter, and in its matrices: beyond, its own products are worth their calls and copies
 would cost more than those save."""
 
+_FEWEST = 4
+"""Adapters that are worth it."""
+
 _MOST_WASTE = 2
 """How many times the rows there are may be multiplied."""
 
@@ -39,10 +43,10 @@ def together(segments: Sequence[Segment]) -> list[LoraRows]:
     group: list[Segment] = []
     for segment in segments:
         if group and not _can_join(group, segment):
-            found.append(_one(group))
+            found += _as_one(group)
             group = []
         group.append(segment)
-    return [*found, _one(group)] if group else found
+    return [*found, *_as_one(group)]
 
 
 def _can_join(group: list[Segment], segment: Segment) -> bool:
@@ -62,8 +66,8 @@ def _is_small(segment: Segment) -> bool:
     return segment.end - segment.start <= _MOST_ROWS and numbers <= _MOST_NUMBERS
 
 
-def _one(group: list[Segment]) -> LoraRows:
-    return group[0] if len(group) == 1 else _Together(group)
+def _as_one(group: list[Segment]) -> Sequence[LoraRows]:
+    return group if len(group) < _FEWEST else [_Together(group)]
 
 
 class _Together:
