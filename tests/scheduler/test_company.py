@@ -92,13 +92,19 @@ def _trained(folder: Path, config: SchedulerConfig) -> tuple[Bench, list[str]]:
     return bench, models
 
 
+def _patient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, list[str]]:
+    """The same, and whoever may wait does so for a minute from now on."""
+    monkeypatch.setattr(Company, "patience_s", lambda *_: 0.0)
+    trained = _trained(folder, SchedulerConfig())
+    monkeypatch.setattr(Company, "patience_s", lambda *_: 60.0)
+    monkeypatch.setattr(Company, "is_worth_a_wait", Company.is_missed)
+    return trained
+
+
 def test_a_batch_begins_when_the_last_of_those_who_train_has_come(
     tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Company, "patience_s", lambda *_: 0.0)
-    bench, (one, other) = _trained(tmp_path, SchedulerConfig())
-    monkeypatch.setattr(Company, "patience_s", lambda *_: 60.0)
-    monkeypatch.setattr(Company, "is_worth_a_wait", Company.is_missed)
+    bench, (one, other) = _patient(tmp_path, monkeypatch)
     sizes.clear()
     first = bench.train(one, 2)
     second = bench.train(other, 2)
@@ -117,10 +123,7 @@ def test_a_batch_begins_when_the_last_of_those_who_train_has_come(
 def test_nobody_waits_while_there_is_other_work(
     tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Company, "patience_s", lambda *_: 0.0)
-    bench, (one, other) = _trained(tmp_path, SchedulerConfig())
-    monkeypatch.setattr(Company, "patience_s", lambda *_: 60.0)
-    monkeypatch.setattr(Company, "is_worth_a_wait", Company.is_missed)
+    bench, (one, other) = _patient(tmp_path, monkeypatch)
     waits = bench.train(one, 2)
     step = bench.step(other, 2)  # this thread is the one that would run it
     bench.result(step)
