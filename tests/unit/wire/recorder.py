@@ -153,6 +153,7 @@ class Recorder(ThreadingHTTPServer):
     """Keeps every request in `seen`, in order of arrival."""
 
     daemon_threads = True
+    request_queue_size = 128  # by default five: beyond, connections are dropped under load
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
