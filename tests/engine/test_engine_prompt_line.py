@@ -73,12 +73,9 @@ def test_no_request_is_passed_for_ever() -> None:
     assert 10_000 < passed <= 512 * 100, "many short ones, but not more than its own work allows"
 
 
-def test_large_requests_are_bounded_by_more_than_their_own_work() -> None:
+def test_a_huge_request_lets_pass_no_more_than_a_fixed_amount() -> None:
     order = _order(_stem("huge", 100, 100_000))
     passed = 0
-    while next(order.in_turn()).job.request.request_id != "huge":
-        passed += 1
-    assert passed == 0
     for number in range(1000):
         order.add(_stem(f"short-{number}", 1000, 1))
         first = next(order.in_turn())

@@ -164,7 +164,8 @@ class PromptLine:
                 return begun
             batch.is_closed = True  # nobody behind gets what this one waits for
         # Done with this step it keeps neither a seat nor blocks, so it takes nobody's.
-        return self._half_way(stem, len(stem.sequences), batch) if batch.fits(stem) else None
+        completes = batch.would_complete(stem)
+        return self._half_way(stem, len(stem.sequences), batch) if completes else None
 
     def _skip_found(self, stem: Stem) -> None:
         """Lets a stem half way use what others have computed of it since."""
@@ -237,10 +238,6 @@ class _Batch:
         """Whether the stem's request could be done with this step."""
         left = len(stem.tokens) - stem.done
         return stem.ends_with_prompt and left <= self.tokens_left + self._more
-
-    def fits(self, stem: Stem) -> bool:
-        """Whether a stem that nothing was computed of could be done with this step."""
-        return self.would_complete(stem) and stem.done == 0
 
     def add(self, stem: Stem) -> int:
         """Adds as much of the stem as there is room for, one without blocks whole; how much."""
