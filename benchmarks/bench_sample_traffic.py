@@ -62,7 +62,7 @@ def throughput(names: tuple[str, ...], count: int, rounds: int) -> bool:
     if "vLLM" in names:
         runs["vLLM"] = kept.get(VllmSide, model_folder(), folders).run
     for each in runs.values():
-        each(traffic(8, PER_SECOND, ADAPTERS, seed=99))
+        each([sample_request(tokens(100, i), 8, adapter=i) for i in range(ADAPTERS)])
     waits: dict[str, list[float]] = {name: [] for name in runs}
 
     def timed(name: str, seeds: Iterator[int]) -> float:
