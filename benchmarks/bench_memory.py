@@ -116,4 +116,4 @@ QUESTIONS = {"beside PEFT": beside_peft, "base once": base_once}
 BY_NAME = {"idle adapters": idle_adapters}
 
 if __name__ == "__main__":
-    sys.exit(run_questions(__doc__, QUESTIONS, rounds=3, by_name=BY_NAME))
+    sys.exit(run_questions(__doc__, QUESTIONS, rounds=2, by_name=BY_NAME))

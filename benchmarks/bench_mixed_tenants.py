@@ -120,7 +120,7 @@ def _first_over_next(
 ) -> bool:
     """Every shape once for the first time, then several times again."""
     first = [call(shape) for shape in shapes]
-    again = [[call(shape) for shape in shapes] for _ in range(rounds)]
+    again = [[call(shape) for shape in shapes] for _ in range(max(1, rounds - 2))]
     later = [statistics.median(times) for times in zip(*again, strict=True)]
     question = f"{what}: first call of a new shape over the next ones"
     ratios = [a / b for a, b in zip(first, later, strict=True)]

@@ -28,6 +28,8 @@ def measure(count: int, rounds: int) -> bool:
     with Served() as ours, EngineSide() as engine:
         samplers, _ = ours.adapters(1, RANK)
         adapter = engine.create(RANK)
+        score_all(samplers[0], even_rows(4, LENGTH))  # warm up
+        engine.forward(adapter, even_rows(4, LENGTH))
         our_seeds, engine_seeds = itertools.count(1), itertools.count(1)
 
         def engine_turn() -> float:
@@ -37,7 +39,7 @@ def measure(count: int, rounds: int) -> bool:
             "ours": lambda: score_all(samplers[0], even_rows(count, LENGTH, seed=next(our_seeds))),
             "engine": engine_turn,
         }
-        found = alternate(sides, rounds)
+        found = alternate(sides, rounds, warmups=0)
     question = f"scoring {count}x{LENGTH} by single requests: speed beside one engine batch"
     return faster(question, found["ours"], found["engine"], at_least=OF_ENGINE)
 
