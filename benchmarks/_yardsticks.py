@@ -18,9 +18,10 @@ from tinkex.engine.begun_worker import ENVIRONMENT
 HERE = ROOT / "benchmarks"
 
 CORES = sorted(os.sched_getaffinity(0))
+THREADS = {"OMP_NUM_THREADS": str(len(CORES)), "OMP_PROC_BIND": "close"}
+"""The best settings of threads."""
 TUNED = {
-    "OMP_NUM_THREADS": str(len(CORES)),
-    "OMP_PROC_BIND": "close",
+    **THREADS,
     # Tensors of megabytes come and go with every operation. By default glibc returns each to the
     # system and has the next one's pages zeroed again; kept, a loop runs up to a third faster.
     "MALLOC_MMAP_THRESHOLD_": str(2**33),
@@ -117,13 +118,9 @@ class GemmSide(Side):
     """The best rate of a matrix product over the model's shapes."""
 
     def __init__(self) -> None:
-        super().__init__([sys.executable, str(HERE / "_side_gemm.py")], _threads())
+        super().__init__([sys.executable, str(HERE / "_side_gemm.py")], THREADS)
         self.call("prepare", folder=str(model_folder()))
 
     def rate(self) -> float:
         """Operations per second, now."""
         return float(self.call("rate"))
-
-
-def _threads() -> dict[str, str]:
-    return {name: value for name, value in TUNED.items() if name.startswith("OMP")}

@@ -11,8 +11,9 @@ Then the time to the first token. The protocol answers a sample whole, so only a
 see it: the latency of such requests amid the traffic, two a second with prompts like its own, over
 their latency on an idle server. Bar: 2 at the median.
 
-By name: "both" has `generate` and vLLM, "whole" all 256 requests over 20 s in one go, "light" the
-first token amid traffic the server can keep up with, "generate alone" that side beside ours.
+By name: "both" has `generate` and vLLM, "whole" all 256 requests over 20 s in one go, "whole vLLM"
+that without `generate`, "light" the first token amid traffic the server can keep up with,
+"generate alone" that side beside ours.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ BY_NAME: dict[str, Question] = {
     "both": partial(throughput, ("generate", "vLLM"), SLICE),
     "generate alone": partial(throughput, ("generate",), SLICE),
     "whole": partial(throughput, ("generate", "vLLM"), WHOLE),
+    "whole vLLM": partial(throughput, ("vLLM",), WHOLE),
     "light": partial(first_token, LIGHT_PER_SECOND, LIGHT_PROBE_EVERY_S),
 }
 

@@ -5,7 +5,8 @@ scheduler, engine. Every position is weighted. Bars: 0.60 of the roofline (`_roo
 formula) and 1.2 times the speed of a Transformers + PEFT loop (`_side_peft.py`).
 
 Shapes 8x64, 8x256 and 32x128 at ranks 8 and 32. A run without `--only` takes two of the six;
-`--only "32x128 rank 8"` measures one, `--only "roofline 8x64 rank 8"` one without PEFT.
+`--only "32x128 rank 8"` measures one, `--only "roofline 8x64 rank 8"` one without PEFT,
+`--only "untuned 8x64 rank 8"` one beside PEFT with the allocator as it comes.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from benchmarks._model import Sizes, model_folder
 from benchmarks._roofline import training_flops
 from benchmarks._served import Served, datums, step
 from benchmarks._workload import even_rows
-from benchmarks._yardsticks import GemmSide, PeftSide
+from benchmarks._yardsticks import THREADS, TUNED, GemmSide, PeftSide
 
 OF_ROOFLINE, TIMES_PEFT = 0.60, 1.2
 SHAPES = ((8, 64), (8, 256), (32, 128))
 RANKS = (8, 32)
 
 Shape = tuple[int, int]
+Settings = dict[str, str]
 
 
-def measure(shape: Shape, rank: int, rounds: int, *, with_peft: bool = True) -> bool:
-    """Our step, the rate of a matrix product and PEFT's step, in turn."""
+def measure(shape: Shape, rank: int, rounds: int, peft_settings: Settings | None = TUNED) -> bool:
+    """Our step, the rate of a matrix product and PEFT's step, if it has settings, in turn."""
     rows = even_rows(*shape)
     with ExitStack() as opened:
         ours, gemm = opened.enter_context(Served()), opened.enter_context(GemmSide())
@@ -43,14 +45,15 @@ def measure(shape: Shape, rank: int, rounds: int, *, with_peft: bool = True) -> 
             "ours": lambda: step(training, data),
             "rate": gemm.rate,
         }
-        if with_peft:
-            peft = opened.enter_context(PeftSide(rank))
+        if peft_settings is not None:
+            peft = opened.enter_context(PeftSide(rank, peft_settings))
             sides["peft"] = lambda: peft.step(rows)
         found = alternate(sides, rounds)
     flops = training_flops(Sizes.read(model_folder()), rows, rank)
     is_met = share_of_roofline(case(shape, rank), flops, found["ours"], found["rate"])
-    if with_peft:
-        question = f"train {case(shape, rank)}: speed beside PEFT"
+    if peft_settings is not None:
+        tuned = "" if peft_settings == TUNED else ", its allocator as it comes"
+        question = f"train {case(shape, rank)}: speed beside PEFT{tuned}"
         is_met &= faster(question, found["ours"], found["peft"], at_least=TIMES_PEFT)
     return is_met
 
@@ -79,7 +82,8 @@ IN_SHORT = (((8, 64), 8), ((8, 256), 32))
 QUESTIONS: dict[str, Question] = {case(*each): partial(measure, *each) for each in IN_SHORT}
 BY_NAME: dict[str, Question] = {
     **{case(*each): partial(measure, *each) for each in CASES if each not in IN_SHORT},
-    **{f"roofline {case(*each)}": partial(measure, *each, with_peft=False) for each in CASES},
+    **{f"roofline {case(*each)}": partial(measure, *each, peft_settings=None) for each in CASES},
+    **{f"untuned {case(*each)}": partial(measure, *each, peft_settings=THREADS) for each in CASES},
 }
 
 if __name__ == "__main__":
