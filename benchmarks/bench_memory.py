@@ -28,7 +28,8 @@ from benchmarks._yardsticks import PeftSide
 OF_PEFT, OF_OWN_BYTES, IDLE_OF_OWN_BYTES = 0.5, 1.25, 0.10
 MANY, IDLE, IDLE_RANK = 16, 100, 32
 PLAIN: dict[str, str] = {}
-REST_S = 20.0
+REST_S = 90.0
+"""Adapters leave the memory a minute after their last use, one after the other."""
 
 
 def beside_peft(rounds: int) -> bool:
