@@ -118,7 +118,7 @@ def _first_over_next(
     call: Callable[[tuple[int, ...]], float],
     rounds: int,
 ) -> bool:
-    """Every shape once for the first time, then several times again."""
+    """Every shape once for the first time, then several times again, fewer since they are five."""
     first = [call(shape) for shape in shapes]
     again = [[call(shape) for shape in shapes] for _ in range(max(1, rounds - 2))]
     later = [statistics.median(times) for times in zip(*again, strict=True)]
