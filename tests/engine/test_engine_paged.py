@@ -14,7 +14,7 @@ from tests.engine.work import run_samples, sample_request, tokens, warm_up
 
 from tinkex.engine.attention import PackedAttention
 from tinkex.engine.block_pool import BlockPool, prefix_keys
-from tinkex.engine.inference import InferencePass
+from tinkex.engine.inference import InferencePass, Wanted
 from tinkex.engine.interface import LoraSpec
 from tinkex.engine.kv_cache import (
     BLOCK_TOKENS,
@@ -23,11 +23,11 @@ from tinkex.engine.kv_cache import (
     KvCache,
     blocks_for,
 )
-from tinkex.engine.lora import LoraBatch
+from tinkex.engine.lora import AdapterWeights, LoraBatch, LoraLayout
 from tinkex.engine.model_config import parse_config, read_json
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.paged_attention import StepAttention, Stretch, Tail
-from tinkex.engine.row_lora import RowLora
+from tinkex.engine.row_lora import RowLora, Run, pair_views
 from tinkex.engine.torch_engine import TorchEngine
 from tinkex.engine.weights import load_decoder
 
@@ -46,6 +46,27 @@ def test_rows_without_gradients_are_the_trainers(shape, model_folder) -> None:
             rows_T, positions_T, PackedAttention(lengths), RowLora(58, [], [])
         )
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_that_are_wanted_are_those_of_all(shape, model_folder) -> None:
+    folder = model_folder(shape)
+    config = parse_config(read_json(folder / "config.json"))
+    decoder = load_decoder(folder, config, torch.device("cpu"), torch.float32)
+    layout = LoraLayout(decoder.groups, LoraSpec(rank=4))
+    pairs = pair_views(AdapterWeights(layout, torch.randn(layout.numel) / 8), torch.float32)
+    rows_T = torch.from_numpy(np.concatenate([tokens(n) for n in (9, 9, 40)]))
+    positions_T = torch.cat([torch.arange(n) for n in (9, 9, 40)])
+    batch = rows_T, positions_T, PackedAttention([9, 9, 40]), RowLora(58, [Run(9, 58, pairs)], [])
+    row_N = torch.tensor([8, 17, 55, 56, 57, 0])
+    wanted = Wanted(row_N, RowLora(6, [Run(1, 5, pairs)], []))
+    with torch.inference_mode():
+        runner = InferencePass(decoder)
+        expected = runner.hidden(*batch)[row_N]
+        found = runner.hidden(*batch, wanted)
+    torch.testing.assert_close(found[:5], expected[:5], atol=2e-5, rtol=1e-5)
+    base = runner.hidden(*batch[:3], RowLora(58, [], []))[row_N]
+    assert not torch.allclose(found[1:5], base[1:5], atol=1e-2), "the adapter counts"
 
 
 class _Cached:
@@ -95,7 +116,7 @@ def test_attention_finds_its_blocks_wherever_they_are(
     window, sums_rows, tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KvCache, "can_sum_rows", sums_rows)
-    lengths = [1, 33, 300, 32, 64, 290, 70, 40]  # far enough apart for several groups
+    lengths = [1, 65, 600, 64, 128, 580, 140, 40, 30]  # far enough apart for several groups
     cached = _Cached(tiny, lengths)
     tails, rows = [], []
     for text, length in enumerate(lengths[:6]):
@@ -103,9 +124,9 @@ def test_attention_finds_its_blocks_wherever_they_are(
         tails.append(Tail(cached.texts[text][0], length))
         rows.append((text, length - 1, length))
     tails.insert(2, None)  # a row that is nobody's
-    cached.store(6, 0, 64)
-    stretches = [Stretch(6, 64, cached.texts[6][0][:2]), Stretch(40)]
-    parts = [(6, 64, 70), (7, 0, 40)]
+    cached.store(6, 0, 128)
+    stretches = [Stretch(30), Stretch(6, 128, cached.texts[6][0][:2]), Stretch(40)]
+    parts = [(8, 0, 30), (6, 128, 134), (7, 0, 40)]
     blocks, slots, ks, vs = [], [], [], []
     for text, start, end in rows + parts:
         own, k, v = cached.texts[text]
@@ -206,9 +227,9 @@ def test_beginnings_seen_before_are_not_computed_again(engine) -> None:
 
 
 def test_the_next_turn_of_a_conversation_finds_the_last_one(engine) -> None:
-    turn = run_samples(engine, _greedy("a", tokens(50), max_tokens=60))["a"].sequences[0].tokens
-    prompt = np.concatenate([tokens(50), turn, tokens(5, 1)])
-    assert run_samples(engine, _greedy("b", prompt))["b"].prompt_cache_hit_tokens == 96
+    turn = run_samples(engine, _greedy("a", tokens(80), max_tokens=60))["a"].sequences[0].tokens
+    prompt = np.concatenate([tokens(80), turn, tokens(5, 1)])
+    assert run_samples(engine, _greedy("b", prompt))["b"].prompt_cache_hit_tokens == 128
 
 
 def test_beginnings_are_never_shared_between_adapters(engine) -> None:
@@ -256,8 +277,8 @@ def test_deterministic_engines_compute_every_prompt_anew(tiny) -> None:
 
 
 def test_samples_of_a_prompt_share_its_blocks(tiny) -> None:
-    # 16 samples of 100 + 20 tokens: 3 blocks for all and one for each; alone each would need four.
-    engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=32 * 19))
+    # 16 samples of 100 + 20 tokens: a block for all and one for each; alone each would need two.
+    engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=BLOCK_TOKENS * 17))
     fields = {"num_samples": 16, "max_tokens": 20, "seed": 3, "stop_at_eos": False}
     engine.submit_sample(sample_request(tokens=tokens(100), **fields))
     assert engine.step_sampling(0.0).running == 16

@@ -8,6 +8,7 @@ from tests.engine.work import run_samples, sample_request, tokens
 
 from tinkex.engine.block_pool import BlockPool
 from tinkex.engine.interface import SampleResult
+from tinkex.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.prompt_line import PromptLine, SamplerLimits
 from tinkex.engine.prompt_order import PromptOrder
 from tinkex.engine.sample_jobs import Job, PromptPart, Sequence, Stem
@@ -15,7 +16,11 @@ from tinkex.engine.stops import StopRule
 from tinkex.engine.token_choice import ChoiceRule
 
 LIMITS = SamplerLimits(
-    cache_tokens=32 * 64, prefill_tokens=512, beside_tokens=256, short_tokens=64, max_sequences=8
+    cache_tokens=BLOCK_TOKENS * 64,
+    prefill_tokens=512,
+    beside_tokens=256,
+    short_tokens=64,
+    max_sequences=8,
 )
 
 
@@ -44,7 +49,7 @@ def _sizes(parts: list[PromptPart]) -> dict[str, int]:
 
 
 def _line(limits: SamplerLimits = LIMITS) -> tuple[PromptLine, BlockPool]:
-    pool = BlockPool(limits.cache_tokens // 32)
+    pool = BlockPool(limits.cache_tokens // BLOCK_TOKENS)
     return PromptLine(limits, pool), pool
 
 
@@ -144,7 +149,8 @@ def test_what_was_sent_back_is_before_everybody_and_costs_nothing() -> None:
 
 
 def test_the_rest_of_a_prompt_that_was_split_waits_for_its_first_half() -> None:
-    line, pool = _line(SamplerLimits(cache_tokens=32 * 64, beside_tokens=64, max_sequences=4))
+    limits = SamplerLimits(cache_tokens=BLOCK_TOKENS * 64, beside_tokens=64, max_sequences=4)
+    line, pool = _line(limits)
     stem = _stem("many", 320, 10)
     stem.sequences = [Sequence(stem.job, i, np.random.default_rng(i)) for i in range(8)]
     line.add(stem)
@@ -154,7 +160,7 @@ def test_the_rest_of_a_prompt_that_was_split_waits_for_its_first_half() -> None:
         assert len(parts) == 1
         line.finish_parts(parts)
         owned.append(pool.num_owned)
-    assert owned == [10] * 4, "one copy of the prompt"
+    assert owned == [blocks_for(320)] * 4, "one copy of the prompt"
 
 
 def test_a_prompt_half_way_uses_what_another_has_computed_meanwhile() -> None:
@@ -164,14 +170,15 @@ def test_a_prompt_half_way_uses_what_another_has_computed_meanwhile() -> None:
     line.finish_parts(line.next_parts(num_running=1))
     assert long.done == 256
     short = _stem("short", 600, 2)
-    short.tokens = long.tokens[:300].copy()
+    short.tokens = long.tokens[:330].copy()
     line.add(short)
     parts = line.next_parts(num_running=1)
-    assert [(part.stem, part.start, part.end) for part in parts] == [(short, 256, 300)]
+    assert [(part.stem, part.start, part.end) for part in parts] == [(short, 256, 330)]
     line.finish_parts(parts)
     parts = line.next_parts(num_running=1)
-    assert [(part.stem, part.start, part.end) for part in parts] == [(long, 288, 544)]
-    assert long.blocks[:9] == short.blocks[:9]
+    assert [(part.stem, part.start, part.end) for part in parts] == [(long, 320, 576)]
+    num_shared = 320 // BLOCK_TOKENS
+    assert long.blocks[:num_shared] == short.blocks[:num_shared]
     line.finish_parts(parts)
     line.give_back(long)
     line.give_back(short)
@@ -266,7 +273,8 @@ def test_quick_requests_need_neither_seats_nor_blocks() -> None:
 
 
 def test_seats_are_kept_for_prompts_half_way() -> None:
-    line, _ = _line(SamplerLimits(cache_tokens=32 * 64, prefill_tokens=64, max_sequences=2))
+    limits = SamplerLimits(cache_tokens=BLOCK_TOKENS * 64, prefill_tokens=64, max_sequences=2)
+    line, _ = _line(limits)
     line.add(_stem("long", 600, 100))
     line.finish_parts(line.next_parts(num_running=0))
     line.add(_stem("a", 40, 3))
@@ -274,8 +282,8 @@ def test_seats_are_kept_for_prompts_half_way() -> None:
 
 
 def test_who_waits_for_room_is_not_passed_by_those_who_need_less() -> None:
-    line, pool = _line(SamplerLimits(cache_tokens=32 * 20))
-    line.add(_stem("large", 600, 2))  # nineteen of the twenty blocks
+    line, pool = _line(SamplerLimits(cache_tokens=BLOCK_TOKENS * (blocks_for(600) + 1)))
+    line.add(_stem("large", 600, 2))  # all blocks but one
     taken = pool.take(4)
     line.add(_stem("later", 601, 2))
     line.add(_stem("small but later", 602, 2))

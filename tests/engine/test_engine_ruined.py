@@ -17,6 +17,7 @@ from tests.engine.work import (
 
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import LoraSpec, RequestError, TrainDatum, TrainRequest
+from tinkex.engine.kv_cache import BLOCK_TOKENS
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.process import EngineProcess
 from tinkex.engine.torch_engine import TorchEngine
@@ -49,8 +50,8 @@ def test_sampling_from_a_ruined_adapter_is_a_user_error(ruined) -> None:
 
 
 def test_memory_of_a_ruined_sequence_does_not_reach_the_next_one(tiny: Path) -> None:
-    # Room for three blocks: whoever comes next lies where the ruined one lay.
-    engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=96))
+    # Room for two blocks: whoever comes next lies where the ruined one lay.
+    engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=2 * BLOCK_TOKENS))
     fields = {"tokens": tokens(40), "max_tokens": 40, "seed": 1, "stop_at_eos": False}
     before = run_samples(engine, sample_request("good", **fields))["good"]
     engine.create_adapter("a", "tiny", LoraSpec(rank=4))

@@ -1,14 +1,16 @@
 """The lean decoder's forward without gradients: what a sampling step runs.
 
 The same function as `model.Decoder.packed_hidden`, which training runs, in fewer and smaller
-steps: nothing is kept for a backward, sums are made in place, weights are packed. Tests hold the
-two together.
+steps: nothing is kept for a backward, sums are made in place, weights are packed, and most rows of
+a prompt end with the keys and values of the last layer. Tests hold the two together.
 
 Shapes: T rows · D hidden · H heads · K key/value heads · C features of a head · F MLP width ·
-P positions · Z pairs of features.
+P positions · Z pairs of features · N rows that are wanted.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +21,15 @@ from tinkex.engine.layer import LayerWeights
 from tinkex.engine.model import Decoder, rope_frequencies
 from tinkex.engine.row_lora import RowLora
 
-__all__ = ["InferencePass"]
+__all__ = ["InferencePass", "Wanted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The rows whose last hidden state is asked for, and their LoRA."""
+
+    row_N: Tensor
+    lora: RowLora
 
 
 class InferencePass:
@@ -34,19 +44,29 @@ class InferencePass:
         self._eps_1 = torch.full((1,), decoder.config.norm_eps, device=decoder.head_VD.device)
 
     def hidden(
-        self, tokens_T: Tensor, positions_T: Tensor, attention: Attention, lora: RowLora
+        self,
+        tokens_T: Tensor,
+        positions_T: Tensor,
+        attention: Attention,
+        lora: RowLora,
+        wanted: Wanted | None = None,
     ) -> Tensor:
-        """The last hidden states, normed, ready for the head."""
+        """The last hidden states, normed, ready for the head: of all rows or those wanted."""
         turn_T1Z = self._turns_PZ[positions_T].unsqueeze(1)
         x_TD = F.embedding(tokens_T, self._weights.embed_VD)
+        last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
             normed_TD = self._norm(x_TD, layer.attn_norm_D)
-            x_TD.add_(self._attention(index, layer, normed_TD, turn_T1Z, attention, lora))
+            seen_TX = self._seen(index, layer, normed_TD, turn_T1Z, attention, lora)
+            if index == last and wanted is not None:
+                x_TD, seen_TX = (x.index_select(0, wanted.row_N) for x in (x_TD, seen_TX))
+                lora = wanted.lora
+            x_TD.add_(_out(index, layer, seen_TX, lora))
             normed_TD = self._norm(x_TD, layer.mlp_norm_D)
             x_TD.add_(_mlp(index, layer, normed_TD, lora))
         return self._norm(x_TD, self._weights.norm_D)
 
-    def _attention(
+    def _seen(
         self,
         index: int,
         layer: LayerWeights,
@@ -67,10 +87,7 @@ class InferencePass:
             qk = torch.cat([q, k], dim=1)
         qk = _turn(qk, turn_T1Z)
         q, k = qk[:, : config.num_heads], qk[:, config.num_heads :]
-        seen_TX = attention.attend(index, q, k, v, config.windows[index])
-        out_TD = layer.out.forward(seen_TX)
-        lora.add(f"{index}.out", seen_TX, out_TD)
-        return out_TD
+        return attention.attend(index, q, k, v, config.windows[index])
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """`x` scaled to unit root mean square over its last axis, times a weight."""
@@ -78,6 +95,12 @@ class InferencePass:
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         square = torch.addcmul(self._eps_1, length, length, value=1.0 / x.shape[-1])
         return (wide * square.rsqrt_()).to(x.dtype).mul_(weight)
+
+
+def _out(index: int, layer: LayerWeights, seen_TX: Tensor, lora: RowLora) -> Tensor:
+    out_TD = layer.out.forward(seen_TX)
+    lora.add(f"{index}.out", seen_TX, out_TD)
+    return out_TD
 
 
 def _mlp(index: int, layer: LayerWeights, x_TD: Tensor, lora: RowLora) -> Tensor:

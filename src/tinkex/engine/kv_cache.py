@@ -34,7 +34,7 @@ __all__ = [
 Places = tuple[Tensor, Tensor]
 """Where rows go: the block of each, and its place in the block."""
 
-BLOCK_TOKENS = 32
+BLOCK_TOKENS = 64  # fewer make attention to scattered blocks slower, more find fewer beginnings
 ZERO_BLOCK = 0  # zeros for ever: what short lists of blocks are filled up with
 WASTE_BLOCK = 1  # where rows that belong to nobody are written
 FIRST_BLOCK = 2  # the first one that can hold a sequence

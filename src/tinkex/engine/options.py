@@ -24,7 +24,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     microbatch_tokens: int = 1024  # more is hardly faster on a CPU and holds more activations
     prefill_tokens: int = 1024  # of prompts in one step of sampling
-    prefill_tokens_beside: int = 256  # the same while answers are being written
+    prefill_tokens_beside: int = 512  # the same while answers are being written
     max_sequences: int = 256
     cache_tokens: int | None = None
     crash_at: str = ""  # for tests: where this engine's process is to die (tinkex.crashpoints)

@@ -16,14 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tinkex.engine.attention import PackedAttention
+from tinkex.engine.attention import Attention, PackedAttention
 from tinkex.engine.kv_cache import BLOCK_TOKENS, ZERO_BLOCK, KvCache, Places
 
 __all__ = ["StepAttention", "Stretch", "Tail"]
@@ -212,50 +212,59 @@ class _PromptRows:
     """The prompt parts of a step: those at their beginning as in training, others one by one."""
 
     def __init__(self, cache: KvCache, parts: Sequence[Stretch]) -> None:
-        self._cache = cache
-        self._parts = list(parts)
-        self._sizes = [part.num_rows for part in parts]
-        self._fresh = None
-        if not any(part.past for part in parts):
-            self._fresh = PackedAttention(self._sizes)
-        self._tables = [torch.tensor(part.blocks, device=cache.device) for part in parts]
+        self._sizes: list[int] = []
+        self._kinds: list[Attention] = []
+        for is_continued, some in groupby(parts, key=lambda part: part.past > 0):
+            stretches = list(some)
+            if is_continued:
+                self._sizes += [part.num_rows for part in stretches]
+                self._kinds += [_ContinuedRows(cache, part) for part in stretches]
+            else:
+                sizes = [part.num_rows for part in stretches]
+                self._sizes.append(sum(sizes))
+                self._kinds.append(PackedAttention(sizes))
 
     def attend(
         self, layer: int, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, window: int
     ) -> Tensor:
-        if self._fresh is not None:
-            return self._fresh.attend(layer, q_THC, k_TKC, v_TKC, window)
+        if len(self._kinds) == 1:
+            return self._kinds[0].attend(layer, q_THC, k_TKC, v_TKC, window)
         split = (torch.split_with_sizes(x, self._sizes) for x in (q_THC, k_TKC, v_TKC))
-        seen = []
-        for part, table, q, k, v in zip(self._parts, self._tables, *split, strict=True):
-            if part.past:
-                seen.append(self._continue(layer, part, table, (q, k, v), window))
-            else:
-                seen.append(PackedAttention([part.num_rows]).attend(layer, q, k, v, window))
-        return torch.cat(seen)
+        return torch.cat(
+            [
+                kind.attend(layer, q, k, v, window)
+                for kind, q, k, v in zip(self._kinds, *split, strict=True)
+            ]
+        )
 
-    def _continue(
-        self,
-        layer: int,
-        part: Stretch,
-        table_N: Tensor,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        window: int,
+
+class _ContinuedRows:
+    """Rows of a prompt that see blocks computed earlier, and each other."""
+
+    def __init__(self, cache: KvCache, part: Stretch) -> None:
+        self._cache = cache
+        self._num_rows, self._past = part.num_rows, part.past
+        self._table_N = torch.tensor(part.blocks, device=cache.device)
+        self._masks: dict[int, Tensor] = {}
+
+    def attend(
+        self, layer: int, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, window: int
     ) -> Tensor:
-        """Rows that see blocks computed earlier, and each other."""
-        q, k, v = (x.transpose(0, 1) for x in qkv)
-        past_k, past_v = self._cache.gather(layer, table_N)
-        k = torch.cat([past_k[:, : part.past], k], dim=1)
-        v = torch.cat([past_v[:, : part.past], v], dim=1)
-        mask = _continued_mask(part.num_rows, part.past, window, q.device)
+        q, k, v = (x.transpose(0, 1) for x in (q_THC, k_TKC, v_TKC))
+        past_k, past_v = self._cache.gather(layer, self._table_N)
+        k = torch.cat([past_k[:, : self._past], k], dim=1)
+        v = torch.cat([past_v[:, : self._past], v], dim=1)
         out_HTC = F.scaled_dot_product_attention(
-            q[None], k[None], v[None], attn_mask=mask, enable_gqa=True
+            q[None], k[None], v[None], attn_mask=self._mask(window, q.dtype), enable_gqa=True
         )[0]
         return out_HTC.transpose(0, 1).flatten(1)
 
-
-def _continued_mask(num_rows: int, past: int, window: int, device: torch.device) -> Tensor:
-    place = torch.arange(past + num_rows, device=device)
-    distance = place[past:, None] - place[None, :]
-    is_seen = distance >= 0
-    return is_seen & (distance < window) if window else is_seen
+    def _mask(self, window: int, dtype: torch.dtype) -> Tensor:
+        """What to add to the scores: made once for all layers, as numbers, which is faster."""
+        if window not in self._masks:
+            place = torch.arange(self._past + self._num_rows, device=self._cache.device)
+            distance = place[self._past :, None] - place[None, :]
+            is_hidden = (distance < 0) | ((distance >= window) & (window > 0))
+            mask = torch.zeros(is_hidden.shape, dtype=dtype, device=self._cache.device)
+            self._masks[window] = mask.masked_fill_(is_hidden, -math.inf)
+        return self._masks[window]

@@ -28,8 +28,8 @@ class SamplerLimits:
 
     cache_tokens: int
     prefill_tokens: int = 1024  # of prompts in a step of their own
-    beside_tokens: int = 256  # of prompts in a step that also writes
-    short_tokens: int = 96  # the same while quick requests come
+    beside_tokens: int = 512  # of prompts in a step that also writes
+    short_tokens: int = 128  # the same while quick requests come
     max_sequences: int = 256
     stack_bytes: int = 2**29  # for adapters side by side
     reuses_prompts: bool = True  # else no bit of an answer depends on what was asked before

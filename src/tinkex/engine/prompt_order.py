@@ -24,7 +24,7 @@ _PATIENCE = 512
 _MOST_PASSED = 2**18
 """And how much work at most, in tokens of a prompt."""
 
-_ANSWER_TOKEN = 5
+_ANSWER_TOKEN = 3
 """What a token of an answer costs, in tokens of a prompt, where some are written together."""
 
 

@@ -143,3 +143,8 @@ class PromptPart:
     def completes(self) -> bool:
         """Whether the request is done with this step."""
         return self.stem.ends_with_prompt and self.end == len(self.stem.tokens)
+
+    @property
+    def num_kept(self) -> int:
+        """How many of its rows, the last ones, are asked for: what follows them or scores them."""
+        return max(0, self.end - max(self.start, self.stem.first_row))

@@ -186,10 +186,8 @@ class Sampler:
         """Keeps the rows that prompts will be scored by; the stems that are complete."""
         for part, start in zip(parts, rows.part_rows, strict=True):
             stem = part.stem
-            if not stem.job.is_scored and part.end > stem.first_row and _is_scoring(stem):
-                skipped = max(0, stem.first_row - part.start)
-                end = start + part.end - part.start
-                stem.hidden.append(rows.hidden_TD[start + skipped : end])
+            if not stem.job.is_scored and part.num_kept and _is_scoring(stem):
+                stem.hidden.append(rows.hidden_TD[start : start + part.num_kept])
         return self._line.finish_parts(parts)
 
     def _score(self, stems: list[Stem]) -> None:
@@ -217,7 +215,7 @@ class Sampler:
     ) -> list[SampleResult]:
         """Gives every sequence its next token; the results this completes."""
         last_row = {
-            part.stem: start + part.end - part.start - 1
+            part.stem: start + part.num_kept - 1
             for part, start in zip(parts, rows.part_rows, strict=True)
         }
         pairs = list(zip(rows.sequence_rows, sequences, strict=True))

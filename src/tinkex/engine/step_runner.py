@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tinkex.engine.block_pool import BlockPool
-from tinkex.engine.inference import InferencePass
+from tinkex.engine.inference import InferencePass, Wanted
 from tinkex.engine.kv_cache import (
     BLOCK_TOKENS,
     FIRST_BLOCK,
@@ -32,7 +32,7 @@ from tinkex.engine.model import Backbone, Decoder
 from tinkex.engine.paged_attention import StepAttention, Stretch, Tail
 from tinkex.engine.prompt_line import SamplerLimits
 from tinkex.engine.row_lora import RowLora, Run, pair_views
-from tinkex.engine.row_plan import RowPlanner
+from tinkex.engine.row_plan import RowPlan, RowPlanner
 from tinkex.engine.sample_jobs import PromptPart, Sequence
 
 __all__ = ["PagedRunner", "StepRows", "StepRunner", "WholeRunner"]
@@ -43,7 +43,10 @@ _FEWEST_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The hidden states of a step, and where each sequence's row and each part's rows begin."""
+    """Hidden states of a step, and where each sequence's row and each part's rows begin.
+
+    Of a part only the rows that it keeps are there.
+    """
 
     hidden_TD: Tensor
     sequence_rows: list[int]
@@ -113,21 +116,25 @@ class PagedRunner:
         rows = _Rows()
         for place in plan.order:
             rows.add_sequence(None if place is None else sequences[place])
+        kept = list(range(len(rows)))
         part_rows = [0] * len(parts)
-        runs = list(plan.runs)
+        runs, kept_runs = list(plan.runs), list(plan.runs)
         for i in order:
-            stem = parts[i].stem
-            if stem.blocks and parts[i].end % BLOCK_TOKENS:
-                self.clear_block(stem.blocks[-1])
-            part_rows[i] = len(rows)
-            rows.add_part(parts[i])
-            self._add_run(runs, part_rows[i], len(rows), stem.job.weights)
+            part, weights = parts[i], parts[i].stem.job.weights
+            if part.stem.blocks and part.end % BLOCK_TOKENS:
+                self.clear_block(part.stem.blocks[-1])
+            start, part_rows[i] = len(rows), len(kept)
+            rows.add_part(part)
+            kept += range(len(rows) - part.num_kept, len(rows))
+            self._add_run(runs, start, len(rows), weights)
+            self._add_run(kept_runs, part_rows[i], len(kept), weights)
         device = self._decoder.head_VD.device
         hidden_TD = self._model.hidden(
             rows.tokens().to(device),
             rows.positions().to(device),
             rows.attention(self._cache),
             RowLora(len(rows), runs, plan.stacked),
+            _wanted(kept, kept_runs, plan, len(rows), device),
         )
         sequence_rows = [0] * len(sequences)
         for row, place in enumerate(plan.order):
@@ -138,12 +145,22 @@ class PagedRunner:
     def _add_run(
         self, runs: list[Run], start: int, end: int, weights: AdapterWeights | None
     ) -> None:
-        if weights is None:
+        if weights is None or start == end:
             return
         pairs = pair_views(weights, self._decoder.head_VD.dtype)
         if runs and runs[-1].end == start and runs[-1].pairs is pairs:
             start = runs.pop().start
         runs.append(Run(start, end, pairs))
+
+
+def _wanted(
+    kept: list[int], runs: list[Run], plan: RowPlan, num_rows: int, device: torch.device
+) -> Wanted | None:
+    """What of the rows goes through the whole of the last layer; None if all do."""
+    if len(kept) == num_rows:
+        return None
+    kept = kept + [0] * (_FEWEST_ROWS - len(kept))
+    return Wanted(torch.tensor(kept, device=device), RowLora(len(kept), runs, plan.stacked))
 
 
 def _part_order(part: PromptPart) -> tuple[bool, int, int]:
@@ -241,5 +258,5 @@ class WholeRunner:
         tokens_T = torch.from_numpy(np.concatenate(texts)).to(self._backbone.head_VD.device)
         hidden_TD = self._backbone.packed_hidden(tokens_T, lengths, lora)
         count = len(sequences)
-        starts = [end - length for end, length in zip(ends, lengths, strict=True)]
-        return StepRows(hidden_TD, [end - 1 for end in ends[:count]], starts[count:])
+        starts = [end - part.num_kept for end, part in zip(ends[count:], parts, strict=True)]
+        return StepRows(hidden_TD, [end - 1 for end in ends[:count]], starts)
