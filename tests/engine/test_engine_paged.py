@@ -116,7 +116,7 @@ def test_attention_finds_its_blocks_wherever_they_are(
     window, sums_rows, tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KvCache, "can_sum_rows", sums_rows)
-    lengths = [1, 65, 600, 64, 128, 580, 140, 40, 30]  # far enough apart for several groups
+    lengths = [1, 65, 4000, 64, 128, 580, 140, 40, 30]  # far enough apart for several groups
     cached = _Cached(tiny, lengths)
     tails, rows = [], []
     for text, length in enumerate(lengths[:6]):

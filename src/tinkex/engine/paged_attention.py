@@ -8,7 +8,8 @@ gathering or a batched product, and lengths may differ without padding memory. P
 each other as in training, and to blocks computed earlier.
 
 Shapes: T rows · B sequences · H heads · K key/value heads · G heads per key/value head ·
-C features of a head · N blocks of a sequence · W tokens of a block · M = N * W · P places.
+C features of a head · N blocks of a sequence · W tokens of a block · M = N * W · S blocks of every
+head of every sequence · X = B * H.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ from tinkex.engine.kv_cache import BLOCK_TOKENS, ZERO_BLOCK, KvCache, Places
 __all__ = ["StepAttention", "Stretch", "Tail"]
 
 _MOST_GROUPS = 4
-_MAY_WASTE = 1.25
+_MAY_FILL = 1.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +94,11 @@ class _TailGroups:
         rows = [row for row, tail in enumerate(tails) if tail is not None]
         sizes = np.array([len(tail.blocks) for tail in tails if tail is not None])
         edges = [0, len(rows)]
-        if rows and sizes.max() * len(rows) > _MAY_WASTE * sizes.sum() + 16:
+        kind = _SummedTails if cache.can_sum_rows else _GatheredTails
+        if rows and sizes.max() * len(rows) > kind.may_waste * sizes.sum() + 16:
             order = np.argsort(-sizes, kind="stable")
             rows = [rows[i] for i in order]
-            edges = _cut(sizes[order])
-        kind = _SummedTails if cache.can_sum_rows else _GatheredTails
+            edges = _cut(sizes[order], kind.may_waste)
         found = [tail for row in rows if (tail := tails[row]) is not None]
         self._groups = [kind(cache, found[a:b]) for a, b in pairwise(edges) if a < b]
         self._edges = edges
@@ -121,17 +123,20 @@ class _TailGroups:
         return self._seen_TX
 
 
-def _cut(sizes: np.ndarray) -> list[int]:
+def _cut(sizes: np.ndarray, may_waste: float) -> list[int]:
     """Where to cut sizes, which fall, into a few groups of about equal ones."""
     edges = [0]
     for i, size in enumerate(sizes):
-        if sizes[edges[-1]] > 1.5 * size + 1 and len(edges) < _MOST_GROUPS:
+        if sizes[edges[-1]] > 1.2 * may_waste * size + 1 and len(edges) < _MOST_GROUPS:
             edges.append(i)
     return [*edges, len(sizes)]
 
 
 class _Tails:
     """A group of tails: their blocks as one table, and which places each one sees."""
+
+    may_waste: ClassVar[float]
+    """How many times the work that is needed a group may make of it."""
 
     def __init__(self, cache: KvCache, tails: Sequence[Tail]) -> None:
         self._cache = cache
@@ -157,47 +162,77 @@ class _Tails:
 
 
 class _SummedTails(_Tails):
-    """Sums rows of the cache where they lie."""
+    """Sums rows of the cache where they lie, those of every tail's own blocks and no others.
+
+    Scores come by tail and head, block after block, S rows of them; only for their softmax are they
+    filled up to the longest. Where tails are about equal, zeros are summed for what they lack.
+    """
+
+    may_waste = 4.0  # it is only scores
 
     def __init__(self, cache: KvCache, tails: Sequence[Tail]) -> None:
         super().__init__(cache, tails)
-        heads, width = cache.num_heads, cache.head_dim
-        batch, num_blocks = self._table_BN.shape
-        shape = (batch, heads, cache.num_query_heads // heads, num_blocks)
-        head_BKN = self._table_BN[:, None] * heads + torch.arange(heads, dtype=torch.int32)[:, None]
-        base = head_BKN[:, :, None, :, None]
+        heads, num_queries, width = cache.num_heads, cache.num_query_heads, cache.head_dim
+        blocks = [np.array(tail.blocks) for tail in tails]
+        if self._table_BN.numel() <= _MAY_FILL * sum(map(len, blocks)):
+            blocks = list(self._table_BN.numpy())
+        counts = np.array([len(some) for some in blocks])
+        count_X = counts.repeat(num_queries)  # of every tail's every head
+        first_X = np.cumsum(count_X) - count_X
+        head_S = np.arange(len(count_X)).repeat(count_X)
+        block_S = np.concatenate([np.tile(some, num_queries) for some in blocks])
+        table_S = block_S * heads + head_S % num_queries // (num_queries // heads)
         # The rows of the tables that every sum takes, and where each sum's begin.
-        feature = torch.arange(width, dtype=torch.int32)
-        self._key_row = (base * width + feature).expand(*shape, width).reshape(-1)
-        self._key_bag = torch.arange(0, self._key_row.numel() + 1, width, dtype=torch.int32)
-        token = torch.arange(BLOCK_TOKENS, dtype=torch.int32)
-        rows = (base * BLOCK_TOKENS + token).expand(*shape, BLOCK_TOKENS)
-        self._value_row = rows.reshape(-1)
-        per_sum = num_blocks * BLOCK_TOKENS
-        self._value_bag = torch.arange(0, rows.numel() + 1, per_sum, dtype=torch.int32)
+        self._key_row = _rows(table_S, width)
+        self._key_bag = _int32(np.arange(0, len(table_S) * width + 1, width))
+        self._value_row = _rows(table_S, BLOCK_TOKENS)
+        self._value_bag = _int32(np.append(first_X, len(table_S)) * BLOCK_TOKENS)
+        self._head_S = torch.from_numpy(head_S)
         self._scale = 1.0 / math.sqrt(width)
-        self._q_BHNC = cache.key_rows[0].new_empty(batch, cache.num_query_heads, num_blocks, width)
+        self._place_S: Tensor | None = None  # where scores lie when filled up, if that is elsewhere
+        most = int(counts.max())
+        if counts.min() < most:
+            within_S = np.arange(len(head_S)) - first_X[head_S]
+            self._place_S = torch.from_numpy(head_S * most + within_S)
+        shape = (len(tails), num_queries, most * BLOCK_TOKENS)
+        self._score_BHM = cache.key_rows[0].new_empty(shape)
 
     def attend(self, layer: int, q_BHC: Tensor, window: int) -> Tensor:
         """What each tail sees, [B, H * C]."""
-        batch, num_queries, num_blocks, _ = self._q_BHNC.shape
-        q_BHNC = q_BHC.unsqueeze(2).expand(-1, -1, num_blocks, -1)
-        torch.mul(q_BHNC, self._scale, out=self._q_BHNC)
-        score = torch.embedding_bag(
+        q_SC = (q_BHC * self._scale).flatten(0, 1).index_select(0, self._head_S)
+        score_SW = torch.embedding_bag(
             self._cache.key_rows[layer], self._key_row, self._key_bag, False, 0, False,
-            self._q_BHNC.view(-1), True,
-        )[0].view(batch, num_queries, -1)  # fmt: skip
-        score.masked_fill_(self.hidden(window), -math.inf)
-        weight = torch.softmax(score, dim=-1)
+            q_SC.view(-1), True,
+        )[0]  # fmt: skip
+        if self._place_S is None:
+            score_BHM = score_SW.view(self._score_BHM.shape)
+        else:
+            score_BHM = self._score_BHM
+            score_BHM.view(-1, BLOCK_TOKENS).index_copy_(0, self._place_S, score_SW)
+        score_BHM.masked_fill_(self.hidden(window), -math.inf)
+        weight_XW = torch.softmax(score_BHM, dim=-1).view(-1, BLOCK_TOKENS)
+        if self._place_S is not None:
+            weight_XW = weight_XW.index_select(0, self._place_S)
         seen = torch.embedding_bag(
             self._cache.value_rows[layer], self._value_row, self._value_bag, False, 0, False,
-            weight.view(-1), True,
+            weight_XW.view(-1), True,
         )[0]  # fmt: skip
-        return seen.view(batch, -1)
+        return seen.view(len(score_BHM), -1)
+
+
+def _rows(table_S: np.ndarray, count: int) -> Tensor:
+    """So many consecutive rows for each entry."""
+    return _int32(table_S[:, None] * count + np.arange(count)).view(-1)
+
+
+def _int32(numbers: np.ndarray) -> Tensor:
+    return torch.from_numpy(numbers.astype(np.int32))
 
 
 class _GatheredTails(_Tails):
     """Copies what each tail sees side by side: for devices and types without weighted sums."""
+
+    may_waste = 1.25
 
     def attend(self, layer: int, q_BHC: Tensor, window: int) -> Tensor:
         """What each tail sees, [B, H * C]."""
