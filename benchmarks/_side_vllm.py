@@ -3,7 +3,9 @@
 float32, prefix caching as by default, threads bound to the cores. Without adapters it compiles the
 model, which is a little faster here and whose warm-up is not counted; with LoRA it has only the
 eager form on a CPU. Tokens are asked for without logprobs, which our protocol always answers: in
-its favour too. Runs in an environment of its own and needs nothing of ours but this folder.
+its favour too. Between runs its processes are halted: they spin for a second after their last step
+and look for work from then on, which the side whose turn is next would pay for. Runs in an
+environment of its own and needs nothing of ours but this folder.
 """
 
 from __future__ import annotations
@@ -11,7 +13,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
+import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +56,11 @@ async def _start(options: AsyncEngineArgs) -> AsyncLLM:
 
 def run(requests: list[Request]) -> list[float]:
     """Sends each request at its time; when each was answered, in seconds since the start."""
-    return _loop.run_until_complete(_run(requests))
+    _signal_engine(signal.SIGCONT)
+    try:
+        return _loop.run_until_complete(_run(requests))
+    finally:
+        _signal_engine(signal.SIGSTOP)
 
 
 async def _run(requests: list[Request]) -> list[float]:
@@ -78,8 +89,26 @@ async def _one(request: Request, began: float) -> float:
 
 def stop() -> None:
     """Ends the engine's processes."""
+    _signal_engine(signal.SIGCONT)
     _state["engine"].shutdown()
 
 
+def _signal_engine(number: int) -> None:
+    with suppress(OSError):  # one that ends just now
+        for pid in list(_descendants(os.getpid())):
+            os.kill(pid, number)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            yield child
+            yield from _descendants(child)
+
+
 if __name__ == "__main__":
-    serve({"load": load, "run": run, "stop": stop})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not before what is below
+    try:
+        serve({"load": load, "run": run, "stop": stop})
+    finally:
+        _signal_engine(signal.SIGCONT)  # nothing halted may be left behind

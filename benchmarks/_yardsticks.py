@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,9 +28,6 @@ TUNED = {
     "MALLOC_TOP_PAD_": str(2**26),
 }
 """What somebody who tunes a CPU loop sets; found fastest here for Transformers."""
-
-VLLM_SPINS_S = 1.2
-"""vLLM's worker spins for a second after its last step; the side whose turn is next would pay."""
 
 
 class PeftSide(Side):
@@ -109,9 +105,7 @@ class VllmSide(Side):
 
     def run(self, requests: list[Request]) -> list[float]:
         """When each request was answered, in seconds since the start."""
-        ends = list(self.call("run", requests=requests))
-        time.sleep(VLLM_SPINS_S)
-        return ends
+        return list(self.call("run", requests=requests))
 
 
 class GemmSide(Side):
