@@ -29,7 +29,8 @@ class SamplerLimits:
     cache_tokens: int
     prefill_tokens: int = 1024  # of prompts in a step of their own
     beside_tokens: int = 512  # of prompts in a step that also writes
-    short_tokens: int = 128  # the same while quick requests come
+    short_tokens: int = 96  # the same while quick requests come
+    quick_tokens: int = 256  # of a quick request, or of several that a short step completes
     max_sequences: int = 256
     stack_bytes: int = 2**29  # for adapters side by side
     reuses_prompts: bool = True  # else no bit of an answer depends on what was asked before
@@ -55,7 +56,7 @@ class PromptLine:
     def add(self, stem: Stem) -> None:
         """Gives a stem that has come its place."""
         self._order.add(stem)
-        if stem.ends_with_prompt and len(stem.tokens) <= self._limits.beside_tokens:
+        if stem.ends_with_prompt and len(stem.tokens) <= self._limits.quick_tokens:
             self._num_short = _SHORT_STEPS
 
     def add_first(self, stem: Stem) -> None:
@@ -106,11 +107,11 @@ class PromptLine:
         seats -= sum(len(stem.sequences) for stem in self._begun)
         if not num_running:
             return _Batch(limits.prefill_tokens, seats, limits.prefill_tokens)
-        budget = most = limits.beside_tokens
-        if self._num_short:
-            self._num_short -= 1
-            budget = min(most, limits.short_tokens)
-        return _Batch(budget, seats, most)
+        most = limits.beside_tokens
+        if not self._num_short:
+            return _Batch(most, seats, most)
+        self._num_short -= 1
+        return _Batch(min(most, limits.short_tokens), seats, min(most, limits.quick_tokens))
 
     def finish_parts(self, parts: list[PromptPart]) -> list[Stem]:
         """Notes that the parts were computed; the stems that are complete leave the line."""
