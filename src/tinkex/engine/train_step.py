@@ -4,6 +4,9 @@ Takes requests that were found valid, sorts their sequences by adapter, packs th
 batches of bounded size, and gives back logprobs, losses and one gradient per adapter. Nothing is
 added to any adapter here: the caller does that once the whole batch has gone well.
 
+On two cores the sequences are divided between two threads (`halves`). Who computes what depends on
+the batch alone, and what they find is put together in a fixed order, so every bit comes out again.
+
 Shapes: T tokens of a micro-batch · P its targets · D hidden.
 """
 
@@ -11,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tinkex.engine.halves import can_halve, run_halves
 from tinkex.engine.head import Head, Targets, score, score_with_gradient
 from tinkex.engine.interface import FloatArray, TrainDatum, TrainRequest
 from tinkex.engine.lora import LoraBatch
@@ -27,10 +32,16 @@ from tinkex.engine.losses import (
     may_have_slope,
     merge_config,
 )
-from tinkex.engine.model import Backbone
+from tinkex.engine.model import Backbone, Decoder
 from tinkex.engine.optimizer import TrainingState
 
 __all__ = ["TrainOutput", "run_training"]
+
+_FEWEST_TOKENS = 256
+"""Of a batch that is divided. Below, a second gradient costs more than is gained."""
+
+_HEAVIEST = 0.55
+"""How much of it one half may have."""
 
 
 @dataclass(slots=True)
@@ -82,15 +93,64 @@ def run_training(
             if r.backward
         },
     )
-    leaves = {
-        adapter_id: states[adapter_id].trainable_pairs(gradient)
-        for adapter_id, gradient in output.gradients.items()
-    }
+    may_halve = isinstance(backbone, Decoder) and can_halve(backbone.head_VD)
     for job in _jobs(requests):
-        pairs = leaves if job.backward else {i: s.weights.pairs for i, s in states.items()}
-        for items in _microbatches(job.items, max_tokens):
-            _Pass(backbone, job, items, pairs).run(output)
+        pairs = {i: s.weights.pairs for i, s in states.items()}
+        if job.backward:
+            pairs = _leaves(states, output.gradients)
+        halves = _in_halves(job.items, max_tokens) if may_halve else None
+        if halves is None:
+            found = _run_passes(backbone, job, _microbatches(job.items, max_tokens), pairs)
+        else:
+            found = _run_halves(backbone, job, halves, max_tokens // 2, pairs, states, output)
+        for each in found:
+            each.file(output)
     return output
+
+
+def _leaves(
+    states: dict[str, TrainingState], gradients: dict[str, Tensor]
+) -> dict[str, dict[str, LoraPair]]:
+    return {i: states[i].trainable_pairs(gradient) for i, gradient in gradients.items()}
+
+
+def _run_passes(
+    backbone: Backbone,
+    job: _Job,
+    batches: Iterable[list[_Item]],
+    pairs: dict[str, dict[str, LoraPair]],
+) -> list[_Pass]:
+    """Micro-batches, one after the other, their gradients added to the pairs'."""
+    passes = [_Pass(backbone, job, items, pairs) for items in batches]
+    for each in passes:
+        each.run()
+    return passes
+
+
+def _run_halves(
+    backbone: Backbone,
+    job: _Job,
+    halves: tuple[list[_Item], list[_Item]],
+    max_tokens: int,
+    pairs: dict[str, dict[str, LoraPair]],
+    states: dict[str, TrainingState],
+    output: TrainOutput,
+) -> list[_Pass]:
+    """Both halves at once. An adapter that is in both has a gradient in each, added up after."""
+    in_first, in_second = ({item.adapter_id for item in half} for half in halves)
+    more = {
+        i: torch.zeros_like(gradient)
+        for i, gradient in output.gradients.items()
+        if job.backward and i in in_first & in_second
+    }
+    first, second = (
+        partial(_run_passes, backbone, job, list(_microbatches(half, max_tokens)), leaves)
+        for half, leaves in zip(halves, (pairs, pairs | _leaves(states, more)), strict=True)
+    )
+    found = run_halves(first, second)
+    for adapter_id, gradient in more.items():
+        output.gradients[adapter_id].add_(gradient)
+    return [*found[0], *found[1]]
 
 
 def _jobs(requests: Sequence[TrainRequest]) -> Iterable[_Job]:
@@ -105,14 +165,39 @@ def _jobs(requests: Sequence[TrainRequest]) -> Iterable[_Job]:
     return jobs.values()
 
 
-def _microbatches(items: list[_Item], max_tokens: int) -> Iterable[list[_Item]]:
+def _in_halves(items: list[_Item], max_tokens: int) -> tuple[list[_Item], list[_Item]] | None:
+    """The sequences in two lists that take about as long; None if that would not pay.
+
+    Two micro-batches are under way then, so each may have half of the tokens. Those of one adapter
+    are dealt out, of several each adapter stays in one half where it can.
+    """
+    total = sum(item.num_tokens for item in items)
+    if total < _FEWEST_TOKENS or max(item.num_tokens for item in items) > max_tokens // 2:
+        return None
+    ordered = _by_adapter(items)
+    has_one = ordered[0].adapter_id == ordered[-1].adapter_id
+    halves: tuple[list[_Item], list[_Item]] = ([], [])
+    sizes = [0, 0]
+    for item in ordered:
+        is_first = sizes[0] <= sizes[1] if has_one else 2 * (sizes[0] + item.num_tokens) <= total
+        half = 0 if is_first else 1
+        halves[half].append(item)
+        sizes[half] += item.num_tokens
+    return halves if max(sizes) <= _HEAVIEST * total else None
+
+
+def _by_adapter(items: list[_Item]) -> list[_Item]:
     """Sorted by adapter (one LoRA segment each), then by length (equal ones attend together)."""
     order = {
         adapter_id: n for n, adapter_id in enumerate(dict.fromkeys(i.adapter_id for i in items))
     }
+    return sorted(items, key=lambda i: (order[i.adapter_id], -i.num_tokens))
+
+
+def _microbatches(items: list[_Item], max_tokens: int) -> Iterable[list[_Item]]:
     batch: list[_Item] = []
     size = 0
-    for item in sorted(items, key=lambda i: (order[i.adapter_id], -i.num_tokens)):
+    for item in _by_adapter(items):
         if batch and size + item.num_tokens > max_tokens:
             yield batch
             batch, size = [], 0
@@ -141,9 +226,10 @@ class _Pass:
         self._counts = [int(item.datum.inputs["target_tokens"].size) for item in items]
         self._targets = self._build_targets(ends)
         self._inputs = self._build_inputs()
+        self._lp_P = self._loss_P = np.empty(0, np.float32)
 
-    def run(self, output: TrainOutput) -> None:
-        """Computes the micro-batch and files logprobs, losses and gradients."""
+    def run(self) -> None:
+        """Computes the micro-batch and adds its gradients to those of its pairs."""
         tokens_T = self._tensor([item.datum.tokens for item in self._items], torch.int64)
         if self._job.backward:
             hidden_TD, backward = self._backbone.packed_pass(tokens_T, self._lengths, self._lora)
@@ -153,7 +239,7 @@ class _Pass:
             hidden_TD = self._backbone.packed_hidden(tokens_T, self._lengths, self._lora)
             lp_P = score(self._head(), hidden_TD, self._targets)
             loss_P, _ = loss_and_slope(self._job.loss_fn, lp_P, self._inputs)
-        self._file(lp_P.cpu().numpy(), loss_P.double().cpu().numpy(), output)
+        self._lp_P, self._loss_P = lp_P.cpu().numpy(), loss_P.double().cpu().numpy()
 
     def _loss_and_gradient(self, hidden_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         head, loss_fn, inputs = self._head(), self._job.loss_fn, self._inputs
@@ -177,13 +263,14 @@ class _Pass:
     def _head(self) -> Head:
         return Head(self._backbone.head, self._lora)
 
-    def _file(self, lp_P: FloatArray, loss_P: FloatArray, output: TrainOutput) -> None:
+    def file(self, output: TrainOutput) -> None:
+        """Puts logprobs and losses where they belong."""
         start = 0
         for item, count in zip(self._items, self._counts, strict=True):
             shape = item.datum.inputs["target_tokens"].shape
-            values = lp_P[start : start + count].reshape(shape).astype(np.float32)
+            values = self._lp_P[start : start + count].reshape(shape).astype(np.float32)
             output.logprobs[item.request_index][item.datum_index] = values
-            output.losses[item.request_index] += float(loss_P[start : start + count].sum())
+            output.losses[item.request_index] += float(self._loss_P[start : start + count].sum())
             start += count
 
     def _build_targets(self, ends: np.ndarray) -> Targets:
