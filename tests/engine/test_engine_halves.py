@@ -83,7 +83,8 @@ def test_halves_find_what_the_whole_finds(adapters, tiny, tmp_path, divided) -> 
     for name in adapters:
         assert saved[0][name].keys() == saved[1][name].keys() != set()
         for key, whole in saved[0][name].items():
-            torch.testing.assert_close(saved[1][name][key], whole, atol=1e-5, rtol=1e-4)
+            atol = 1e-5 * float(whole.abs().max())
+            torch.testing.assert_close(saved[1][name][key], whole, atol=atol, rtol=1e-4)
 
 
 def test_halves_give_the_same_bits_every_time(tiny, tmp_path, divided) -> None:
