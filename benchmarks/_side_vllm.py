@@ -17,7 +17,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -94,20 +93,22 @@ def stop() -> None:
 
 
 def _signal_engine(number: int) -> None:
-    with suppress(OSError):  # one that ends just now
-        for pid in list(_descendants(os.getpid())):
+    for pid in _descendants(os.getpid()):
+        with suppress(ProcessLookupError):  # it ended just now; the others are still there
             os.kill(pid, number)
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            yield child
-            yield from _descendants(child)
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):  # one that ends just now has none
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not before what is below
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` has its turn
     try:
         serve({"load": load, "run": run, "stop": stop})
     finally:

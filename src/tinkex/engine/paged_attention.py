@@ -31,7 +31,7 @@ from tinkex.engine.kv_cache import BLOCK_TOKENS, ZERO_BLOCK, KvCache, Places
 __all__ = ["StepAttention", "Stretch", "Tail"]
 
 _MOST_GROUPS = 4
-_MAY_FILL = 1.15
+_MAY_FILL = 1.15  # times the rows: up to here summing zeros is cheaper than moving scores
 
 
 @dataclass(frozen=True, slots=True)
