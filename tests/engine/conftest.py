@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 
+from tinkex.engine import runners
+from tinkex.engine.native.build import NoKernels
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.tiny import TinyShape, make_tiny_model
 from tinkex.engine.torch_engine import TorchEngine
@@ -35,6 +38,19 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinyShap
 @pytest.fixture(scope="session")
 def tiny(model_folder: Callable[[TinyShape], Path]) -> Path:
     return model_folder("smollm")
+
+
+@pytest.fixture(params=["kernels", "torch"])
+def with_and_without_kernels(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines of a machine with a C compiler, then of one without."""
+
+    def library() -> NoReturn:
+        raise NoKernels("there is no C compiler")
+
+    if request.param == "torch":
+        monkeypatch.setattr(runners, "library", library)
 
 
 @pytest.fixture

@@ -208,11 +208,15 @@ def test_idle_blocks_are_found_until_their_room_is_needed() -> None:
     assert pool.find([b"1", b"2"]) == blocks[:1]
 
 
+both_ways = pytest.mark.usefixtures("with_and_without_kernels")
+
+
 def _greedy(name: str, prompt: np.ndarray, **fields):
     defaults = {"max_tokens": 6, "temperature": 0.0, "stop_at_eos": False}
     return sample_request(name, tokens=prompt, **{**defaults, **fields})
 
 
+@both_ways
 def test_beginnings_seen_before_are_not_computed_again(engine) -> None:
     system, one, other = tokens(70), tokens(20, 1), tokens(25, 2)
     first = run_samples(engine, _greedy("a", np.concatenate([system, one])))["a"]
@@ -226,12 +230,14 @@ def test_beginnings_seen_before_are_not_computed_again(engine) -> None:
     np.testing.assert_allclose(again.sequences[0].logprobs, fresh.sequences[0].logprobs, atol=1e-5)
 
 
+@both_ways
 def test_the_next_turn_of_a_conversation_finds_the_last_one(engine) -> None:
     turn = run_samples(engine, _greedy("a", tokens(80), max_tokens=60))["a"].sequences[0].tokens
     prompt = np.concatenate([tokens(80), turn, tokens(5, 1)])
     assert run_samples(engine, _greedy("b", prompt))["b"].prompt_cache_hit_tokens == 128
 
 
+@both_ways
 def test_beginnings_are_never_shared_between_adapters(engine) -> None:
     for name in ("one", "other"):
         engine.create_adapter(name, "tiny", LoraSpec(rank=4, seed=len(name)))
@@ -251,6 +257,7 @@ def test_beginnings_are_never_shared_between_adapters(engine) -> None:
         )
 
 
+@both_ways
 def test_prompts_that_come_together_share_their_beginning_too(engine) -> None:
     system = tokens(64)
     requests = [_greedy(f"r{i}", np.concatenate([system, tokens(9, i)])) for i in range(5)]
@@ -258,6 +265,7 @@ def test_prompts_that_come_together_share_their_beginning_too(engine) -> None:
     assert sorted(hits) == [0, 64, 64, 64, 64]
 
 
+@both_ways
 def test_scores_asked_for_are_computed_whatever_is_known(engine) -> None:
     prompt = tokens(80)
     run_samples(engine, _greedy("warm", prompt))
@@ -270,12 +278,14 @@ def test_scores_asked_for_are_computed_whatever_is_known(engine) -> None:
     np.testing.assert_allclose(some.prompt_logprobs[70:], scored.prompt_logprobs[70:], atol=1e-5)
 
 
+@both_ways
 def test_deterministic_engines_compute_every_prompt_anew(tiny) -> None:
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, deterministic=True))
     for _ in range(2):
         assert run_samples(engine, _greedy("a", tokens(80)))["a"].prompt_cache_hit_tokens == 0
 
 
+@both_ways
 def test_samples_of_a_prompt_share_its_blocks(tiny) -> None:
     # 16 samples of 100 + 20 tokens: a block for all and one for each; alone each would need two.
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=BLOCK_TOKENS * 17))
@@ -291,6 +301,7 @@ def test_samples_of_a_prompt_share_its_blocks(tiny) -> None:
             np.testing.assert_array_equal(sequence.tokens, expected.sequences[i].tokens)
 
 
+@both_ways
 def test_long_prompts_are_computed_in_parts_beside_what_is_written(tiny) -> None:
     options = {"prefill_tokens": 128, "prefill_tokens_beside": 64}
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, **options))
@@ -319,6 +330,7 @@ def test_long_prompts_are_computed_in_parts_beside_what_is_written(tiny) -> None
         )
 
 
+@both_ways
 def test_many_adapters_in_one_batch_are_as_good_as_alone(engine) -> None:
     ranks = [4, 4, 4, 8, 4]
     for i, rank in enumerate(ranks):

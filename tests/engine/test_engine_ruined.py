@@ -33,6 +33,7 @@ def ruined(engine):
     return engine
 
 
+@pytest.mark.usefixtures("with_and_without_kernels")
 def test_sampling_from_a_ruined_adapter_is_a_user_error(ruined) -> None:
     wrong = [
         sample_request("many", sampler_id="ruined", num_samples=3),
@@ -49,6 +50,7 @@ def test_sampling_from_a_ruined_adapter_is_a_user_error(ruined) -> None:
     assert np.isfinite(done["good"].sequences[0].logprobs).all()
 
 
+@pytest.mark.usefixtures("with_and_without_kernels")
 def test_memory_of_a_ruined_sequence_does_not_reach_the_next_one(tiny: Path) -> None:
     # Room for two blocks: whoever comes next lies where the ruined one lay.
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=2 * BLOCK_TOKENS))
@@ -66,6 +68,7 @@ def test_memory_of_a_ruined_sequence_does_not_reach_the_next_one(tiny: Path) -> 
 
 
 @pytest.mark.parametrize("temperature", [1e-8, 1e-30, 1e-38, 1e-45, 5e-324])
+@pytest.mark.usefixtures("with_and_without_kernels")
 def test_the_smallest_temperatures_are_greedy(temperature: float, engine) -> None:
     fields = {"tokens": tokens(6), "max_tokens": 5, "stop_at_eos": False, "seed": 1}
     done = run_samples(
@@ -78,6 +81,7 @@ def test_the_smallest_temperatures_are_greedy(temperature: float, engine) -> Non
     assert cold.logprobs.tolist() == [0.0] * 5
 
 
+@pytest.mark.usefixtures("with_and_without_kernels")
 def test_numbers_that_do_not_fit_the_border_are_user_errors(tiny: Path) -> None:
     with EngineProcess(EngineOptions(models={"tiny": str(tiny)})) as engine:
         for fields in ({"seed": 2**70}, {"stop_token_ids": (2**64,)}, {"top_k": 2**70}):
@@ -88,6 +92,7 @@ def test_numbers_that_do_not_fit_the_border_are_user_errors(tiny: Path) -> None:
         assert run_samples(engine, sample_request("good"))["good"].error is None
 
 
+@pytest.mark.usefixtures("with_and_without_kernels")
 def test_training_beside_a_ruined_adapter_gives_the_same_numbers(ruined) -> None:
     for name in ("alone", "beside"):
         ruined.create_adapter(name, "tiny", LoraSpec(rank=4, seed=3))

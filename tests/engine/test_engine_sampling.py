@@ -14,6 +14,8 @@ from tinkex.engine.interface import LoraSpec, SamplingProgress, TrainDatum
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
 
+pytestmark = pytest.mark.usefixtures("with_and_without_kernels")
+
 
 def _logprobs(oracle: Oracle, prompt, answer, temperature: float = 1.0) -> np.ndarray:
     """The oracle's logprobs of the answer's tokens after the prompt."""

@@ -57,7 +57,7 @@ class Finding:
 def command(
     context: click.Context, /, base_model: str | None, is_json: bool, **connection: Any
 ) -> None:
-    """Check Python, packages, disk, server, key and tokenizer.
+    """Check Python, packages, kernels, disk, server, key and tokenizer.
 
     Each failure comes with the next thing to do. The exit code is 1 if a check failed.
 
@@ -93,7 +93,10 @@ def _print(finding: Finding) -> None:
 def _checks(connection: dict[str, Any], base_model: str | None) -> Iterator[Finding]:
     yield check_python(sys.version_info[:3])
     yield check_package()
-    yield check_torch()
+    torch = check_torch()
+    yield torch
+    if torch.status == "ok":
+        yield check_kernels()
     yield check_disk(Path.cwd())
     try:
         config = quick_config(**connection)
@@ -139,6 +142,24 @@ def check_torch(find: Callable[[str], str] = version) -> Finding:
             "not installed; only 'tinkex serve' and custom losses need it",
             "pip install 'tinkex[server]'",
         )
+
+
+def check_kernels() -> Finding:
+    """Whether a server of one's own would sample by compiled kernels."""
+    try:
+        from tinkex.server.engines import kernels_trouble
+
+        trouble = kernels_trouble()
+    except ImportError:
+        return Finding("kernels", "skipped", "only 'tinkex serve' has a use for them")
+    if trouble is None:
+        return Finding("kernels", "ok", "compiled for this machine")
+    return Finding(
+        "kernels",
+        "warning",
+        f"'tinkex serve' would sample without them, more slowly: {trouble}",
+        "Install a C compiler: gcc or clang.",
+    )
 
 
 def check_disk(folder: Path, free_bytes: int | None = None) -> Finding:

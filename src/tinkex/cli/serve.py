@@ -79,6 +79,14 @@ def _number_options(command: Command) -> Command:
     help="Compute every request alone, so that no neighbour changes a bit.",
 )
 @click.option(
+    "--kernels/--no-kernels",
+    "has_kernels",
+    envvar="TINKEX_KERNELS",
+    default=True,
+    show_default=True,
+    help="Sample by kernels compiled here, where there is a C compiler.",
+)
+@click.option(
     "--bootstrap-key", envvar="TINKEX_BOOTSTRAP_KEY", hidden=True, help="A key to accept, tml-..."
 )
 @_number_options

@@ -20,6 +20,7 @@ from tinkex.engine.model_config import (
     read_json,
 )
 from tinkex.engine.options import EngineOptions
+from tinkex.engine.runners import runner_for
 from tinkex.engine.sampler import Sampler, SamplerLimits
 from tinkex.engine.stops import load_text_decoder
 from tinkex.engine.weights import load_decoder
@@ -49,12 +50,13 @@ class BaseModel:
             prefill_tokens=prefill_tokens,
             beside_tokens=min(prefill_tokens, options.prefill_tokens_beside),
             max_sequences=options.max_sequences,
-            stack_bytes=self.memory.adapter_bytes // 4,
+            copy_bytes=self.memory.adapter_bytes // 4,
             reuses_prompts=not options.deterministic,
         )
         decode = load_text_decoder(folder)
         self.can_decode_text = decode is not None
-        self.sampler = Sampler(backbone, info, decode or _no_text, limits)
+        runner = runner_for(backbone, limits, with_kernels=options.kernels)
+        self.sampler = Sampler(runner, info, decode or _no_text, limits)
 
 
 def load_base_model(

@@ -67,6 +67,7 @@ class KvCache:
         self._values_NWKC = [v.permute(0, 2, 1, 3) for v in values]
         self.key_rows = [k.view(-1, BLOCK_TOKENS) for k in keys]
         self.value_rows = [v.view(-1, width) for v in values]
+        self.pointers = [(k.data_ptr(), v.data_ptr()) for k, v in zip(keys, values, strict=True)]
 
     @property
     def device(self) -> torch.device:

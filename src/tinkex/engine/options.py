@@ -27,4 +27,5 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens_beside: int = 512  # the same while answers are being written
     max_sequences: int = 256
     cache_tokens: int | None = None
+    kernels: bool = True  # compiled ones for sampling, where they can be had
     crash_at: str = ""  # for tests: where this engine's process is to die (tinkex.crashpoints)

@@ -31,12 +31,12 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.lora import AdapterWeights, LoraBatch
-from tinkex.engine.model import Backbone, Decoder
 from tinkex.engine.prompt_line import PromptLine, SamplerLimits
 from tinkex.engine.prompt_scores import PromptRows, score_prompts
 from tinkex.engine.sample_jobs import Job, PromptPart, Sequence, Stem
 from tinkex.engine.sample_validation import max_new_tokens
-from tinkex.engine.step_runner import PagedRunner, StepRows, StepRunner, WholeRunner
+from tinkex.engine.step_rows import StepRows
+from tinkex.engine.step_runner import StepRunner
 from tinkex.engine.stops import StopRule, TextDecoder
 from tinkex.engine.token_choice import ChoiceRule, choose, stream, top_logprobs
 
@@ -51,13 +51,10 @@ class Sampler:
     """All sampling on one base model. `submit` and `cancel` may be called from any thread."""
 
     def __init__(
-        self, backbone: Backbone, info: ModelInfo, decode: TextDecoder, limits: SamplerLimits
+        self, runner: StepRunner, info: ModelInfo, decode: TextDecoder, limits: SamplerLimits
     ) -> None:
-        self._info, self._decode = info, decode
-        self._runner: StepRunner = WholeRunner(backbone)
-        if isinstance(backbone, Decoder):
-            self._runner = PagedRunner(backbone, limits)
-        self._pool = self._runner.pool
+        self._runner, self._info, self._decode = runner, info, decode
+        self._pool = runner.pool
         self._inbox: deque[Stem] = deque()
         self._cancelled: set[str] = set()
         self._line = PromptLine(limits, self._pool)

@@ -9,7 +9,6 @@ Shapes: T rows · D hidden.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -34,23 +33,9 @@ from tinkex.engine.prompt_line import SamplerLimits
 from tinkex.engine.row_lora import RowLora, Run, pair_views
 from tinkex.engine.row_plan import RowPlan, RowPlanner
 from tinkex.engine.sample_jobs import PromptPart, Sequence
+from tinkex.engine.step_rows import FEWEST_ROWS, StepRows
 
-__all__ = ["PagedRunner", "StepRows", "StepRunner", "WholeRunner"]
-
-_FEWEST_ROWS = 4
-"""With fewer rows a product is slower, and its bits differ from those in company."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepRows:
-    """Hidden states of a step, and where each sequence's row and each part's rows begin.
-
-    Of a part only the rows that it keeps are there.
-    """
-
-    hidden_TD: Tensor
-    sequence_rows: list[int]
-    part_rows: list[int]
+__all__ = ["PagedRunner", "StepRunner", "WholeRunner"]
 
 
 class StepRunner(Protocol):
@@ -86,7 +71,7 @@ class PagedRunner:
         self._decoder = decoder
         self._num_blocks = limits.cache_tokens // BLOCK_TOKENS
         self.pool = BlockPool(self._num_blocks, FIRST_BLOCK, remembers=limits.reuses_prompts)
-        self._planner = RowPlanner(limits.stack_bytes, decoder.head_VD)
+        self._planner = RowPlanner(limits.copy_bytes, decoder.head_VD)
 
     @cached_property
     def _model(self) -> InferencePass:
@@ -111,7 +96,7 @@ class PagedRunner:
         # Parts that are stored first, those of an adapter and those of a length side by side.
         order = sorted(range(len(parts)), key=lambda i: _part_order(parts[i]))
         num_prompt_rows = sum(part.end - part.start for part in parts)
-        missing = _FEWEST_ROWS - len(plan.order) - num_prompt_rows
+        missing = FEWEST_ROWS - len(plan.order) - num_prompt_rows
         plan.order += [None] * max(0, missing)
         rows = _Rows()
         for place in plan.order:
@@ -159,7 +144,7 @@ def _wanted(
     """What of the rows goes through the whole of the last layer; None if all do."""
     if len(kept) == num_rows:
         return None
-    kept = kept + [0] * (_FEWEST_ROWS - len(kept))
+    kept = kept + [0] * (FEWEST_ROWS - len(kept))
     return Wanted(torch.tensor(kept, device=device), RowLora(len(kept), runs, plan.stacked))
 
 

@@ -47,6 +47,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap_key: str | None = None
     public_url: str | None = None  # how clients reach us, if not by the Host they send
     is_deterministic: bool = False
+    has_kernels: bool = True  # compiled ones for sampling, where there is a C compiler
 
     limits: Limits = DEFAULT_LIMITS
     connections: ConnectionBounds = ConnectionBounds()

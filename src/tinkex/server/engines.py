@@ -39,6 +39,7 @@ def engine_factory(config: ServerConfig, begun: BegunWorker | None = None) -> Ca
         dtype=config.dtype,
         num_threads=config.num_threads,
         deterministic=config.is_deterministic,
+        kernels=config.has_kernels,
         max_rank=config.limits.max_rank,
     )
     numbers = itertools.count(1)
@@ -50,6 +51,20 @@ def engine_factory(config: ServerConfig, begun: BegunWorker | None = None) -> Ca
         return EngineProcess(msgspec.structs.replace(options, crash_at=crash_at), begun=worker)
 
     return start
+
+
+def kernels_trouble() -> str | None:
+    """Why a server here would sample without compiled kernels; None if it would not.
+
+    Builds them if they are not there yet.
+    """
+    from tinkex.engine.native.build import NoKernels, library
+
+    try:
+        library()
+    except NoKernels as error:
+        return str(error)
+    return None
 
 
 def find_model(model: ServedModel, data_dir: Path) -> Path:

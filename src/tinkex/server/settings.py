@@ -147,4 +147,5 @@ _PLAIN = (
     "bootstrap_key",
     "public_url",
     "is_deterministic",
+    "has_kernels",
 )

@@ -12,14 +12,16 @@ def statuses(ran) -> dict[str, str]:
     return {each["name"]: each["status"] for each in ran.json["checks"]}
 
 
-def test_all_is_well(cli, server, model):
+def test_all_is_well(cli, server, model, monkeypatch):
+    monkeypatch.setattr("tinkex.server.engines.kernels_trouble", lambda: None)
     server.service.models = [model]
     ran = cli("doctor", "--json")
     assert ran.code == 0
     assert ran.json["is_ok"] is True
     assert set(statuses(ran).values()) == {"ok"}
     assert list(statuses(ran)) == [
-        *("python", "tinkex", "torch", "disk", "settings", "server", "key", "models", "tokenizer")
+        *("python", "tinkex", "torch", "kernels", "disk", "settings"),
+        *("server", "key", "models", "tokenizer"),
     ]
     told = cli("doctor")
     assert told.code == 0
@@ -42,7 +44,7 @@ def test_nobody_there(run, monkeypatch):
     assert ran.code == 1
     assert "FAILED   server" in ran.out
     assert "-> Start one with 'tinkex serve'" in ran.out
-    assert "1 of 6 checks failed." in ran.err
+    assert "1 of 7 checks failed." in ran.err
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,14 @@ def test_old_python_missing_torch_and_full_disk():
     torch = doctor.check_torch(missing)
     assert (torch.status, torch.next_step) == ("skipped", "pip install 'tinkex[server]'")
     assert doctor.check_disk(Path(), 5).status == "warning"
+
+
+def test_kernels_that_cannot_be_built(monkeypatch):
+    monkeypatch.setattr("tinkex.server.engines.kernels_trouble", lambda: "there is no C compiler")
+    found = doctor.check_kernels()
+    assert found.status == "warning"
+    assert "there is no C compiler" in found.detail
+    assert found.next_step == "Install a C compiler: gcc or clang."
 
 
 def test_missing_package(monkeypatch):

@@ -36,10 +36,12 @@ def test_serve_says_where_it_is_and_how_to_use_it(run, started):
 
 def test_flags_reach_the_config(run, started, tmp_path):
     flags = "--host 0.0.0.0 --port 0 --device null --num-threads 3 --deterministic --data-dir d"
-    assert run("serve", *flags.split(), "--model", "a=/x", "--model", "b").code == 0
+    models = "--model", "a=/x", "--model", "b"
+    assert run("serve", *flags.split(), "--no-kernels", *models).code == 0
     (config,) = started
     assert (config.host, config.port, config.device) == ("0.0.0.0", 0, "null")
     assert (config.num_threads, config.is_deterministic) == (3, True)
+    assert not config.has_kernels
     assert [(each.name, each.source) for each in config.models] == [("a", "/x"), ("b", "b")]
 
 

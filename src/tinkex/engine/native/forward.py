@@ -1,0 +1,86 @@
+"""The lean decoder's forward by compiled kernels: what a sampling step runs where they are there.
+
+The same function as `inference.InferencePass`. The products with frozen weights stay oneDNN's; all
+between them is one kernel each, which adds the LoRA of its rows on the way.
+
+Shapes: T rows · D hidden · X heads times their features · N rows that are wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tinkex.engine.linear import FrozenLinear
+from tinkex.engine.lora import HEAD_SITE
+from tinkex.engine.model import Decoder, rope_frequencies
+from tinkex.engine.native.adapters import LAYER_PLACES, AdapterCopies, RowRuns, Run
+from tinkex.engine.native.kernels import Kernels, Lora
+from tinkex.engine.native.step import Angles, Step
+
+__all__ = ["NativePass", "WantedRows"]
+
+_QKV, _OUT, _GATE_UP, _DOWN = range(LAYER_PLACES)
+"""The places of a layer that LoRA can be at, in the order of the decoder's groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """The rows whose last hidden state is asked for, and whose they are."""
+
+    row_N: Tensor
+    runs: list[Run]
+
+
+class NativePass:
+    """Runs rows through a decoder that has weights laid out for few rows."""
+
+    def __init__(self, decoder: Decoder, kernels: Kernels, copy_bytes: int) -> None:
+        packed = decoder.for_few_rows()
+        self._kernels = kernels
+        self.config = decoder.config
+        self.head = packed.head
+        self._weights = packed.weights
+        groups = [group for group in decoder.groups if group.site != HEAD_SITE]
+        self._copies = AdapterCopies(groups, copy_bytes)
+        positions = torch.arange(self.config.context_length, dtype=torch.float32)
+        frequencies = rope_frequencies(self.config.rope, self.config.head_dim)
+        self.angles = Angles(torch.outer(positions, frequencies))
+
+    def hidden(
+        self, tokens_T: Tensor, step: Step, runs: list[Run], wanted: WantedRows | None = None
+    ) -> Tensor:
+        """The last hidden states, normed, ready for the head: of all rows or those wanted."""
+        kernels, eps = self._kernels, self.config.norm_eps
+        rows = RowRuns(step.num_rows, runs, self._copies)
+        x_TD = F.embedding(tokens_T, self._weights.embed_VD)
+        plus_TD, lora = None, None
+        last = len(self._weights.layers) - 1
+        for index, layer in enumerate(self._weights.layers):
+            normed_TD = kernels.norm(x_TD, plus_TD, layer.attn_norm_D, eps, lora)
+            qkv, lora = self._product(layer.qkv, normed_TD, rows, index, _QKV)
+            kernels.turn(step.turn(index, qkv, (layer.q_norm_C, layer.k_norm_C)), lora)
+            seen_TX = qkv.new_empty(len(qkv), self.config.num_heads * self.config.head_dim)
+            kernels.attend(step.attention(index, qkv, seen_TX))
+            if index == last and wanted is not None:
+                x_TD, seen_TX = (x.index_select(0, wanted.row_N) for x in (x_TD, seen_TX))
+                rows = RowRuns(len(x_TD), wanted.runs, self._copies)
+            out_TD, lora = self._product(layer.out, seen_TX, rows, index, _OUT)
+            normed_TD = kernels.norm(x_TD, out_TD, layer.mlp_norm_D, eps, lora)
+            gate_up, lora = self._product(layer.gate_up, normed_TD, rows, index, _GATE_UP)
+            act_TF = kernels.swiglu(gate_up, lora)
+            plus_TD, lora = self._product(layer.down, act_TF, rows, index, _DOWN)
+        return kernels.norm(x_TD, plus_TD, self._weights.norm_D, eps, lora)
+
+    def _product(
+        self, linear: FrozenLinear, x_TD: Tensor, rows: RowRuns, layer: int, place: int
+    ) -> tuple[Tensor, Lora | None]:
+        """The product with a frozen weight, and the LoRA that is still to be added to it."""
+        y_TO = linear.forward(x_TD)
+        lora = rows.at(LAYER_PLACES * layer + place, x_TD, y_TO)
+        if lora is not None:
+            self._kernels.begin_lora(lora)
+        return y_TO, lora

@@ -1,0 +1,146 @@
+"""The kernels as Python sees them: tensors in, tensors out.
+
+Each structure here mirrors one of the same name in the C sources, field by field. Tensors are
+float32 on the CPU, their rows contiguous; nothing is checked, for whoever calls has made them.
+
+Shapes: T rows · D hidden · F MLP width.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import Structure, byref, c_float, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+__all__ = ["MOST_PARTS", "QUERIES_AT_ONCE", "Attention", "Kernels", "Lora", "Turn"]
+
+QUERIES_AT_ONCE = 24
+"""The most queries of a task that hold weights at the same time (TILE_ROWS * MOST_TILES)."""
+
+MOST_PARTS = 3
+"""Matrices that are fused on one input: q, k and v."""
+
+
+class _Team(Structure):
+    _fields_ = (
+        ("parallel", c_void_p),
+        ("threads", c_int64),
+        ("scratch", c_void_p),
+        ("scratch_floats", c_int64),
+    )
+
+
+class Lora(Structure):
+    """The LoRA of one place in the model, for all rows of a step."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("x", "y", "down", "runs", "run_of", "adapters", "shapes")),
+        ("part_ends", c_int64 * MOST_PARTS),
+        *((name, c_int64) for name in ("num_parts", "num_runs", "rows", "inputs", "outputs")),
+        *((name, c_int64) for name in ("down_stride", "b_stride")),
+    )
+
+
+class _Norm(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("x", "plus", "weight", "out")),
+        *((name, c_int64) for name in ("rows", "width")),
+        ("eps", c_float),
+        ("lora", c_void_p),
+    )
+
+
+class _Swiglu(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("gate_up", "out")),
+        *((name, c_int64) for name in ("rows", "width")),
+        ("lora", c_void_p),
+    )
+
+
+class Turn(Structure):
+    """Queries and keys of a layer, to be turned; keys and values, to be stored."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("qkv", "cos", "sin", "positions", "places")),
+        *((name, c_void_p) for name in ("keys", "values", "spare_keys", "spare_values")),
+        *((name, c_void_p) for name in ("query_norm", "key_norm")),
+        *((name, c_int64) for name in ("rows", "heads", "key_heads", "width")),
+        *((name, c_float) for name in ("eps", "query_scale")),
+        ("lora", c_void_p),
+    )
+
+
+class Attention(Structure):
+    """Queries of a layer and what they see."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("queries", "seen")),
+        *((name, c_void_p) for name in ("keys", "values", "spare_keys", "spare_values")),
+        *((name, c_void_p) for name in ("tables", "chunks")),
+        *((name, c_int64) for name in ("num_chunks", "query_stride")),
+        *((name, c_int64) for name in ("heads", "key_heads", "width", "window", "heads_at_once")),
+    )
+
+
+class Kernels:
+    """The compiled functions, on so many threads of torch's own team."""
+
+    def __init__(self, library: ctypes.CDLL, parallel: int, num_threads: int) -> None:
+        self.num_threads = num_threads
+        self._team = _Team(parallel=parallel, threads=num_threads)
+        self._at_team = byref(self._team)
+        self._scratch = torch.empty(0)
+        self._norm, self._swiglu = library.tinkex_norm, library.tinkex_swiglu
+        self._turn, self._attend = library.tinkex_turn, library.tinkex_attend
+        self._lora = library.tinkex_lora
+
+    def reserve(self, num_floats: int) -> None:
+        """Makes sure that every thread has so much memory of its own."""
+        if num_floats > self._team.scratch_floats:
+            self._scratch = torch.empty(self.num_threads * num_floats)
+            self._team.scratch = self._scratch.data_ptr()
+            self._team.scratch_floats = num_floats
+
+    def norm(
+        self,
+        x_TD: Tensor,
+        plus_TD: Tensor | None,
+        weight_D: Tensor,
+        eps: float,
+        lora: Lora | None = None,
+    ) -> Tensor:
+        """Adds `plus`, and the LoRA that belongs to it, to `x`; that at unit root mean square,
+        times the weight."""
+        out_TD = torch.empty_like(x_TD)
+        plus = None if plus_TD is None else plus_TD.data_ptr()
+        pointers = x_TD.data_ptr(), plus, weight_D.data_ptr(), out_TD.data_ptr()
+        self._norm(self._at_team, byref(_Norm(*pointers, *x_TD.shape, eps, _at(lora))))
+        return out_TD
+
+    def swiglu(self, gate_up: Tensor, lora: Lora | None = None) -> Tensor:
+        """`silu(gate) * up`, the LoRA of both added first."""
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out_TF = gate_up.new_empty(rows, width)
+        job = _Swiglu(gate_up.data_ptr(), out_TF.data_ptr(), rows, width, _at(lora))
+        self._swiglu(self._at_team, byref(job))
+        return out_TF
+
+    def turn(self, job: Turn, lora: Lora | None = None) -> None:
+        """Carries out the job, the LoRA of queries, keys and values added first."""
+        job.lora = _at(lora)
+        self._turn(self._at_team, byref(job))
+
+    def attend(self, job: Attention) -> None:
+        """Carries out the job."""
+        self._attend(self._at_team, byref(job))
+
+    def begin_lora(self, job: Lora) -> None:
+        """Does the first half of it; who is given the job next does the rest."""
+        self._lora(self._at_team, byref(job))
+
+
+def _at(lora: Lora | None) -> int | None:
+    return None if lora is None else ctypes.addressof(lora)

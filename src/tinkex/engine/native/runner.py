@@ -1,0 +1,84 @@
+"""Steps of sampling through the lean decoder by compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from functools import cached_property
+
+import torch
+
+from tinkex.engine.block_pool import BlockPool
+from tinkex.engine.kv_cache import BLOCK_TOKENS, FIRST_BLOCK, KvCache
+from tinkex.engine.linear import FrozenLinear
+from tinkex.engine.model import Decoder
+from tinkex.engine.native.adapters import Run
+from tinkex.engine.native.forward import NativePass, WantedRows
+from tinkex.engine.native.kernels import Kernels
+from tinkex.engine.native.step import Step, StepList
+from tinkex.engine.prompt_line import SamplerLimits
+from tinkex.engine.sample_jobs import Job, PromptPart, Sequence
+from tinkex.engine.step_rows import FEWEST_ROWS, StepRows
+
+__all__ = ["NativeRunner"]
+
+
+class NativeRunner:
+    """The lean decoder in float32 on a CPU. Its cache is made when it is first needed."""
+
+    def __init__(self, decoder: Decoder, limits: SamplerLimits, kernels: Kernels) -> None:
+        self._decoder, self._kernels = decoder, kernels
+        self._num_blocks = limits.cache_tokens // BLOCK_TOKENS
+        self._copy_bytes = limits.copy_bytes
+        self.pool = BlockPool(self._num_blocks, FIRST_BLOCK, remembers=limits.reuses_prompts)
+
+    @cached_property
+    def _model(self) -> NativePass:
+        return NativePass(self._decoder, self._kernels, self._copy_bytes)
+
+    @cached_property
+    def _cache(self) -> KvCache:
+        return KvCache(self._decoder.config, self._num_blocks, self._decoder.head_VD)
+
+    @property
+    def head(self) -> FrozenLinear:
+        return self._model.head
+
+    def clear_block(self, block: int) -> None:
+        """Does nothing: what lies beyond a sequence's end has no share in any number here."""
+
+    def copy_block(self, source: int, target: int) -> None:
+        self._cache.copy(source, target)
+
+    def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
+        # All rows of an adapter side by side, those of sequences before those of prompts.
+        items = [(_identity(each.job), False, i) for i, each in enumerate(sequences)]
+        items += [(_identity(part.stem.job), True, i) for i, part in enumerate(parts)]
+        rows, kept = StepList(), list[int]()
+        runs, kept_runs = list[Run](), list[Run]()
+        sequence_rows, part_rows = [0] * len(sequences), [0] * len(parts)
+        for _, is_part, i in sorted(items):
+            start, kept_start = rows.num_rows, len(kept)
+            if is_part:
+                part_rows[i], job = kept_start, parts[i].stem.job
+                rows.add_part(parts[i])
+                kept += range(rows.num_rows - parts[i].num_kept, rows.num_rows)
+            else:
+                sequence_rows[i], job = kept_start, sequences[i].job
+                rows.add_sequence(sequences[i])
+                kept.append(start)
+            runs.append((start, rows.num_rows, job.weights))
+            kept_runs.append((kept_start, len(kept), job.weights))
+        while rows.num_rows < FEWEST_ROWS:
+            kept.append(rows.num_rows)
+            rows.add_sequence(None)
+        step = Step(rows, self._cache, self._decoder.config, self._model.angles, self._kernels)
+        wanted = None
+        if len(kept) < rows.num_rows:
+            kept += [0] * (FEWEST_ROWS - len(kept))
+            wanted = WantedRows(torch.tensor(kept), kept_runs)
+        hidden_TD = self._model.hidden(rows.tokens(), step, runs, wanted)
+        return StepRows(hidden_TD, sequence_rows, part_rows)
+
+
+def _identity(job: Job) -> int:
+    return 0 if job.weights is None else job.weights.identity

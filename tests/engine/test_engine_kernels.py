@@ -1,0 +1,362 @@
+"""The compiled kernels against the same written out in float64, and how they are built."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.engine.conftest import SHAPES
+from tests.engine.work import tokens
+
+from tinkex.engine.interface import LoraSpec
+from tinkex.engine.kv_cache import BLOCK_TOKENS, FIRST_BLOCK, KvCache
+from tinkex.engine.lora import AdapterWeights, LoraBatch, LoraGroup, LoraLayout, LoraTarget
+from tinkex.engine.model import Decoder
+from tinkex.engine.model_config import ModelConfig, RopeConfig, parse_config, read_json
+from tinkex.engine.native import build
+from tinkex.engine.native.adapters import AdapterCopies, RowRuns
+from tinkex.engine.native.forward import NativePass, WantedRows
+from tinkex.engine.native.kernels import Kernels
+from tinkex.engine.native.step import Angles, Step, StepList
+from tinkex.engine.weights import load_decoder
+
+
+@pytest.fixture(params=[1, 2, 5], ids="{} threads".format)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return _kernels(request.param)
+
+
+def _kernels(num_threads: int = 1) -> Kernels:
+    try:
+        return Kernels(build.library(), build.team_function(), num_threads)
+    except build.NoKernels as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    torch.manual_seed(0)
+
+
+def _config(heads: int, key_heads: int, width: int, window: int = 0) -> ModelConfig:
+    return ModelConfig(
+        arch="llama", vocab_size=9, hidden_size=heads * width, intermediate_size=8, num_layers=1,
+        num_heads=heads, num_kv_heads=key_heads, head_dim=width, norm_eps=1e-5,
+        context_length=4096, rope=RopeConfig(theta=10_000.0), has_tied_head=True,
+        has_qk_norm=False, windows=(window,),
+    )  # fmt: skip
+
+
+class _Part:
+    """As much of a prompt's part as a step looks at."""
+
+    def __init__(self, start: int, end: int, blocks: list[int]) -> None:
+        self.start, self.end, self.stem = start, end, self
+        self.tokens, self.blocks = np.zeros(end, np.int64), blocks
+
+
+class _Texts:
+    """Texts of which some rows are new, in scattered blocks, and what their rows should see."""
+
+    def __init__(self, config: ModelConfig, parts: list[tuple[int, int, bool]]) -> None:
+        self.config = config
+        count = sum(-(-end // BLOCK_TOKENS) for _, end, _ in parts)
+        self.cache = KvCache(config, count, torch.zeros(1))
+        free = (torch.randperm(count) + FIRST_BLOCK).tolist()
+        self.rows, self.parts, self.past = StepList(), parts, []
+        for start, end, is_kept in parts:
+            blocks = [free.pop() for _ in range(-(-end // BLOCK_TOKENS))] if is_kept else []
+            shape = 2, start, config.num_kv_heads, config.head_dim
+            keys, values = torch.randn(shape)
+            place = np.arange(start)
+            if start:
+                where = self.cache.places(
+                    np.array(blocks)[place // BLOCK_TOKENS].tolist(),
+                    (place % BLOCK_TOKENS).tolist(),
+                )
+                self.cache.store(0, where, keys, values)
+            self.past.append((keys, values))
+            part = _Part(start, end, blocks)
+            self.rows.add_part(part)  # type: ignore[arg-type]
+        self.angles = Angles(torch.randn(4096, config.head_dim // 2))
+        width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        self.qkv = torch.randn(self.rows.num_rows, width)
+
+    def seen(self, kernels: Kernels) -> torch.Tensor:
+        config, qkv = self.config, self.qkv.clone()
+        step = Step(self.rows, self.cache, config, self.angles, kernels)
+        kernels.turn(step.turn(0, qkv, (None, None)))
+        seen = torch.full((len(qkv), config.num_heads * config.head_dim), math.nan)
+        kernels.attend(step.attention(0, qkv, seen))
+        return seen
+
+    def expected(self) -> torch.Tensor:
+        config, found, row = self.config, [], 0
+        group = config.num_heads // config.num_kv_heads
+        for (start, end, _), (keys, values) in zip(self.parts, self.past, strict=True):
+            rows = self.qkv[row : row + end - start].double().unflatten(1, (-1, config.head_dim))
+            row += end - start
+            places = torch.arange(start, end)
+            turned = _turned(rows, self.angles, places)
+            q, k = turned[:, : config.num_heads], turned[:, config.num_heads :]
+            k = torch.cat([keys.double(), k[:, : config.num_kv_heads]])
+            v = torch.cat([values.double(), rows[:, -config.num_kv_heads :]])
+            k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+            distance = places[:, None] - torch.arange(end)
+            hidden = distance < 0
+            if config.windows[0]:
+                hidden |= distance >= config.windows[0]
+            scores = torch.einsum("thc,mhc->htm", q, k) / math.sqrt(config.head_dim)
+            weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+            found.append(torch.einsum("htm,mhc->thc", weights, v).flatten(1))
+        return torch.cat(found)
+
+
+def _turned(rows_THC: torch.Tensor, angles: Angles, places: torch.Tensor) -> torch.Tensor:
+    half = rows_THC.shape[-1] // 2
+    cos, sin = (x[places][:, None].double() for x in (angles.cos_PZ, angles.sin_PZ))
+    a, b = rows_THC[..., :half], rows_THC[..., half:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+@pytest.mark.parametrize("window", [0, 70])
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "width"), [(9, 3, 64), (6, 2, 8), (4, 4, 80), (16, 2, 128), (5, 1, 20)]
+)
+def test_rows_see_what_they_should(heads, key_heads, width, window, kernels) -> None:
+    # Beginnings, continued prompts, single rows; kept or not; ends on both sides of blocks' edges.
+    parts = [
+        (0, 3, True), (0, 130, True), (0, 64, False), (64, 65, True), (63, 64, True),
+        (700, 701, True), (128, 200, True), (5, 6, True), (0, 1, False), (0, 100, False),
+    ]  # fmt: skip
+    texts = _Texts(_config(heads, key_heads, width, window), parts)
+    expected = texts.expected()
+    torch.testing.assert_close(texts.seen(kernels).double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_few_texts_are_shared_out_by_heads_and_give_the_same_bits() -> None:
+    many = _Texts(_config(9, 3, 64), [(500, 501, True), *[(20, 21, True)] * 40])
+    alone = _Texts(_config(9, 3, 64), [(500, 501, True)])
+    alone.qkv[:] = many.qkv[:1]
+    alone.angles = many.angles
+    keys, values = many.past[0]
+    where = alone.cache.places(
+        [int(alone.rows.tables()[i // BLOCK_TOKENS]) for i in range(500)],
+        [i % BLOCK_TOKENS for i in range(500)],
+    )
+    alone.cache.store(0, where, keys, values)
+    for num_threads in (1, 2, 30):
+        kernels = _kernels(num_threads)
+        assert torch.equal(alone.seen(kernels)[0], many.seen(kernels)[0]), num_threads
+
+
+def test_what_lies_beyond_the_end_has_no_share_in_anything(kernels) -> None:
+    texts = _Texts(_config(6, 2, 64), [(70, 71, True), (0, 30, True)])
+    expected = texts.seen(kernels)
+    blocks = texts.rows.tables().tolist()
+    texts.cache._k_LNKCW[0, blocks[1], :, :, 7:] = math.nan
+    texts.cache._v_LNKWC[0, blocks[1], :, 7:] = math.inf
+    texts.cache._k_LNKCW[0, blocks[2], :, :, 30:] = math.inf
+    texts.cache._v_LNKWC[0, blocks[2], :, 30:] = math.nan
+    assert torch.equal(texts.seen(kernels), expected)
+
+
+def test_a_ruined_key_ruins_who_sees_it_and_nobody_else(kernels) -> None:
+    texts = _Texts(_config(6, 2, 64), [(70, 71, True), (0, 30, True)])
+    expected = texts.seen(kernels)
+    texts.qkv[11] = math.nan  # row 10 of the second text
+    found = texts.seen(kernels)
+    assert torch.equal(found[:11], expected[:11])
+    assert found[11:].isnan().all()
+
+
+@pytest.mark.parametrize("width", [8, 20, 64])
+def test_queries_and_keys_are_normed_where_the_model_wants_it(width, kernels) -> None:
+    config = _config(4, 2, width)
+    texts = _Texts(config, [(0, 15, True)])
+    norms = torch.randn(2, width)
+    step = Step(texts.rows, texts.cache, config, texts.angles, kernels)
+    qkv = texts.qkv.clone()
+    kernels.turn(step.turn(0, qkv, (norms[0], norms[1])))
+    rows = texts.qkv.double().unflatten(1, (-1, width))
+    unit = rows / (rows.square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
+    weight = torch.cat([norms[:1].expand(4, -1), norms[1:].expand(2, -1)]).double()
+    turned = _turned(unit[:, :6] * weight, texts.angles, torch.arange(15))
+    found = qkv.double().unflatten(1, (-1, width))
+    torch.testing.assert_close(found[:, :4] * math.sqrt(width), turned[:, :4], atol=1e-5, rtol=1e-5)
+    (block,) = texts.rows.tables().tolist()
+    stored = texts.cache._k_LNKCW[0, block, :, :, :15].permute(2, 0, 1).double()
+    torch.testing.assert_close(stored, turned[:, 4:], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 48), (40, 576), (7, 50)])
+def test_norm_adds_and_scales(shape, kernels) -> None:
+    x, plus, weight = torch.randn(shape), torch.randn(shape), torch.randn(shape[1])
+    total = (x + plus).double()
+    unit = total / (total.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    found = kernels.norm(x, plus, weight, 1e-5)
+    torch.testing.assert_close(x.double(), total, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found.double(), unit * weight.double(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(kernels.norm(x, None, weight, 1e-5), found)
+
+
+def test_swiglu_holds_for_small_and_large_numbers(kernels) -> None:
+    gate = torch.tensor([-1e30, -200, -88.5, -87.4, -20, -1e-3, -0.0, 1e-30, 0.5, 30, 90, 1e30])
+    gate_up = torch.cat([gate.repeat(3, 7), torch.randn(3, 84)], dim=1)
+    expected = F.silu(gate_up[:, :84].double()) * gate_up[:, 84:].double()
+    found = kernels.swiglu(gate_up).double()
+    torch.testing.assert_close(found, expected, atol=1e-30, rtol=3e-6)
+    gate_up[1, 3] = math.nan
+    assert kernels.swiglu(gate_up).isnan().nonzero().tolist() == [[1, 3]]
+
+
+def _groups(inputs: int, outputs: list[int]) -> list[LoraGroup]:
+    """A layer's places, of which the first is the one of interest."""
+    targets = tuple(LoraTarget(f"t{i}", inputs, o) for i, o in enumerate(outputs))
+    other = (LoraTarget("x", inputs, 16),)
+    return [
+        LoraGroup("first", "attn", targets),
+        *(LoraGroup(f"other{i}", "mlp", other) for i in range(3)),
+    ]
+
+
+def _adapter(groups: list[LoraGroup], rank: int, **switches: bool) -> AdapterWeights:
+    layout = LoraLayout(groups, LoraSpec(rank=rank, **switches))
+    return AdapterWeights(layout, torch.randn(layout.numel) / 8)
+
+
+@pytest.mark.parametrize("num_rows", [1, 13, 24, 25, 90])
+@pytest.mark.parametrize(("inputs", "outputs"), [(48, [40]), (50, [20, 300]), (576, [576, 192, 9])])
+def test_lora_is_added_to_the_rows_of_each_adapter(num_rows, inputs, outputs, kernels) -> None:
+    groups = _groups(inputs, outputs)
+    edges = [0, num_rows // 4, num_rows // 3, num_rows // 2, num_rows * 2 // 3, num_rows]
+    owners = [
+        _adapter(groups, 8), None, _adapter(groups, 1), _adapter(groups, 33),
+        _adapter(groups, 8, train_attn=False),
+    ]  # fmt: skip
+    runs = [(edges[i], edges[i + 1], owner) for i, owner in enumerate(owners)]
+    x, y = torch.randn(num_rows, inputs), torch.randn(num_rows, sum(outputs))
+    expected = y.double()
+    for start, end, owner in runs:
+        pair = None if owner is None else owner.pairs.get("first")
+        if pair is not None:
+            down = (x[start:end].double() @ pair.a_RD.double().T).unflatten(1, (len(outputs), -1))
+            for part, added in enumerate(expected[start:end].split(outputs, dim=1)):
+                added += pair.scale * down[:, part] @ pair.bs_OR[part].double().T
+    found = y.clone()
+    rows = RowRuns(num_rows, runs, AdapterCopies(groups, 2**30))
+    job = rows.at(0, x, found)
+    assert job is not None
+    kernels.begin_lora(job)
+    kernels.norm(torch.zeros_like(found), found, torch.ones(sum(outputs)), 1e-5, job)
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_rows_without_an_adapter_need_no_lora() -> None:
+    groups = _groups(48, [40])
+    rows = RowRuns(3, [(0, 3, None)], AdapterCopies(groups, 2**30))
+    assert rows.at(0, torch.zeros(3, 48), torch.zeros(3, 40)) is None
+
+
+def test_copies_stay_within_their_bytes_and_go_with_their_adapters() -> None:
+    groups = _groups(48, [40])
+    adapters = [_adapter(groups, 4) for _ in range(4)]
+    copies = AdapterCopies(groups, 2**30)
+    size = copies.of(adapters[:1])[0].size_bytes
+    copies = AdapterCopies(groups, 2 * size)
+    first, second = copies.of(adapters[:2])
+    assert copies.of(adapters[1:2]) == [second]
+    copies.of(adapters[2:3])  # the first was not used for longest
+    assert copies.of(adapters[1:2]) == [second]
+    assert copies.of(adapters[:1]) != [first]
+    assert len(copies.of(adapters)) == 4, "those of a step are all there, whatever they take"
+    adapters.clear()
+    assert len(copies._copies) == 0
+
+
+def _decoder(folder: Path) -> Decoder:
+    config = parse_config(read_json(folder / "config.json"))
+    assert config is not None
+    return load_decoder(folder, config, torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_pass_is_the_trainers(shape, model_folder, kernels) -> None:
+    decoder = _decoder(model_folder(shape))
+    layout = LoraLayout(decoder.groups, LoraSpec(rank=4))
+    weights = AdapterWeights(layout, torch.randn(layout.numel) / 8)
+    lengths, rows = [9, 9, 40, 80], StepList()
+    for n in lengths:
+        part = _Part(0, n, [])
+        part.tokens = tokens(n)
+        rows.add_part(part)  # type: ignore[arg-type]
+    lora = LoraBatch([(9, None), (138, weights.pairs)])
+    expected = decoder.packed_hidden(rows.tokens(), lengths, lora)
+    model = NativePass(decoder, kernels, 2**30)
+    cache = KvCache(decoder.config, 1, torch.zeros(1))
+    runs = [(0, 9, None), (9, 138, weights)]
+    wanted_N = torch.tensor([8, 17, 57, 137])
+    wanted = WantedRows(wanted_N, [(0, 1, None), (1, 4, weights)])
+    with torch.inference_mode():
+        step = Step(rows, cache, decoder.config, model.angles, kernels)
+        found = model.hidden(rows.tokens(), step, runs)
+        some = model.hidden(rows.tokens(), step, runs, wanted)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(some, found[wanted_N], atol=2e-6, rtol=2e-6)
+
+
+@pytest.fixture
+def fresh_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], object]:
+    """Looks for kernels as a new process of a new user would."""
+    monkeypatch.setattr(build, "user_cache_path", lambda _: tmp_path / "cache")
+    return build._find.__wrapped__
+
+
+def test_without_a_compiler_there_are_none(
+    fresh_find, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no C compiler" in str(fresh_find())
+
+
+def test_what_a_compiler_says_when_it_fails_is_passed_on(
+    fresh_find, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'no such header' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert "no such header" in str(fresh_find())
+    assert list((tmp_path / "cache").rglob("*.so")) == [], "nothing half made is left"
+
+
+def test_they_are_built_once(fresh_find, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _kernels()
+    assert isinstance(fresh_find(), ctypes.CDLL)
+    (made,) = (tmp_path / "cache" / "kernels").iterdir()
+    before = made.stat()
+    assert isinstance(fresh_find(), ctypes.CDLL)
+    assert made.stat().st_mtime_ns == before.st_mtime_ns
+    assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
+
+
+def test_a_folder_others_can_write_to_is_not_trusted(fresh_find, tmp_path: Path) -> None:
+    _kernels()
+    folder = tmp_path / "cache" / "kernels"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    assert compiler is not None
+    planted = folder / f"{build._fingerprint(compiler)}.so"
+    planted.write_bytes(b"not a library")
+    assert isinstance(fresh_find(), ctypes.CDLL), "built elsewhere"
+    assert planted.read_bytes() == b"not a library"
