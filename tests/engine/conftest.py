@@ -47,7 +47,7 @@ def with_and_without_kernels(
     """Engines of a machine with a C compiler, then of one without."""
 
     def library() -> NoReturn:
-        raise NoKernels("there is no C compiler")
+        raise NoKernels("there is no C compiler", "Install one.")
 
     if request.param == "torch":
         monkeypatch.setattr(runners, "library", library)

@@ -170,13 +170,14 @@ def test_what_lies_beyond_the_end_has_no_share_in_anything(kernels) -> None:
     assert torch.equal(texts.seen(kernels), expected)
 
 
-def test_a_ruined_key_ruins_who_sees_it_and_nobody_else(kernels) -> None:
-    texts = _Texts(_config(6, 2, 64), [(70, 71, True), (0, 30, True)])
+def test_a_ruined_key_ruins_who_sees_it_and_no_other_text(kernels) -> None:
+    texts = _Texts(_config(6, 2, 64), [(70, 71, True), (0, 30, True), (3, 9, True)])
     expected = texts.seen(kernels)
-    texts.qkv[11] = math.nan  # row 10 of the second text
+    texts.qkv[13] = math.nan  # in the midst of the second text
     found = texts.seen(kernels)
-    assert torch.equal(found[:11], expected[:11])
-    assert found[11:].isnan().all()
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[31:], expected[31:])
+    assert found[13:31].isnan().all()
 
 
 @pytest.mark.parametrize("width", [8, 20, 64])
@@ -253,7 +254,7 @@ def test_lora_is_added_to_the_rows_of_each_adapter(num_rows, inputs, outputs, ke
             for part, added in enumerate(expected[start:end].split(outputs, dim=1)):
                 added += pair.scale * down[:, part] @ pair.bs_OR[part].double().T
     found = y.clone()
-    rows = RowRuns(num_rows, runs, AdapterCopies(groups, 2**30))
+    rows = RowRuns(num_rows, runs, AdapterCopies(groups))
     job = rows.at(0, x, found)
     assert job is not None
     kernels.begin_lora(job)
@@ -261,24 +262,36 @@ def test_lora_is_added_to_the_rows_of_each_adapter(num_rows, inputs, outputs, ke
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("rank", [3, 8, 33])
+def test_bits_of_a_row_do_not_depend_on_how_many_share_a_step(rank) -> None:
+    groups, kernels = _groups(50, [20, 300, 9]), _kernels(2)
+    weights, x = _adapter(groups, rank), torch.randn(90, 50)
+    found = []
+    for count in (90, 25, 24, 7, 1):
+        y = torch.ones(count, 329)
+        rows = RowRuns(count, [(0, count, weights)], AdapterCopies(groups))
+        job = rows.at(0, x, y)
+        assert job is not None
+        kernels.begin_lora(job)
+        kernels.norm(torch.zeros_like(y), y, torch.ones(329), 1e-5, job)
+        found.append(y[0])
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
 def test_rows_without_an_adapter_need_no_lora() -> None:
     groups = _groups(48, [40])
-    rows = RowRuns(3, [(0, 3, None)], AdapterCopies(groups, 2**30))
+    rows = RowRuns(3, [(0, 3, None)], AdapterCopies(groups))
     assert rows.at(0, torch.zeros(3, 48), torch.zeros(3, 40)) is None
 
 
-def test_copies_stay_within_their_bytes_and_go_with_their_adapters() -> None:
+def test_copies_are_made_once_and_go_with_their_adapters() -> None:
     groups = _groups(48, [40])
-    adapters = [_adapter(groups, 4) for _ in range(4)]
-    copies = AdapterCopies(groups, 2**30)
-    size = copies.of(adapters[:1])[0].size_bytes
-    copies = AdapterCopies(groups, 2 * size)
-    first, second = copies.of(adapters[:2])
-    assert copies.of(adapters[1:2]) == [second]
-    copies.of(adapters[2:3])  # the first was not used for longest
-    assert copies.of(adapters[1:2]) == [second]
-    assert copies.of(adapters[:1]) != [first]
-    assert len(copies.of(adapters)) == 4, "those of a step are all there, whatever they take"
+    adapters = [_adapter(groups, 4), _adapter(groups, 4, train_mlp=False)]
+    copies = AdapterCopies(groups)
+    assert copies.of(adapters[0]) is copies.of(adapters[0])
+    for weights in adapters:
+        assert copies.size_bytes(weights.layout) == 4 * copies.of(weights)._flat.numel()
+    del weights
     adapters.clear()
     assert len(copies._copies) == 0
 
@@ -301,7 +314,7 @@ def test_a_pass_is_the_trainers(shape, model_folder, kernels) -> None:
         rows.add_part(part)  # type: ignore[arg-type]
     lora = LoraBatch([(9, None), (138, weights.pairs)])
     expected = decoder.packed_hidden(rows.tokens(), lengths, lora)
-    model = NativePass(decoder, kernels, 2**30)
+    model = NativePass(decoder, kernels, AdapterCopies(decoder.groups[:-1]))
     cache = KvCache(decoder.config, 1, torch.zeros(1))
     runs = [(0, 9, None), (9, 138, weights)]
     wanted_N = torch.tensor([8, 17, 57, 137])
@@ -314,49 +327,114 @@ def test_a_pass_is_the_trainers(shape, model_folder, kernels) -> None:
     torch.testing.assert_close(some, found[wanted_N], atol=2e-6, rtol=2e-6)
 
 
+Find = Callable[[], "ctypes.CDLL | build.NoKernels"]
+
+
 @pytest.fixture
-def fresh_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], object]:
+def fresh_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Find:
     """Looks for kernels as a new process of a new user would."""
+    tmp_path.chmod(0o700)
     monkeypatch.setattr(build, "user_cache_path", lambda _: tmp_path / "cache")
     return build._find.__wrapped__
 
 
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Puts a compiler in place that is this shell script; `real` is the machine's own."""
+    real = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+    def put(script: str) -> None:
+        if real is None:
+            pytest.skip("no C compiler")
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        (folder / "cc").write_text(f"#!/bin/sh\nreal={real}\n{script}\n")
+        (folder / "cc").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    return put
+
+
+def _kept(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "cache" / "kernels").iterdir())
+
+
 def test_without_a_compiler_there_are_none(
-    fresh_find, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fresh_find: Find, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "no C compiler" in str(fresh_find())
 
 
-def test_what_a_compiler_says_when_it_fails_is_passed_on(
-    fresh_find, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'no such header' >&2; exit 1", "no such header"),
+        ("exit 0", "kernels.so"),  # and has made nothing
+        ('echo "int x;" > $0.c; exec $real -shared -fPIC -o "${8}" $0.c', "tinkex_norm"),
+    ],
+    ids=["fails", "makes nothing", "makes something else"],
+)
+def test_what_a_compiler_does_wrong_is_told_and_nothing_is_kept(
+    script, said, fresh_find: Find, compiler, tmp_path: Path
 ) -> None:
-    compiler = tmp_path / "cc"
-    compiler.write_text("#!/bin/sh\necho 'no such header' >&2\nexit 1\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert "no such header" in str(fresh_find())
-    assert list((tmp_path / "cache").rglob("*.so")) == [], "nothing half made is left"
+    compiler(script)
+    found = fresh_find()
+    assert isinstance(found, build.NoKernels)
+    assert said in str(found)
+    assert _kept(tmp_path) == []
 
 
-def test_they_are_built_once(fresh_find, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _kernels()
+def test_a_compiler_may_say_what_it_likes(fresh_find: Find, compiler) -> None:
+    compiler("printf 'warning: \\351\\n' >&2; exec $real \"$@\"")
     assert isinstance(fresh_find(), ctypes.CDLL)
-    (made,) = (tmp_path / "cache" / "kernels").iterdir()
-    before = made.stat()
-    assert isinstance(fresh_find(), ctypes.CDLL)
-    assert made.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_they_are_built_once(fresh_find: Find, compiler, tmp_path: Path) -> None:
+    compiler('echo >> $0.count; exec $real "$@"')
+    for _ in range(3):
+        assert isinstance(fresh_find(), ctypes.CDLL)
+    assert (tmp_path / "bin" / "cc.count").read_text().count("\n") == 1
+    (made,) = _kept(tmp_path)
     assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
 
 
-def test_a_folder_others_can_write_to_is_not_trusted(fresh_find, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [0, 20_000])
+def test_a_file_that_was_cut_short_is_built_again(size, fresh_find: Find, tmp_path: Path) -> None:
     _kernels()
-    folder = tmp_path / "cache" / "kernels"
-    folder.mkdir(parents=True)
-    folder.chmod(0o777)
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    assert compiler is not None
-    planted = folder / f"{build._fingerprint(compiler)}.so"
-    planted.write_bytes(b"not a library")
+    fresh_find()
+    (made,) = _kept(tmp_path)
+    whole = made.read_bytes()
+    made.unlink()  # not written to, for it is mapped into this process
+    made.write_bytes(whole[:size])
+    assert isinstance(fresh_find(), ctypes.CDLL)
+    assert [path.stat().st_size for path in _kept(tmp_path)] == [len(whole)]
+
+
+@pytest.mark.parametrize("folder", ["cache", "cache/kernels"])
+def test_a_folder_others_can_write_to_is_not_trusted(
+    folder, fresh_find: Find, tmp_path: Path
+) -> None:
+    _kernels()
+    (tmp_path / "cache" / "kernels").mkdir(parents=True)
+    (tmp_path / folder).chmod(0o777)
     assert isinstance(fresh_find(), ctypes.CDLL), "built elsewhere"
-    assert planted.read_bytes() == b"not a library"
+    assert _kept(tmp_path) == []
+
+
+def test_somebody_without_a_home_has_kernels_too(
+    fresh_find: Find, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _kernels()
+
+    def no_home(_: str) -> Path:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.setattr(build, "user_cache_path", no_home)
+    assert isinstance(fresh_find(), ctypes.CDLL)
+
+
+def test_another_kind_of_threads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: {}.get)
+    with pytest.raises(build.NoKernels, match="OpenMP"):
+        build.team_function()

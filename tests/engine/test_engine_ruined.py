@@ -81,7 +81,6 @@ def test_the_smallest_temperatures_are_greedy(temperature: float, engine) -> Non
     assert cold.logprobs.tolist() == [0.0] * 5
 
 
-@pytest.mark.usefixtures("with_and_without_kernels")
 def test_numbers_that_do_not_fit_the_border_are_user_errors(tiny: Path) -> None:
     with EngineProcess(EngineOptions(models={"tiny": str(tiny)})) as engine:
         for fields in ({"seed": 2**70}, {"stop_token_ids": (2**64,)}, {"top_k": 2**70}):

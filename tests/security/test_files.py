@@ -220,6 +220,8 @@ def test_spoiled_model_folders(tmp_path: Path) -> None:
         ({"max_position_embeddings": 1 << 22, "head_dim": 256}, "too long a context"),
         ({"head_dim": 64}, r"q_proj.weight' .* \[48, 48], but config.json asks for \[384, 48]"),
         ({"num_key_value_heads": 3}, r"k_proj.weight' .* asks for \[24, 48]"),
+        ({"num_key_value_heads": 4}, "num_attention_heads=6 must be a multiple of"),
+        ({"head_dim": 7}, "head_dim=7 must be even"),
         ({"intermediate_size": 81}, r"gate_proj.weight' .* asks for \[81, 48]"),
         ({"vocab_size": 273}, r"embed_tokens.weight' .* asks for \[273, 48]"),
     ],

@@ -157,8 +157,8 @@ def check_kernels() -> Finding:
     return Finding(
         "kernels",
         "warning",
-        f"'tinkex serve' would sample without them, more slowly: {trouble}",
-        "Install a C compiler: gcc or clang.",
+        f"'tinkex serve' would sample without them, more slowly: {trouble[0]}",
+        trouble[1],
     )
 
 

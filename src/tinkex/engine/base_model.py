@@ -50,7 +50,7 @@ class BaseModel:
             prefill_tokens=prefill_tokens,
             beside_tokens=min(prefill_tokens, options.prefill_tokens_beside),
             max_sequences=options.max_sequences,
-            copy_bytes=self.memory.adapter_bytes // 4,
+            stack_bytes=self.memory.adapter_bytes // 4,
             reuses_prompts=not options.deterministic,
         )
         decode = load_text_decoder(folder)

@@ -67,6 +67,13 @@ class ModelConfig:
                 f"max_position_embeddings={self.context_length} is too long a context for "
                 f"head_dim={self.head_dim}: together at most {_MOST_ANGLES}"
             )
+        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_attention_heads={self.num_heads} must be a multiple of "
+                f"num_key_value_heads={self.num_kv_heads}"
+            )
+        if self.head_dim < 2 or self.head_dim % 2:
+            raise ValueError(f"head_dim={self.head_dim} must be even: rope turns pairs of features")
         if len(self.windows) != self.num_layers or min(self.windows) < 0:
             raise ValueError("there must be a window of 0 or more for every layer")
 

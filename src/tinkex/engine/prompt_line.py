@@ -32,7 +32,7 @@ class SamplerLimits:
     short_tokens: int = 96  # the same while quick requests come
     quick_tokens: int = 256  # of a quick request, or of several that a short step completes
     max_sequences: int = 256
-    copy_bytes: int = 2**29  # for adapters laid out for sampling
+    stack_bytes: int = 2**29  # for adapters side by side
     reuses_prompts: bool = True  # else no bit of an answer depends on what was asked before
 
 

@@ -28,7 +28,7 @@ def runner_for(backbone: Backbone, limits: SamplerLimits, *, with_kernels: bool)
             team = team_function()
             kernels = Kernels(library(), team, torch.get_num_threads())
         except NoKernels as error:
-            _log.info("Sampling runs without compiled kernels: %s.", error)
+            _log.warning("Sampling runs without compiled kernels: %s.", error)
         else:
             return NativeRunner(backbone, limits, kernels)
     return PagedRunner(backbone, limits)

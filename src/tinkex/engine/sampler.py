@@ -73,6 +73,10 @@ class Sampler:
         """Prompts not yet begun, half way, or sent back to the queue."""
         return len(self._inbox) + len(self._line)
 
+    def bytes_for(self, weights: AdapterWeights) -> int:
+        """Memory that an adapter takes which can be sampled from."""
+        return weights.size_bytes + self._runner.copy_bytes(weights.layout)
+
     def submit(self, request: SampleRequest, weights: AdapterWeights | None) -> None:
         """Queues a valid request to run with these weights."""
         eos = self._info.eos_token_ids if request.stop_at_eos else ()

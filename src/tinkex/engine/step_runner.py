@@ -26,7 +26,7 @@ from tinkex.engine.kv_cache import (
     blocks_for,
 )
 from tinkex.engine.linear import FrozenLinear
-from tinkex.engine.lora import AdapterWeights, LoraBatch
+from tinkex.engine.lora import AdapterWeights, LoraBatch, LoraLayout
 from tinkex.engine.model import Backbone, Decoder
 from tinkex.engine.paged_attention import StepAttention, Stretch, Tail
 from tinkex.engine.prompt_line import SamplerLimits
@@ -55,6 +55,10 @@ class StepRunner(Protocol):
         """The newest token of each sequence and the tokens of each part, computed."""
         ...
 
+    def copy_bytes(self, layout: LoraLayout) -> int:
+        """Memory that sampling takes for such an adapter, beside its weights."""
+        ...
+
     def clear_block(self, block: int) -> None:
         """Makes a block fit to be written token by token."""
         ...
@@ -71,7 +75,7 @@ class PagedRunner:
         self._decoder = decoder
         self._num_blocks = limits.cache_tokens // BLOCK_TOKENS
         self.pool = BlockPool(self._num_blocks, FIRST_BLOCK, remembers=limits.reuses_prompts)
-        self._planner = RowPlanner(limits.copy_bytes, decoder.head_VD)
+        self._planner = RowPlanner(limits.stack_bytes, decoder.head_VD)
 
     @cached_property
     def _model(self) -> InferencePass:
@@ -84,6 +88,9 @@ class PagedRunner:
     @property
     def head(self) -> FrozenLinear:
         return self._model.head
+
+    def copy_bytes(self, layout: LoraLayout) -> int:
+        return 0  # stacks have a share of their own
 
     def clear_block(self, block: int) -> None:
         self._cache.clear([block])
@@ -224,6 +231,9 @@ class WholeRunner:
     @property
     def head(self) -> FrozenLinear:
         return self._backbone.head
+
+    def copy_bytes(self, layout: LoraLayout) -> int:
+        return 0
 
     def clear_block(self, block: int) -> None:
         raise NotImplementedError("there is no cache")

@@ -165,13 +165,14 @@ class TorchEngine:
         with self._compute:
             model, state = self._adapter(adapter_id)
             base = self._base(model)
-            base.memory.check_adapter(self._held_bytes(base), state.weights.size_bytes)
+            more_bytes = base.sampler.bytes_for(state.weights)
+            base.memory.check_adapter(self._held_bytes(base), more_bytes)
             self._samplers[sampler_id] = (model, state.weights.copy())
 
     def load_sampler(self, sampler_id: str, model: str, folder: Path) -> None:
         base = self._base(model)
         weights = load_weights(folder, base.backbone.groups, base.backbone.head_VD.device)
-        base.memory.check_adapter(self._held_bytes(base), weights.size_bytes)
+        base.memory.check_adapter(self._held_bytes(base), base.sampler.bytes_for(weights))
         self._samplers[sampler_id] = (model, weights)
 
     def unload_sampler(self, sampler_id: str) -> None:
@@ -309,8 +310,8 @@ class TorchEngine:
     def _held_bytes(self, base: BaseModel) -> int:
         """What the base's adapters and samplers take now."""
         adapters = [s.size_bytes for m, s in self._adapters.values() if self._bases[m] is base]
-        samplers = [w.size_bytes for m, w in self._samplers.values() if self._bases[m] is base]
-        return sum(adapters) + sum(samplers)
+        samplers = [w for m, w in self._samplers.values() if self._bases[m] is base]
+        return sum(adapters) + sum(map(base.sampler.bytes_for, samplers))
 
     def _unique_bases(self) -> list[BaseModel]:
         return list({id(base): base for base in self._bases.values()}.values())

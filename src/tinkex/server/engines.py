@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -53,17 +54,17 @@ def engine_factory(config: ServerConfig, begun: BegunWorker | None = None) -> Ca
     return start
 
 
-def kernels_trouble() -> str | None:
-    """Why a server here would sample without compiled kernels; None if it would not.
+def kernels_trouble() -> tuple[str, str] | None:
+    """Why a server here would sample without compiled kernels, and what to do; None if it would
+    not. Builds them if they are not there yet."""
+    from tinkex.engine.native.build import NoKernels, library, team_function
 
-    Builds them if they are not there yet.
-    """
-    from tinkex.engine.native.build import NoKernels, library
-
+    importlib.import_module("torch")  # whose threads they run on
     try:
+        team_function()
         library()
     except NoKernels as error:
-        return str(error)
+        return str(error), error.hint
     return None
 
 

@@ -1,7 +1,6 @@
 """LoRA for the kernels: adapters in the layout they want, and which rows of a step have which.
 
-The copy of an adapter is made when it is first sampled from, and goes with its weights at the
-latest.
+The copy of an adapter is made when it is first sampled from and goes with its weights.
 
 Shapes: T rows · D features in · O features out · R rank times fused matrices · S places in the
 model · A adapters of a step.
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinkex.engine.lora import AdapterWeights, LoraGroup
+from tinkex.engine.lora import AdapterWeights, LoraGroup, LoraLayout
 from tinkex.engine.native.kernels import MOST_PARTS, Lora
 
 __all__ = ["LAYER_PLACES", "AdapterCopies", "RowRuns", "Run"]
@@ -37,34 +36,34 @@ class AdapterCopy:
 
     def __init__(self, weights: AdapterWeights, groups: Sequence[LoraGroup]) -> None:
         self.rank = weights.layout.rank
-        self.last_used = 0
-        found = [weights.pairs.get(group.site) for group in groups]
-        sizes = [
-            (group.targets[0].in_features * _whole(self.rank * len(group.targets)),
-             self.rank * b_stride(group))
-            if pair is not None else (0, 0)
-            for group, pair in zip(groups, found, strict=True)
-        ]  # fmt: skip
-        self._flat = torch.zeros(sum(a + b for a, b in sizes))
+        self._flat = torch.zeros(_copy_floats(weights.layout, groups))
         self.pointers_S2 = np.zeros((len(groups), 2), np.int64)
         start = 0
-        for place, pair in enumerate(found):
+        for place, group in enumerate(groups):
+            pair = weights.pairs.get(group.site)
             if pair is None:
                 continue
-            middle, end = start + sizes[place][0], start + sum(sizes[place])
-            a, b = self._flat[start:middle], self._flat[middle:end]
+            a_size, b_size = _place_floats(group, self.rank)
+            a = self._flat[start : start + a_size]
+            b = self._flat[start + a_size : start + a_size + b_size]
             a.view(pair.a_RD.shape[1], -1)[:, : pair.a_RD.shape[0]] = pair.a_RD.T
             column, b_RO = 0, b.view(self.rank, -1)
             for b_OR in pair.bs_OR:
                 torch.mul(b_OR.T, pair.scale, out=b_RO[:, column : column + b_OR.shape[0]])
                 column += b_OR.shape[0]
             self.pointers_S2[place] = a.data_ptr(), b.data_ptr()
-            start = end
+            start += a_size + b_size
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory it takes."""
-        return self._flat.numel() * self._flat.element_size()
+
+def _place_floats(group: LoraGroup, rank: int) -> tuple[int, int]:
+    """How many floats A and B of a place take."""
+    in_features = group.targets[0].in_features
+    return in_features * _whole(rank * len(group.targets)), rank * b_stride(group)
+
+
+def _copy_floats(layout: LoraLayout, groups: Sequence[LoraGroup]) -> int:
+    sites = {group.site for group in layout.groups}
+    return sum(sum(_place_floats(group, layout.rank)) for group in groups if group.site in sites)
 
 
 def b_stride(group: LoraGroup) -> int:
@@ -78,32 +77,21 @@ def _whole(count: int) -> int:
 
 
 class AdapterCopies:
-    """Copies of the adapters used last, as many as fit `max_bytes`; those of a step always do."""
+    """The copies of a base model's adapters. `groups` are the places of all its layers."""
 
-    def __init__(self, groups: Sequence[LoraGroup], max_bytes: int) -> None:
-        self.groups, self._max_bytes = groups, max_bytes
+    def __init__(self, groups: Sequence[LoraGroup]) -> None:
+        self.groups = groups
         self._copies: WeakKeyDictionary[AdapterWeights, AdapterCopy] = WeakKeyDictionary()
-        self._turns = itertools.count(1)
 
-    def of(self, adapters: Sequence[AdapterWeights]) -> list[AdapterCopy]:
-        """The copies of these; made if they are not there."""
-        turn, found = next(self._turns), []
-        for weights in adapters:
-            if weights not in self._copies:
-                self._copies[weights] = AdapterCopy(weights, self.groups)
-            self._copies[weights].last_used = turn
-            found.append(self._copies[weights])
-        self._drop_others(turn)
-        return found
+    def of(self, weights: AdapterWeights) -> AdapterCopy:
+        """The copy of these weights; made if it is not there."""
+        if weights not in self._copies:
+            self._copies[weights] = AdapterCopy(weights, self.groups)
+        return self._copies[weights]
 
-    def _drop_others(self, turn: int) -> None:
-        """Drops those not used for longest while they are too many."""
-        size = sum(copy.size_bytes for copy in self._copies.values())
-        for weights, copy in sorted(self._copies.items(), key=lambda item: item[1].last_used):
-            if size <= self._max_bytes or copy.last_used == turn:
-                return
-            size -= copy.size_bytes
-            del self._copies[weights]
+    def size_bytes(self, layout: LoraLayout) -> int:
+        """Memory the copy of such an adapter takes."""
+        return 4 * _copy_floats(layout, self.groups)
 
 
 class RowRuns:
@@ -116,7 +104,7 @@ class RowRuns:
             return
         adapters = list(dict.fromkeys(weights for _, _, weights in merged))
         place_of = {weights: place for place, weights in enumerate(adapters)}
-        self._copies = copies.of(adapters)
+        self._copies = [copies.of(weights) for weights in adapters]
         self._pointers_SA2 = np.stack([copy.pointers_S2 for copy in self._copies], axis=1)
         self._first_pointer = self._pointers_SA2.ctypes.data
         self._runs = np.array([(a, b, place_of[w]) for a, b, w in merged], np.int32)

@@ -1,8 +1,8 @@
 /* Attention of a step's rows to the block cache, rows of prompts and single ones alike.
  *
  * A block of the cache holds keys features first and values tokens first, so both products read it
- * as it lies. Some consecutive rows of one sequence make a chunk. Nothing beyond the last place a
- * query sees has a share in its numbers, whatever lies there.
+ * as it lies. Some consecutive rows of one sequence make a chunk. Nothing beyond the last row of a
+ * chunk has a share in its numbers, whatever lies there.
  */
 #include "common.h"
 

@@ -1,8 +1,9 @@
 """Kernels compiled on the machine they run on, by its own C compiler, once.
 
-The result lies in the user's cache folder, named by everything it depends on: sources, compiler,
-flags and processor. Where there is no compiler, or torch has another team of threads than GNU's
-OpenMP, there are no kernels, and sampling runs on torch's operations alone. Knows nothing of torch.
+The result is kept in the user's cache folder, named by everything it depends on (sources, compiler,
+flags, processor) and by its own hash. Where there is no compiler, or torch has another team of
+threads than GNU's OpenMP, there are no kernels, and sampling runs on torch's operations alone:
+nothing that goes wrong here is worse than that. Knows nothing of torch.
 """
 
 from __future__ import annotations
@@ -14,22 +15,30 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
-__all__ = ["NoKernels", "library", "team_function"]
+__all__ = ["FUNCTIONS", "NoKernels", "library", "team_function"]
+
+FUNCTIONS = ("tinkex_norm", "tinkex_swiglu", "tinkex_turn", "tinkex_attend", "tinkex_lora")
 
 _HERE = Path(__file__).parent
 _FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared")
 _COMPILERS = ("cc", "gcc", "clang")
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 60.0
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NoKernels(Exception):
-    """Why there are none here."""
+    """Why there are none here, and what could be done about it."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def library() -> ctypes.CDLL:
@@ -48,12 +57,13 @@ def team_function() -> int:
     """The address of what starts work on the threads torch's operations run on.
 
     Raises:
-        NoKernels: torch has threads of another kind.
+        NoKernels: torch is not loaded, or has threads of another kind.
     """
     try:
         function = ctypes.CDLL(None)["GOMP_parallel"]
     except (AttributeError, OSError, TypeError) as error:
-        raise NoKernels("torch does not use GNU's OpenMP here") from error
+        hint = "Use a build of PyTorch with GNU's OpenMP, as those for Linux are."
+        raise NoKernels("PyTorch does not use GNU's OpenMP here", hint) from error
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
@@ -61,49 +71,90 @@ def team_function() -> int:
 def _find() -> ctypes.CDLL | NoKernels:
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if os.name != "posix" or compiler is None:
-        return NoKernels("there is no C compiler (cc, gcc or clang)")
-    try:
-        name = f"{_fingerprint(compiler)}.so"
-        kept = _kept_folder()
-        if kept is not None:
-            path = kept / name
-            return ctypes.CDLL(str(path if path.exists() else _build(compiler, kept, name)))
-        with tempfile.TemporaryDirectory(prefix="tinkex-kernels-") as folder:
-            return ctypes.CDLL(str(_build(compiler, Path(folder), name)))
-    except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", None) or error)
-        return NoKernels(f"{compiler} did not build them: {said.strip()[-500:]}")
-
-
-def _build(compiler: str, folder: Path, name: str) -> Path:
-    """Compiles into the folder; several processes may do so at the same time."""
-    sources = [str(path) for path in sorted(_HERE.glob("*.c"))]
-    handle, made = tempfile.mkstemp(suffix=".so", dir=folder)
-    os.close(handle)
-    try:
-        command = [compiler, *_FLAGS, "-o", made, *sources, "-lm"]
-        subprocess.run(  # noqa: S603
-            command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
+        return NoKernels(
+            "there is no C compiler (cc, gcc or clang)", "Install a C compiler: gcc or clang."
         )
-        Path(made).replace(folder / name)
+    name, kept = _fingerprint(compiler), _kept_folder()
+    found = None if kept is None else _load_kept(kept, name)
+    try:
+        return found or _build(compiler, kept, name)
+    except (OSError, AttributeError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", None) or error).strip()[-500:]
+        return NoKernels(f"{compiler} did not build them: {said}", f"See what {compiler} lacks.")
+
+
+def _build(compiler: str, kept: Path | None, name: str) -> ctypes.CDLL:
+    """Compiles and loads; what is good is kept."""
+    sources = [str(path) for path in sorted(_HERE.glob("*.c"))]
+    with tempfile.TemporaryDirectory(prefix="tinkex-kernels-") as folder:
+        made = Path(folder) / "kernels.so"
+        command = [compiler, *_FLAGS, "-o", str(made), *sources, "-lm"]
+        subprocess.run(  # noqa: S603
+            command, check=True, capture_output=True, encoding="utf-8", errors="replace",
+            timeout=_TIMEOUT_S,
+        )  # fmt: skip
+        found = _load(made)
+        if kept is not None:
+            with suppress(OSError):  # then it is built at the next start again
+                _keep(made.read_bytes(), kept, name)
+    return found
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    found = ctypes.CDLL(str(path))
+    for function in FUNCTIONS:
+        getattr(found, function)
+    return found
+
+
+def _load_kept(folder: Path, name: str) -> ctypes.CDLL | None:
+    """What was kept, if it is whole and loads. A damaged file goes."""
+    for path in folder.glob(f"{name}-*.so"):
+        with suppress(OSError, AttributeError):
+            if path.name == _file_name(name, path.read_bytes()):
+                return _load(path)
+            path.unlink()
+    return None
+
+
+def _keep(content: bytes, folder: Path, name: str) -> None:
+    handle, made = tempfile.mkstemp(suffix=".tmp", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(made).replace(folder / _file_name(name, content))
     finally:
         Path(made).unlink(missing_ok=True)
-    return folder / name
+
+
+def _file_name(name: str, content: bytes) -> str:
+    return f"{name}-{sha256(content).hexdigest()[:32]}.so"
 
 
 def _kept_folder() -> Path | None:
     """Where they are kept from one start to the next; None if there is no safe place.
 
-    What lies there is run, so it must be ours, and nobody else may write to it.
+    What lies there is run, so nobody else may be able to change it, or a folder above it.
     """
-    folder = user_cache_path("tinkex") / "kernels"
     try:
+        folder = user_cache_path("tinkex") / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-    except OSError:
+        folder = folder.resolve()
+        is_safe = all(_is_safe(each, is_above=each != folder) for each in (folder, *folder.parents))
+    except (OSError, RuntimeError):  # such as no home
         return None
-    is_ours = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if is_ours and os.access(folder, os.W_OK) else None
+    return folder if is_safe and os.access(folder, os.W_OK) else None
+
+
+def _is_safe(folder: Path, *, is_above: bool) -> bool:
+    found = folder.stat()
+    if found.st_uid not in ({0, os.geteuid()} if is_above else {os.geteuid()}):
+        return False
+    # In a sticky folder, such as /tmp, nobody can put another's things aside.
+    is_sticky = is_above and bool(found.st_mode & stat.S_ISVTX)
+    return is_sticky or not found.st_mode & _OTHERS_MAY_WRITE
 
 
 def _fingerprint(compiler: str) -> str:

@@ -79,6 +79,15 @@ INLINE vec exponential(vec x) {
 void product(long rows, const float *const *a, long depth, const float *b, long stride, long columns,
              float *const *out, int adds);
 
+/* One step of a sum, as the vectors do it. */
+INLINE float multiply_add(float a, float b, float sum) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    return __builtin_fmaf(a, b, sum);
+#else
+    return a * b + sum;
+#endif
+}
+
 /* --- threads --------------------------------------------------------------------------------- */
 
 /* Threads of torch's own team, and memory for each. `parallel` is OpenMP's GOMP_parallel: one team

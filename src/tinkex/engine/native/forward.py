@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinkex.engine.linear import FrozenLinear
-from tinkex.engine.lora import HEAD_SITE
 from tinkex.engine.model import Decoder, rope_frequencies
 from tinkex.engine.native.adapters import LAYER_PLACES, AdapterCopies, RowRuns, Run
 from tinkex.engine.native.kernels import Kernels, Lora
@@ -38,14 +37,13 @@ class WantedRows:
 class NativePass:
     """Runs rows through a decoder that has weights laid out for few rows."""
 
-    def __init__(self, decoder: Decoder, kernels: Kernels, copy_bytes: int) -> None:
+    def __init__(self, decoder: Decoder, kernels: Kernels, copies: AdapterCopies) -> None:
         packed = decoder.for_few_rows()
         self._kernels = kernels
         self.config = decoder.config
         self.head = packed.head
         self._weights = packed.weights
-        groups = [group for group in decoder.groups if group.site != HEAD_SITE]
-        self._copies = AdapterCopies(groups, copy_bytes)
+        self._copies = copies
         positions = torch.arange(self.config.context_length, dtype=torch.float32)
         frequencies = rope_frequencies(self.config.rope, self.config.head_dim)
         self.angles = Angles(torch.outer(positions, frequencies))

@@ -14,6 +14,8 @@ from ctypes import Structure, byref, c_float, c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from tinkex.engine.native.build import FUNCTIONS
+
 __all__ = ["MOST_PARTS", "QUERIES_AT_ONCE", "Attention", "Kernels", "Lora", "Turn"]
 
 QUERIES_AT_ONCE = 24
@@ -93,9 +95,8 @@ class Kernels:
         self._team = _Team(parallel=parallel, threads=num_threads)
         self._at_team = byref(self._team)
         self._scratch = torch.empty(0)
-        self._norm, self._swiglu = library.tinkex_norm, library.tinkex_swiglu
-        self._turn, self._attend = library.tinkex_turn, library.tinkex_attend
-        self._lora = library.tinkex_lora
+        functions = (library[name] for name in FUNCTIONS)
+        self._norm, self._swiglu, self._turn, self._attend, self._lora = functions
 
     def reserve(self, num_floats: int) -> None:
         """Makes sure that every thread has so much memory of its own."""

@@ -31,7 +31,8 @@ INLINE void rows_product(const int rows, const float *const *a, long depth, cons
     for (; column < columns; column++)
         for (int i = 0; i < rows; i++) {
             float sum = adds ? out[i][column] : 0.0f;
-            for (long k = 0; k < depth; k++) sum += a[i][k] * b[k * stride + column];
+            for (long k = 0; k < depth; k++)
+                sum = multiply_add(a[i][k], b[k * stride + column], sum);
             out[i][column] = sum;
         }
 }

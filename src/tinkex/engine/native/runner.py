@@ -10,8 +10,9 @@ import torch
 from tinkex.engine.block_pool import BlockPool
 from tinkex.engine.kv_cache import BLOCK_TOKENS, FIRST_BLOCK, KvCache
 from tinkex.engine.linear import FrozenLinear
+from tinkex.engine.lora import HEAD_SITE, LoraLayout
 from tinkex.engine.model import Decoder
-from tinkex.engine.native.adapters import Run
+from tinkex.engine.native.adapters import AdapterCopies, Run
 from tinkex.engine.native.forward import NativePass, WantedRows
 from tinkex.engine.native.kernels import Kernels
 from tinkex.engine.native.step import Step, StepList
@@ -28,12 +29,13 @@ class NativeRunner:
     def __init__(self, decoder: Decoder, limits: SamplerLimits, kernels: Kernels) -> None:
         self._decoder, self._kernels = decoder, kernels
         self._num_blocks = limits.cache_tokens // BLOCK_TOKENS
-        self._copy_bytes = limits.copy_bytes
+        groups = [group for group in decoder.groups if group.site != HEAD_SITE]
+        self._copies = AdapterCopies(groups)
         self.pool = BlockPool(self._num_blocks, FIRST_BLOCK, remembers=limits.reuses_prompts)
 
     @cached_property
     def _model(self) -> NativePass:
-        return NativePass(self._decoder, self._kernels, self._copy_bytes)
+        return NativePass(self._decoder, self._kernels, self._copies)
 
     @cached_property
     def _cache(self) -> KvCache:
@@ -42,6 +44,9 @@ class NativeRunner:
     @property
     def head(self) -> FrozenLinear:
         return self._model.head
+
+    def copy_bytes(self, layout: LoraLayout) -> int:
+        return self._copies.size_bytes(layout)
 
     def clear_block(self, block: int) -> None:
         """Does nothing: what lies beyond a sequence's end has no share in any number here."""

@@ -21,9 +21,9 @@ static void take_part(void *argument) {
 
 void share(const struct team *team, task run, const void *job, long count) {
     struct shared shared = {team, run, job, count, 0, 0};
-    long threads = least(team->threads, count);
-    if (threads > 1)
-        team->parallel(take_part, &shared, (unsigned)threads, 0);
+    /* All of the team or one: a smaller team would end threads that torch's next operation needs. */
+    if (team->threads > 1 && count > 1)
+        team->parallel(take_part, &shared, (unsigned)team->threads, 0);
     else
         take_part(&shared);
 }
