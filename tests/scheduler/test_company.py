@@ -39,7 +39,7 @@ def test_patience_is_a_small_share_of_the_work() -> None:
     company = _known("a", "b", seconds=2.0)  # ten milliseconds a token
     assert company.patience_s({"a": 10}) == pytest.approx(0.004)
     assert company.patience_s({"a": 10, "c": 10}) == pytest.approx(0.008)
-    assert company.patience_s({"a": 10_000}) == pytest.approx(0.02)
+    assert company.patience_s({"a": 10_000}) == pytest.approx(0.04)
     assert Company().patience_s({"a": 10_000}) == 0.0
 
 
@@ -60,10 +60,21 @@ def test_waits_in_vain_become_seldom_and_company_makes_them_usual_again() -> Non
                 company.waited(has_come=False)
         return waits
 
-    assert num_waits(1 + 2 + 4 + 8 + 16) == 5
+    assert num_waits(1 + 1 + 2 + 4 + 8 + 16) == 6
     assert num_waits(320) == 10
     company.waited(has_come=True)
     assert company.is_worth_a_wait({"a": 1}, 1.0)
+
+
+def test_who_comes_right_after_a_batch_has_begun_is_waited_for_again() -> None:
+    company = _known("a", "b", "c", seconds=3.0)  # ten milliseconds a token
+    for _ in range(9):
+        company.waited(has_come=False)
+    batch = {"a": 50}  # which may wait for 20 ms
+    company.began(batch, 100.0, {"b": 100.03, "stranger": 100.001})
+    assert not company.is_worth_a_wait(batch, 1.0)
+    company.began(batch, 100.0, {"b": 100.03, "c": 100.01})
+    assert company.is_worth_a_wait(batch, 1.0)
 
 
 class _Recording(NullEngine):

@@ -3,8 +3,9 @@
 Pure. Tenants that train side by side get their results at one time, and their next requests come
 within milliseconds of each other. Begun at once, the first would be computed alone and hold up all
 others; one batch of all has larger products, which are faster. So a batch waits for those who
-trained a moment ago, for a small share of the time it will take itself, and seldom where that has
-been in vain.
+trained a moment ago, for a small share of the time it will take itself, and seldom where that was
+in vain more than once. Who comes right after a batch that did not wait has begun shows that waiting
+is worth it again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["Company"]
 _SHARE = 0.04
 """Of the time a batch will take: nobody notices more than that."""
 
-_MOST_S = 0.02
+_MOST_S = 0.04
 _RECENT_S = 10.0
 """Whoever has not trained for so long is not waited for."""
 
@@ -25,7 +26,7 @@ _BATCHES = 8
 """How many are remembered: the quickest of them tells how long work takes at most."""
 
 _SELDOMEST = 5
-"""After so many waits in vain, or more, one batch of 2 ** this waits."""
+"""After so many waits in vain beyond the first, or more, one batch of 2 ** this waits."""
 
 
 class Company:
@@ -42,7 +43,7 @@ class Company:
         if not self.is_missed(ready, now):
             return False
         self._num_skipped += 1
-        if self._num_skipped < 2 ** min(self._num_in_vain, _SELDOMEST):
+        if self._num_skipped < 2 ** min(max(0, self._num_in_vain - 1), _SELDOMEST):
             return False
         self._num_skipped = 0
         return True
@@ -60,6 +61,13 @@ class Company:
     def waited(self, *, has_come: bool) -> None:
         """Notes whether a wait brought anybody."""
         self._num_in_vain = 0 if has_come else self._num_in_vain + 1
+
+    def began(self, tokens: Mapping[str, int], at: float, others: Mapping[str, float]) -> None:
+        """Notes a batch that did not wait: the tokens of each model, when its last request had
+        come, and when those of other models came that could run after it."""
+        latest = at + self.patience_s(tokens)
+        if any(came <= latest for model, came in others.items() if model in self._trained_at):
+            self._num_in_vain = 0
 
     def trained(self, tokens: Mapping[str, int], seconds: float, now: float) -> None:
         """Notes a batch that ran: the tokens of each model, and how long all of it took."""

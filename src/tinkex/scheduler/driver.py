@@ -181,7 +181,7 @@ class Driver:
 
     def _train(self) -> None:
         with self.wakeup:
-            self._await_company()
+            has_waited = self._await_company()
             if self._stopping.is_set():
                 return
             batch = self._planner.next_batch(time.monotonic())
@@ -190,18 +190,19 @@ class Driver:
             self._residency.busy = {operation.model_id for operation in batch}
             self._executor.run(batch)
             self._residency.busy = set()
-            self._note_company(batch, began)
+            self._note_company(batch, began, has_waited=has_waited)
 
-    def _await_company(self) -> None:
-        """Lets those who train side by side share a batch. Called with the lock held."""
+    def _await_company(self) -> bool:
+        """Lets those who train side by side share a batch; whether it had to wait for that. Called
+        with the lock held."""
         began = now = time.monotonic()
         heads = self._planner.forward_heads()
         if heads is None:
-            return
+            return False
         base, num_before = heads[0], len(heads[1])
         company = self._company[base]
         if not company.is_worth_a_wait(heads[1], now):
-            return
+            return False
         while heads is not None and company.is_missed(heads[1], now):
             rest_s = began + company.patience_s(heads[1]) - now
             # Whatever else there is to do does not wait for it.
@@ -210,15 +211,20 @@ class Driver:
             self.wakeup.wait(rest_s)
             heads, now = self._planner.forward_heads(), time.monotonic()
         company.waited(has_come=heads is not None and len(heads[1]) > num_before)
+        return True
 
-    def _note_company(self, batch: list[Operation], began: float) -> None:
+    def _note_company(self, batch: list[Operation], began: float, *, has_waited: bool) -> None:
         queue = self._planner.queue(batch[0].model_id)
         if batch[0].kind in FORWARD_KINDS and queue is not None:
             tokens: Counter[str] = Counter()
             for operation in batch:
                 tokens[operation.model_id] += operation.cost
-            now = time.monotonic()
-            self._company[queue.engine_model].trained(tokens, now - began, now)
+            now, company = time.monotonic(), self._company[queue.engine_model]
+            if not has_waited:
+                with self.wakeup:
+                    others = self._planner.forward_arrivals(queue.engine_model)
+                company.began(tokens, max(each.created_at for each in batch), others)
+            company.trained(tokens, now - began, now)
 
     def _note_idle(self) -> None:
         """Has one idle adapter and one idle sampler leave memory. Called with the lock held."""

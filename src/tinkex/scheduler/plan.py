@@ -88,6 +88,15 @@ class Planner:
         is_full |= sum(tokens.values()) >= self._limits.max_tokens
         return None if is_full else (bases.pop(), tokens)
 
+    def forward_arrivals(self, base: str) -> dict[str, float]:
+        """When the forward passes on this base that could run now have come, by model."""
+        ready = self._ready(lambda queue, _operation: queue.engine_model == base)
+        return {
+            model_id: operation.created_at
+            for model_id, operation in ready.items()
+            if operation.kind in FORWARD_KINDS
+        }
+
     def next_batch(self, now: float) -> list[Operation]:
         """The operations to run together; empty if nothing can run."""
         ready = self._ready(lambda _queue, _operation: True)
