@@ -43,7 +43,7 @@ from tinkex.engine.token_choice import ChoiceRule, choose, stream, top_logprobs
 __all__ = ["Sampler", "SamplerLimits"]
 
 
-_REST_EVERY = 2
+_REST_EVERY = 4
 """Running sequences rest in one of so many steps at most."""
 
 
