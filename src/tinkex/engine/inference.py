@@ -33,13 +33,11 @@ class Wanted:
 
 
 class InferencePass:
-    """Runs rows through a decoder, with weights laid out for few rows: its own if it has them."""
+    """Runs rows through a decoder; fastest with weights laid out for few rows."""
 
     def __init__(self, decoder: Decoder) -> None:
-        packed = decoder.for_few_rows()
         self.config = decoder.config
-        self.head = packed.head
-        self._weights = packed.weights
+        self._weights = decoder.weights
         self._turns_PZ = _turns(decoder)
         self._eps_1 = torch.full((1,), decoder.config.norm_eps, device=decoder.head_VD.device)
 

@@ -11,8 +11,10 @@ from tinkex.engine.model import Backbone, Decoder
 from tinkex.engine.native.build import NoKernels, library, team_function
 from tinkex.engine.native.kernels import Kernels
 from tinkex.engine.native.runner import NativeRunner
+from tinkex.engine.paged_runner import PagedRunner
 from tinkex.engine.prompt_line import SamplerLimits
-from tinkex.engine.step_runner import PagedRunner, StepRunner, WholeRunner
+from tinkex.engine.step_runner import StepRunner
+from tinkex.engine.whole_runner import WholeRunner
 
 __all__ = ["runner_for"]
 

@@ -7,9 +7,7 @@ from functools import cached_property
 
 import torch
 
-from tinkex.engine.block_pool import BlockPool
-from tinkex.engine.kv_cache import BLOCK_TOKENS, FIRST_BLOCK, KvCache
-from tinkex.engine.linear import FrozenLinear
+from tinkex.engine.cached_runner import CachedRunner
 from tinkex.engine.lora import HEAD_SITE, LoraLayout
 from tinkex.engine.model import Decoder
 from tinkex.engine.native.adapters import AdapterCopies, Run
@@ -23,36 +21,24 @@ from tinkex.engine.step_rows import FEWEST_ROWS, StepRows
 __all__ = ["NativeRunner"]
 
 
-class NativeRunner:
-    """The lean decoder in float32 on a CPU. Its cache is made when it is first needed."""
+class NativeRunner(CachedRunner):
+    """The lean decoder in float32 on a CPU."""
 
     def __init__(self, decoder: Decoder, limits: SamplerLimits, kernels: Kernels) -> None:
-        self._decoder, self._kernels = decoder, kernels
-        self._num_blocks = limits.cache_tokens // BLOCK_TOKENS
+        super().__init__(decoder, limits)
+        self._kernels = kernels
         groups = [group for group in decoder.groups if group.site != HEAD_SITE]
         self._copies = AdapterCopies(groups)
-        self.pool = BlockPool(self._num_blocks, FIRST_BLOCK, remembers=limits.reuses_prompts)
 
     @cached_property
     def _model(self) -> NativePass:
-        return NativePass(self._decoder, self._kernels, self._copies)
-
-    @cached_property
-    def _cache(self) -> KvCache:
-        return KvCache(self._decoder.config, self._num_blocks, self._decoder.head_VD)
-
-    @property
-    def head(self) -> FrozenLinear:
-        return self._model.head
+        return NativePass(self._packed, self._kernels, self._copies)
 
     def copy_bytes(self, layout: LoraLayout) -> int:
         return self._copies.size_bytes(layout)
 
     def clear_block(self, block: int) -> None:
         """Does nothing: what lies beyond a sequence's end has no share in any number here."""
-
-    def copy_block(self, source: int, target: int) -> None:
-        self._cache.copy(source, target)
 
     def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
         # All rows of an adapter side by side, those of sequences before those of prompts.
