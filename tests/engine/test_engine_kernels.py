@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -338,20 +339,25 @@ def fresh_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Find:
     return build._find.__wrapped__
 
 
-@pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Puts a compiler in place that is this shell script; `real` is the machine's own."""
-    real = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+Install = Callable[..., None]
 
-    def put(script: str) -> None:
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Install:
+    """Makes this shell script the only compiler, by each of the names; `real` is the machine's."""
+    real = next(filter(None, map(shutil.which, build._COMPILERS)), None)
+    folder = tmp_path / "bin"
+
+    def put(script: str, *names: str) -> None:
         if real is None:
             pytest.skip("no C compiler")
-        folder = tmp_path / "bin"
-        folder.mkdir()
-        (folder / "cc").write_text(f"#!/bin/sh\nreal={real}\n{script}\n")
-        (folder / "cc").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        folder.mkdir(exist_ok=True)
+        for name in names or build._COMPILERS:
+            (folder / name).write_text(f"#!/bin/sh\nPATH={path}\nreal={real}\n{script}\n")
+            (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder))
 
+    path = os.environ["PATH"]
     return put
 
 
@@ -376,27 +382,59 @@ def test_without_a_compiler_there_are_none(
     ids=["fails", "makes nothing", "makes something else"],
 )
 def test_what_a_compiler_does_wrong_is_told_and_nothing_is_kept(
-    script, said, fresh_find: Find, compiler, tmp_path: Path
+    script, said, fresh_find: Find, install: Install, tmp_path: Path
 ) -> None:
-    compiler(script)
+    install(script)
     found = fresh_find()
     assert isinstance(found, build.NoKernels)
-    assert said in str(found)
+    assert str(found).count(said) >= len(build._COMPILERS), "each is told of"
     assert _kept(tmp_path) == []
 
 
-def test_a_compiler_may_say_what_it_likes(fresh_find: Find, compiler) -> None:
-    compiler("printf 'warning: \\351\\n' >&2; exec $real \"$@\"")
+@pytest.mark.parametrize("script", ["exit 1", "exit 0"], ids=["fails", "makes nothing"])
+def test_the_next_compiler_is_tried(script, fresh_find: Find, install: Install) -> None:
+    install(script, "cc")
+    install('exec $real "$@"', "clang")
     assert isinstance(fresh_find(), ctypes.CDLL)
 
 
-def test_they_are_built_once(fresh_find: Find, compiler, tmp_path: Path) -> None:
-    compiler('echo >> $0.count; exec $real "$@"')
+def test_a_compiler_of_two_names_is_tried_once(
+    fresh_find: Find, install: Install, tmp_path: Path
+) -> None:
+    install("echo >> $0.count; exit 1", "gcc")
+    (tmp_path / "bin" / "cc").symlink_to("gcc")
+    assert isinstance(fresh_find(), build.NoKernels)
+    assert (tmp_path / "bin" / "cc.count").read_text() == "\n"
+
+
+def test_a_compiler_may_say_what_it_likes(fresh_find: Find, install: Install) -> None:
+    install("printf 'warning: \\351\\n' >&2; exec $real \"$@\"")
+    assert isinstance(fresh_find(), ctypes.CDLL)
+
+
+def test_they_are_built_once(fresh_find: Find, install: Install, tmp_path: Path) -> None:
+    install('echo >> $0.count; exec $real "$@"')
     for _ in range(3):
         assert isinstance(fresh_find(), ctypes.CDLL)
     assert (tmp_path / "bin" / "cc.count").read_text().count("\n") == 1
     (made,) = _kept(tmp_path)
     assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
+
+
+def test_what_nobody_asked_for_in_a_long_time_goes(fresh_find: Find, tmp_path: Path) -> None:
+    _kernels()
+    fresh_find()
+    (made,) = _kept(tmp_path)
+    old, recent = made.with_name("old.so"), made.with_name("recent.so")
+    long_ago = time.time() - build._UNUSED_S - 60
+    for path in (made, old, recent):
+        path.touch()
+        if path != recent:
+            os.utime(path, (long_ago, long_ago))
+    fresh_find()  # which uses the first
+    made_again = made.rename(made.with_name(f"other-{made.name}"))  # so that one has to be built
+    fresh_find()
+    assert set(_kept(tmp_path)) == {made, made_again, recent}
 
 
 @pytest.mark.parametrize("size", [0, 20_000])

@@ -6,8 +6,11 @@
  */
 #include "common.h"
 
-#define BLOCK 64     /* tokens */
 #define MOST_TILES 4 /* of queries that go through the blocks together */
+
+/* What callers have to know: how the cache is cut up, and how many queries of a task hold weights,
+ * one for every place they may see, at the same time. */
+const int64_t tinkex_block_tokens = BLOCK, tinkex_queries_at_once = MOST_TILES * TILE_ROWS;
 
 struct attention {
     const float *queries; /* [rows][query_stride], heads first, turned and scaled */

@@ -15,6 +15,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -30,6 +31,7 @@ _HERE = Path(__file__).parent
 _FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared")
 _COMPILERS = ("cc", "gcc", "clang")
 _TIMEOUT_S = 60.0
+_UNUSED_S = 90 * 24 * 3600.0
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -69,18 +71,36 @@ def team_function() -> int:
 
 @cache
 def _find() -> ctypes.CDLL | NoKernels:
-    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
-    if os.name != "posix" or compiler is None:
+    compilers = _compilers()
+    if os.name != "posix" or not compilers:
         return NoKernels(
             "there is no C compiler (cc, gcc or clang)", "Install a C compiler: gcc or clang."
         )
-    name, kept = _fingerprint(compiler), _kept_folder()
-    found = None if kept is None else _load_kept(kept, name)
+    kept = _kept_folder()
+    troubles = []
+    for compiler in compilers:
+        found = _find_by(compiler, kept)
+        if isinstance(found, ctypes.CDLL):
+            return found
+        troubles.append(f"{compiler} did not build them: {found}")
+    return NoKernels("; ".join(troubles), f"See what {compilers[0]} lacks.")
+
+
+def _compilers() -> list[str]:
+    """Those there are, each once: `cc` is mostly another name for one of the others."""
+    found = filter(None, map(shutil.which, _COMPILERS))
+    by_file = {Path(compiler).resolve(): compiler for compiler in reversed(list(found))}
+    return list(by_file.values())[::-1]
+
+
+def _find_by(compiler: str, kept: Path | None) -> ctypes.CDLL | str:
+    """What this compiler made of the sources, now or before; or why it makes nothing."""
     try:
+        name = _fingerprint(compiler)
+        found = None if kept is None else _load_kept(kept, name)
         return found or _build(compiler, kept, name)
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", None) or error).strip()[-500:]
-        return NoKernels(f"{compiler} did not build them: {said}", f"See what {compiler} lacks.")
+        return str(getattr(error, "stderr", None) or error).strip()[-500:]
 
 
 def _build(compiler: str, kept: Path | None, name: str) -> ctypes.CDLL:
@@ -97,6 +117,7 @@ def _build(compiler: str, kept: Path | None, name: str) -> ctypes.CDLL:
         if kept is not None:
             with suppress(OSError):  # then it is built at the next start again
                 _keep(made.read_bytes(), kept, name)
+                _drop_unused(kept)
     return found
 
 
@@ -112,7 +133,9 @@ def _load_kept(folder: Path, name: str) -> ctypes.CDLL | None:
     for path in folder.glob(f"{name}-*.so"):
         with suppress(OSError, AttributeError):
             if path.name == _file_name(name, path.read_bytes()):
-                return _load(path)
+                found = _load(path)
+                os.utime(path)
+                return found
             path.unlink()
     return None
 
@@ -127,6 +150,14 @@ def _keep(content: bytes, folder: Path, name: str) -> None:
         Path(made).replace(folder / _file_name(name, content))
     finally:
         Path(made).unlink(missing_ok=True)
+
+
+def _drop_unused(folder: Path) -> None:
+    """Removes what no start has asked for in a long time: that of older versions, mostly."""
+    oldest = time.time() - _UNUSED_S
+    for path in folder.glob("*.so"):
+        if path.stat().st_mtime < oldest:
+            path.unlink()
 
 
 def _file_name(name: str, content: bytes) -> str:

@@ -25,6 +25,7 @@
 #define TILE_VECTORS 2
 #endif
 
+#define BLOCK 64    /* tokens of a block of the cache */
 #define TILE_ROWS 6 /* with a tile's vectors they fill the registers */
 #define INLINE static inline __attribute__((always_inline))
 

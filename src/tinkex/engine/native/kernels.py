@@ -14,12 +14,10 @@ from ctypes import Structure, byref, c_float, c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from tinkex.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.native.build import FUNCTIONS
 
-__all__ = ["MOST_PARTS", "QUERIES_AT_ONCE", "Attention", "Kernels", "Lora", "Turn"]
-
-QUERIES_AT_ONCE = 24
-"""The most queries of a task that hold weights at the same time (TILE_ROWS * MOST_TILES)."""
+__all__ = ["MOST_PARTS", "Attention", "Kernels", "Lora", "Turn"]
 
 MOST_PARTS = 3
 """Matrices that are fused on one input: q, k and v."""
@@ -97,9 +95,13 @@ class Kernels:
         self._scratch = torch.empty(0)
         functions = (library[name] for name in FUNCTIONS)
         self._norm, self._swiglu, self._turn, self._attend, self._lora = functions
+        self._queries_at_once = c_int64.in_dll(library, "tinkex_queries_at_once").value
+        block_tokens = c_int64.in_dll(library, "tinkex_block_tokens").value
+        assert block_tokens == BLOCK_TOKENS, "the kernels cut the cache up in another way"
 
-    def reserve(self, num_floats: int) -> None:
-        """Makes sure that every thread has so much memory of its own."""
+    def reserve(self, num_tokens: int) -> None:
+        """Makes sure that every thread has memory of its own for texts of so many tokens."""
+        num_floats = self._queries_at_once * blocks_for(num_tokens) * BLOCK_TOKENS
         if num_floats > self._team.scratch_floats:
             self._scratch = torch.empty(self.num_threads * num_floats)
             self._team.scratch = self._scratch.data_ptr()

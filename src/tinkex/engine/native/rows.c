@@ -2,7 +2,6 @@
  * cache. */
 #include "common.h"
 
-#define BLOCK 64 /* tokens of a block of the cache */
 #define CHUNK 12 /* rows of a task: few enough to stay in the cache from one use to the next */
 
 INLINE float norm_scale(const float *x, long width, float eps) {

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tinkex.engine.kv_cache import BLOCK_TOKENS, WASTE_BLOCK, KvCache, blocks_for
 from tinkex.engine.model_config import ModelConfig
-from tinkex.engine.native.kernels import QUERIES_AT_ONCE, Attention, Kernels, Turn
+from tinkex.engine.native.kernels import Attention, Kernels, Turn
 from tinkex.engine.sample_jobs import PromptPart, Sequence
 
 __all__ = ["Angles", "Step", "StepList"]
@@ -107,8 +107,7 @@ class Step:
         block_shape = rows.num_spare, config.num_kv_heads, config.head_dim, BLOCK_TOKENS
         # Blocks for one layer: no other ever looks at what a layer has left there.
         self._spare_keys, self._spare_values = torch.empty(block_shape), torch.empty(block_shape)
-        longest = int((self._chunks[:, 1] + self._chunks[:, 2]).max())
-        kernels.reserve(QUERIES_AT_ONCE * blocks_for(longest) * BLOCK_TOKENS)
+        kernels.reserve(int((self._chunks[:, 1] + self._chunks[:, 2]).max()))
         shape = {
             "heads": config.num_heads,
             "key_heads": config.num_kv_heads,
