@@ -6,6 +6,7 @@ Shapes: T rows · D hidden.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -45,39 +46,44 @@ class PagedRunner(CachedRunner):
 
     def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
         plan = self._planner.plan([each.job.weights for each in sequences])
-        # Parts that are stored first, those of an adapter and those of a length side by side.
-        order = sorted(range(len(parts)), key=lambda i: _part_order(parts[i]))
         num_prompt_rows = sum(part.end - part.start for part in parts)
-        missing = FEWEST_ROWS - len(plan.order) - num_prompt_rows
-        plan.order += [None] * max(0, missing)
+        plan.order += [None] * (FEWEST_ROWS - len(plan.order) - num_prompt_rows)
         rows = _Rows()
         for place in plan.order:
             rows.add_sequence(None if place is None else sequences[place])
-        kept = list(range(len(rows)))
-        part_rows = [0] * len(parts)
-        runs, kept_runs = list(plan.runs), list(plan.runs)
-        for i in order:
-            part, weights = parts[i], parts[i].stem.job.weights
-            if part.stem.blocks and part.end % BLOCK_TOKENS:
-                self.clear_block(part.stem.blocks[-1])
-            start, part_rows[i] = len(rows), len(kept)
-            rows.add_part(part)
-            kept += range(len(rows) - part.num_kept, len(rows))
-            self._add_run(runs, start, len(rows), weights)
-            self._add_run(kept_runs, part_rows[i], len(kept), weights)
+        kept = _Kept(list(range(len(rows))), list(plan.runs))
+        runs = list(plan.runs)
+        part_rows = self._add_parts(parts, rows, runs, kept)
         device = self._decoder.head_VD.device
         hidden_TD = self._model.hidden(
             rows.tokens().to(device),
             rows.positions().to(device),
             rows.attention(self._cache),
             RowLora(len(rows), runs, plan.stacked),
-            _wanted(kept, kept_runs, plan, len(rows), device),
+            None if len(kept.rows) == len(rows) else kept.wanted(plan, device),
         )
         sequence_rows = [0] * len(sequences)
         for row, place in enumerate(plan.order):
             if place is not None:
                 sequence_rows[place] = row
         return StepRows(hidden_TD, sequence_rows, part_rows)
+
+    def _add_parts(
+        self, parts: Many[PromptPart], rows: _Rows, runs: list[Run], kept: _Kept
+    ) -> list[int]:
+        """Adds the rows of all parts; where each one's begin among those that are kept."""
+        part_rows = [0] * len(parts)
+        # Parts that are stored first, those of an adapter and those of a length side by side.
+        for i in sorted(range(len(parts)), key=lambda i: _part_order(parts[i])):
+            part, weights = parts[i], parts[i].stem.job.weights
+            if part.stem.blocks and part.end % BLOCK_TOKENS:
+                self.clear_block(part.stem.blocks[-1])
+            start, part_rows[i] = len(rows), len(kept.rows)
+            rows.add_part(part)
+            kept.rows += range(len(rows) - part.num_kept, len(rows))
+            self._add_run(runs, start, len(rows), weights)
+            self._add_run(kept.runs, part_rows[i], len(kept.rows), weights)
+        return part_rows
 
     def _add_run(
         self, runs: list[Run], start: int, end: int, weights: AdapterWeights | None
@@ -90,20 +96,25 @@ class PagedRunner(CachedRunner):
         runs.append(Run(start, end, pairs))
 
 
-def _wanted(
-    kept: list[int], runs: list[Run], plan: RowPlan, num_rows: int, device: torch.device
-) -> Wanted | None:
-    """What of the rows goes through the whole of the last layer; None if all do."""
-    if len(kept) == num_rows:
-        return None
-    kept = kept + [0] * (FEWEST_ROWS - len(kept))
-    return Wanted(torch.tensor(kept, device=device), RowLora(len(kept), runs, plan.stacked))
-
-
 def _part_order(part: PromptPart) -> tuple[bool, int, int]:
     weights = part.stem.job.weights
     identity = 0 if weights is None else weights.identity
     return not part.stem.blocks, identity, part.end - part.start
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The rows that go through the whole of the last layer, and whose they are there."""
+
+    rows: list[int]
+    runs: list[Run]
+
+    def wanted(self, plan: RowPlan, device: torch.device) -> Wanted:
+        """The same for a pass of which they are not all rows."""
+        rows = self.rows + [0] * (FEWEST_ROWS - len(self.rows))
+        return Wanted(
+            torch.tensor(rows, device=device), RowLora(len(rows), self.runs, plan.stacked)
+        )
 
 
 class _Rows:
