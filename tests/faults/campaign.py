@@ -74,6 +74,7 @@ class Campaign:
         libraries: tuple[str, ...] = LIBRARIES,
         walkers: int = 1,
         at_least: int = 30,
+        has_one_run: bool = False,
     ) -> None:
         self._folder = folder
         self._data_dir = folder / "data"
@@ -83,6 +84,7 @@ class Campaign:
             each.mkdir(parents=True)
         self._config = config or busy_config(self._data_dir)
         self._libraries, self._walkers, self._at_least = libraries, walkers, at_least
+        self._has_one_run = has_one_run
         self._dice = random.Random(f"kills/{seed}")
         self._server = EmbeddedServer(self._config)
         self._has_died_at_start = False
@@ -198,6 +200,7 @@ class Campaign:
             stop_file=str(self._stop_file),
             walkers=self._walkers,
             at_least=self._at_least,
+            has_one_run=self._has_one_run,
         )
         with (self._folder / f"{library}.err").open("w") as errors:
             return subprocess.Popen(

@@ -48,7 +48,8 @@ def config(data_dir: Path, model: Path, *, is_deterministic: bool) -> ServerConf
 
 
 def run(folder: Path, model: Path, number: int, libraries: tuple[str, ...]) -> None:
-    """One campaign; with several clients, the server computes every request alone."""
+    """One campaign. Several clients have a server that computes every request alone; a single one
+    works on one model at a time, for models that train at once may share passes."""
     dice = random.Random(f"{SEED}/exact/{number}")
     kills = dice.sample(KILLS, 4)
     campaign = Campaign(
@@ -57,6 +58,7 @@ def run(folder: Path, model: Path, number: int, libraries: tuple[str, ...]) -> N
         config=config(folder / "data", model, is_deterministic=len(libraries) > 1),
         libraries=libraries,
         at_least=20,
+        has_one_run=len(libraries) == 1,
     )
     outcome = campaign.run(kills)
     if IS_SOAK:

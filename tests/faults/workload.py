@@ -40,6 +40,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     stop_file: str
     walkers: int = 2
     at_least: int = 30  # steps, also if stopped before
+    has_one_run: bool = False  # whether no two models are worked on at the same time
 
 
 class Walker:
@@ -54,6 +55,7 @@ class Walker:
         self._retries = {"retry_config": library.RetryConfig()} if is_ours else {}
         self._open: deque[tuple[int, str, Any, Callable[[Any], Any]]] = deque()
         self._count = 0
+        self._asked = ""  # the model that was asked last
         self._models: dict[str, Any] = {}
         self._samplers: dict[str, Any] = {}
         self._paths: list[str] = []  # of states that nobody deletes
@@ -309,6 +311,10 @@ class Walker:
         self, name: str, arguments: dict[str, Any], submit: Callable[[], Any], value: Any
     ) -> None:
         """Makes a call and goes on; its answer is looked at later."""
+        model = arguments.get("model", self._asked)
+        if model != self._asked and self._task.has_one_run:
+            self._settle_all()
+        self._asked = model
         number = self._recorder.invoke(name, **arguments)
         try:
             future = submit()
