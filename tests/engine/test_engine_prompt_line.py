@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.engine.work import run_samples, sample_request, tokens
@@ -199,10 +201,23 @@ def test_a_step_that_completes_a_request_has_no_parts_of_others() -> None:
     assert _sizes(line.next_parts(num_running=1)) == {"first": 20, "second": 30}
 
 
-def test_a_quick_request_is_spared_a_second_step() -> None:
+def test_whoever_a_step_completes_passes_others_of_its_tenant_once() -> None:
     line, _ = _line()
-    line.add(_stem("quick", 250, 1))
-    assert _sizes(line.next_parts(num_running=1)) == {"quick": 250}
+    line.add(_stem("before", 8, 2))
+    line.add(_stem("quick", 30, 1))
+    line.add(_stem("another tenant's", 16, 100, "b"))
+    assert _sizes(line.next_parts(num_running=1)) == {"quick": 30, "another tenant's": 16}
+    assert "before" in _sizes(line.next_parts(num_running=1)), "in the next step it is not held"
+
+
+@pytest.mark.parametrize("length", [20, 100, 101, 250])
+def test_whoever_is_done_with_a_prompt_is_spared_a_second_step(length) -> None:
+    line, _ = _line(replace(LIMITS, quick_tokens=100))
+    for name in ("quick", "other"):  # steps are short from here on
+        line.add(_stem(name, 20, 1))
+        line.finish_parts(line.next_parts(num_running=1))
+    line.add(_stem("one token", length, 1))
+    assert _sizes(line.next_parts(num_running=1)) == {"one token": length}
 
 
 def test_steps_are_short_only_while_quick_requests_come() -> None:

@@ -3,10 +3,11 @@
 In the order of `prompt_order`, within a budget of tokens: large while nothing is being written,
 small beside sequences that are, so that a long prompt does not hold them up; a prompt beyond it is
 taken in parts. While quick requests come, those that are done with a short prompt, steps are
-shorter still, for such a request waits for the step that runs when it comes. It is computed whole
-where it can be, with blocks or without, and nothing is added behind it to every second step that
-completes one. Blocks that hold the same beginning already are used again. A prompt whose next block
-is just being computed for another one waits a step and finds it done.
+shorter still, for such a request waits for the step that runs when it comes. Whoever is done with
+a prompt is computed whole where it can be, with blocks or without, and in every second step that
+completes one its tenant's other prompts wait. Blocks that hold the same beginning already are used
+again. A prompt whose next block is just being computed for another one waits a step and finds it
+done.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class SamplerLimits:
     cache_tokens: int
     prefill_tokens: int = 1024  # of prompts in a step of their own
     beside_tokens: int = 512  # of prompts in a step that also writes
-    short_tokens: int = 96  # the same while quick requests come
-    quick_tokens: int = 256  # of a quick request, or of several that a short step completes
+    short_tokens: int = 96  # the same while quick requests come, but for what is done then
+    quick_tokens: int = 256  # of a quick request
     max_sequences: int = 256
     stack_bytes: int = 2**29  # for adapters side by side
     reuses_prompts: bool = True  # else no bit of an answer depends on what was asked before
@@ -87,13 +88,14 @@ class PromptLine:
         """What to compute of the prompts now. Every part is done before the next call."""
         batch = self._new_batch(num_running)
         num_begun = len(self._begun)  # that were not looked at yet
-        may_hold, self._has_held = not self._has_held, False
+        held = set() if self._has_held else self._scopes_done_with(batch)
+        self._has_held = False
         for stem in self._order.in_turn():
             is_over = batch.is_closed and not num_begun and not self._num_short
             if is_over or batch.tokens_left <= 0:
                 break
             num_begun -= stem in self._begun
-            if may_hold and batch.completes and not batch.would_complete(stem):
+            if stem.scope in held and not batch.would_complete(stem):
                 self._has_held = True
                 continue
             chosen = self._choose(stem, batch, num_running)
@@ -111,7 +113,11 @@ class PromptLine:
         if not self._num_short:
             return _Batch(most, seats, most)
         self._num_short -= 1
-        return _Batch(min(most, limits.short_tokens), seats, min(most, limits.quick_tokens))
+        return _Batch(min(most, limits.short_tokens), seats, most)
+
+    def _scopes_done_with(self, batch: _Batch) -> set[str]:
+        """Those of which requests could be done with this step."""
+        return {stem.scope for stem in self._order.stems() if batch.would_complete(stem)}
 
     def finish_parts(self, parts: list[PromptPart]) -> list[Stem]:
         """Notes that the parts were computed; the stems that are complete leave the line."""
@@ -226,7 +232,6 @@ class _Batch:
         self.most = most  # tokens of all parts, if requests are done then
         self.seats_left = seats
         self.is_closed = False  # whether no other may begin
-        self.completes = False  # whether a request is done with this step
         self.parts: list[PromptPart] = []
         self._more = most - budget
         self._keys: set[bytes] = set()
@@ -251,7 +256,6 @@ class _Batch:
         if end > stem.done:
             self.parts.append(PromptPart(stem, stem.done, end))
             self.tokens_left -= end - stem.done
-            self.completes |= self.parts[-1].completes
         return end - stem.done
 
     def computes(self, stem: Stem, num_found: int) -> bool:
