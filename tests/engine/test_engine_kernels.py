@@ -392,10 +392,14 @@ def test_what_a_compiler_does_wrong_is_told_and_nothing_is_kept(
 
 
 @pytest.mark.parametrize("script", ["exit 1", "exit 0"], ids=["fails", "makes nothing"])
-def test_the_next_compiler_is_tried(script, fresh_find: Find, install: Install) -> None:
-    install(script, "cc")
+def test_the_next_compiler_is_tried_and_its_work_used_again(
+    script, fresh_find: Find, install: Install, tmp_path: Path
+) -> None:
+    install(f"echo >> $0.count; {script}", "cc")
     install('exec $real "$@"', "clang")
-    assert isinstance(fresh_find(), ctypes.CDLL)
+    for _ in range(2):
+        assert isinstance(fresh_find(), ctypes.CDLL)
+    assert (tmp_path / "bin" / "cc.count").read_text() == "\n", "not asked at every start"
 
 
 def test_a_compiler_of_two_names_is_tried_once(

@@ -71,19 +71,15 @@ def team_function() -> int:
 
 @cache
 def _find() -> ctypes.CDLL | NoKernels:
-    compilers = _compilers()
-    if os.name != "posix" or not compilers:
+    names = {compiler: _fingerprint(compiler) for compiler in _compilers()}
+    if os.name != "posix" or not names:
         return NoKernels(
             "there is no C compiler (cc, gcc or clang)", "Install a C compiler: gcc or clang."
         )
     kept = _kept_folder()
-    troubles = []
-    for compiler in compilers:
-        found = _find_by(compiler, kept)
-        if isinstance(found, ctypes.CDLL):
-            return found
-        troubles.append(f"{compiler} did not build them: {found}")
-    return NoKernels("; ".join(troubles), f"See what {compilers[0]} lacks.")
+    loaded = (_load_kept(kept, name) for name in names.values() if kept is not None)
+    found = next(filter(None, loaded), None)
+    return found or _build_by_any(names, kept)
 
 
 def _compilers() -> list[str]:
@@ -93,14 +89,16 @@ def _compilers() -> list[str]:
     return list(by_file.values())[::-1]
 
 
-def _find_by(compiler: str, kept: Path | None) -> ctypes.CDLL | str:
-    """What this compiler made of the sources, now or before; or why it makes nothing."""
-    try:
-        name = _fingerprint(compiler)
-        found = None if kept is None else _load_kept(kept, name)
-        return found or _build(compiler, kept, name)
-    except (OSError, AttributeError, subprocess.SubprocessError) as error:
-        return str(getattr(error, "stderr", None) or error).strip()[-500:]
+def _build_by_any(names: dict[str, str], kept: Path | None) -> ctypes.CDLL | NoKernels:
+    """What the first of these compilers makes that can."""
+    troubles = []
+    for compiler, name in names.items():
+        try:
+            return _build(compiler, kept, name)
+        except (OSError, AttributeError, subprocess.SubprocessError) as error:
+            said = str(getattr(error, "stderr", None) or error).strip()[-500:]
+            troubles.append(f"{compiler} did not build them: {said}")
+    return NoKernels("; ".join(troubles), f"See what {next(iter(names))} lacks.")
 
 
 def _build(compiler: str, kept: Path | None, name: str) -> ctypes.CDLL:
