@@ -30,7 +30,7 @@ class SamplerLimits:
     cache_tokens: int
     prefill_tokens: int = 1024  # of prompts in a step of their own
     beside_tokens: int = 512  # of prompts in a step that also writes
-    short_tokens: int = 96  # the same while quick requests come, but for what is done then
+    short_tokens: int = 64  # the same while quick requests come, but for what is done then
     quick_tokens: int = 256  # of a quick request
     max_sequences: int = 256
     stack_bytes: int = 2**29  # for adapters side by side
