@@ -40,7 +40,7 @@ def main() -> int:
     options = parser.parse_args()
     parts = options.only.split(",") if options.only else [""]
     lines: list[dict[str, Any]] = []
-    before = json.loads(RESULTS.read_text()) if options.only and RESULTS.exists() else []
+    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     for path in sorted(HERE.glob("bench_*.py")):
         if not options.only and path.stem in APART:
             continue
@@ -78,7 +78,7 @@ def run(path: Path) -> list[dict[str, Any]]:
 def keep(lines: list[dict[str, Any]], before: list[dict[str, Any]]) -> None:
     """Writes what is known so far, so that a run cut short leaves its answers.
 
-    A run of some questions leaves the answers to the others as they were.
+    Answers to questions that are not asked, because they take too long, stay as they were.
     """
     asked = {line["question"] for line in lines}
     known = [line for line in before if line["question"] not in asked] + lines
