@@ -132,7 +132,8 @@ def _load_kept(folder: Path, name: str) -> ctypes.CDLL | None:
         with suppress(OSError, AttributeError):
             if path.name == _file_name(name, path.read_bytes()):
                 found = _load(path)
-                os.utime(path)
+                with suppress(OSError):  # it is as good without
+                    os.utime(path)
                 return found
             path.unlink()
     return None
