@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test soak qa lint types coverage docs bench clean
+.PHONY: help install demo test soak qa lint types coverage docs bench release clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,11 +37,12 @@ test: $(STAMP)  ## run all tests
 soak: $(STAMP)  ## the long form of the fault, load and fuzz campaigns
 	TINKEX_SOAK=1 $(BIN)/python -m pytest -m soak --timeout=3600 --durations=0 tests/faults tests/security
 
-qa: lint types docs coverage  ## lint, format, types, documentation and coverage
+qa: lint types docs coverage  ## lint, format, known weaknesses, types, documentation and coverage
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -58,5 +59,10 @@ docs: $(STAMP)  ## build the documentation into site/, with warnings as errors
 bench: $(STAMP)  ## measure, side by side with PEFT, generate, vLLM and the official client
 	$(BIN)/python benchmarks/run_all.py
 
+release: $(STAMP)  ## wheel, source package and a list of what they depend on (CycloneDX), in dist/
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python tools/sbom.py dist
+
 clean:  ## remove the environment and everything made
-	rm -rf $(VENV) .demo .contract .cache site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .demo .contract .cache dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -15,7 +15,7 @@ def model_folder() -> Path:
     """SmolLM2-135M in float32, fetched once into the folder the demo uses."""
     folder = ROOT / ".demo" / "models" / NAME
     if not folder.is_dir():
-        from tinkex.server.pull import pull
+        from tinkex.server.models.pull import pull
 
         pull(NAME, ROOT / ".demo", lambda line: print(line, file=sys.stderr, flush=True))
     return folder

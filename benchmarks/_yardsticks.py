@@ -12,7 +12,7 @@ from benchmarks._sides import ROOT, Side
 from benchmarks._vllm import vllm_python
 from benchmarks._workload import Request, Row
 
-from tinkex.engine.begun_worker import ENVIRONMENT
+from tinkex.engine.process.spawn import ENVIRONMENT
 
 HERE = ROOT / "benchmarks"
 

@@ -91,7 +91,7 @@ def clients(rounds: int) -> bool:
 @contextmanager
 def tiny_server(adapters: int) -> Iterator[tuple[Any, Any]]:
     """A client to train and one to sample, on a server that keeps so many saved adapters."""
-    from tinkex.engine.tiny import make_tiny_model
+    from tinkex.engine.convert.tiny_model import make_tiny_model
 
     with tempfile.TemporaryDirectory() as scratch:
         model = make_tiny_model(Path(scratch) / "model")

@@ -52,7 +52,7 @@ def whole_step(rounds: int) -> bool:
 
 
 def round_trip(rounds: int) -> bool:
-    from tinkex.engine.tiny import make_tiny_model
+    from tinkex.engine.convert.tiny_model import make_tiny_model
 
     rows = [([token % 200 for token in tokens], weights) for tokens, weights in even_rows(1, 8)]
     with tempfile.TemporaryDirectory() as scratch:

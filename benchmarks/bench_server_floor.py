@@ -26,7 +26,7 @@ os.environ.setdefault("TINKER_TELEMETRY", "0")
 import tinker
 from tinker import types
 
-from tinkex.engine.tiny import make_tiny_model
+from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 

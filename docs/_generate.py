@@ -10,14 +10,17 @@ import argparse
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 SOURCE = ROOT / "src" / "tinkex"
+SITE = ROOT / "mkdocs.yml"
 NOTICE = "<!-- Made by docs/_generate.py: change the code, then run it again. -->\n"
 HELP_WIDTH = 88
 
@@ -50,9 +53,15 @@ def settings_page() -> str:
             "## Of a client\n",
             "A setting is taken from the first of: the argument (`ServiceClient(...)` or",
             "`Config(...)`), the environment, `tinkex.toml` in the working directory, the user's",
-            "`~/.config/tinkex/config.toml`, the default. The API key may last of all come from",
-            "the official SDK's `~/.tinker/credentials.json`. `tinkex config show --origin` prints",
+            "`~/.config/tinkex/config.toml`, the default. `tinkex config show --origin` prints",
             "what is in force and where it came from.\n",
+            "An API key that none of these has is that of `tinkex auth login`, from",
+            "`credentials.json` beside `config.toml` (in `$XDG_CONFIG_HOME/tinkex` or",
+            "`~/.config/tinkex`) or from `credentials_file`. The file has one key for each server:",
+            "where `base_url` is set, its key is used and no other; where neither key nor server",
+            "is set, both are those of the last login. A file that other users could read or",
+            "change is refused. Last of all the key may come from the official SDK's",
+            "`~/.tinker/credentials.json`.\n",
             table(("setting", "type", "default", "meaning", "environment"), client),
             f"The server is `{DEFAULT_BASE_URL}` (the hosted service) unless you name another.\n",
             "Both files keep their settings in a `[client]` table:\n",
@@ -178,8 +187,9 @@ SPECIAL_CODES = {
     "unknown-sampler": "The engine holds no such sampler. The server loads it again by itself.",
     "engine-failure": "The engine could not compute a good request. The server restarts it and "
     "replays the log; send the request anew if the error reaches you.",
-    "disk-full": "The disk of the server is full. Nothing was half kept; the server goes on by "
-    "itself once there is room, and so do clients that retry.",
+    "disk-full": "The disk of the server is full. No partial file was left. Deleting checkpoints "
+    "works on a full disk; the server goes on by itself once there is space, and so do clients "
+    "that retry.",
     "disk-read-only": "The disk of the server cannot be written to. As with `disk-full`, the "
     "server goes on once it can.",
     "disk-failed": "The disk of the server failed to read or write. Try again; the operator should "
@@ -238,21 +248,27 @@ def entry(code: Code) -> list[str]:
 AT_START = {
     *("bad-model-file", "bad-model-folder", "bad-wheel", "fetch-failed", "needs-transformers"),
     *("no-model", "no-such-model", "unsupported-model", "port-in-use", "data-dir-in-use"),
-    "bad-bootstrap-key",
+    *("bad-bootstrap-key", "bad-signing-secret", "no-signing-secret", "database-not-private"),
+    "bad-engine-pings",
 }
 """Codes of a server that does not start."""
 
 
 AS_SEEN = {
+    "BadRange": "`BadRequestError` (400)",
     "Busy": "`RateLimitError` (429)",
     "ClientError": "`BadRequestError` (400)",
     "EngineFailure": "`RequestFailedError` of category `server`",
     "EngineUserError": "`RequestFailedError` of category `user`",
     "Gone": "`GoneError` (410)",
+    "HeadTooLarge": "`APIStatusError` (431)",
     "LimitExceeded": "`UnprocessableEntityError` (422)",
+    "MalformedRequest": "`BadRequestError` (400)",
     "NotFound": "`NotFoundError` (404)",
     "NotReady": "`InternalServerError` (503)",
     "NotSupported": "`NotFoundError` (404)",
+    "OverCapacity": "`InternalServerError` (503)",
+    "RangeNotSatisfiable": "`APIStatusError` (416)",
     "RequestError": "`RequestFailedError`",
     "SequenceError": "`UnprocessableEntityError` (422)",
     "ServerError": "`InternalServerError` (500)",
@@ -392,7 +408,8 @@ def routes_page() -> str:
             "# Routes of a server\n",
             NOTICE,
             "Every route needs a key in `X-API-Key` except those that say so. What they carry is",
-            "described in the [notes on the wire protocol](wire.md).\n",
+            "described in the [notes on the wire protocol](wire.md). Where there is a GET, HEAD is",
+            "answered with the same headers and no body.\n",
             table(("method", "path", "access", "what it gives"), rows),
         ]
     )
@@ -403,7 +420,7 @@ def routes() -> list[tuple[str, list[str], str, str]]:
     from starlette.routing import Mount, Route
 
     from tinkex.server.app import build_app
-    from tinkex.server.auth import PUBLIC_PATHS, SIGNED_PREFIX
+    from tinkex.server.gate.auth import PUBLIC_PATHS, SIGNED_PREFIX
 
     found = []
 
@@ -565,11 +582,26 @@ PAGES: dict[str, Callable[[], str]] = {
 def made() -> dict[Path, str]:
     """Every page that depends on code, as it should be."""
     pages = {DOCS / name: make().rstrip() + "\n" for name, make in PAGES.items()}
+    pages[SITE] = site_settings()
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         if MARKER.search(text):
             pages[path] = with_examples(text)
     return pages
+
+
+def site_settings() -> str:
+    """The site's settings with the repository's address of pyproject.toml, unless it is not set."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return with_repository(SITE.read_text(encoding="utf-8"), project["urls"]["Repository"])
+
+
+def with_repository(settings: str, url: str) -> str:
+    """The settings with this address as `repo_url`; without one if it is the placeholder."""
+    lines = [line for line in settings.splitlines() if not line.startswith("repo_url:")]
+    if not (urlsplit(url).hostname or "").endswith(".invalid"):
+        lines.insert(lines.index("docs_dir: docs"), f"repo_url: {url}")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:

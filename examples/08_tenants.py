@@ -2,7 +2,7 @@
 
 Needs a server (`tinkex serve`) and a second key:
 
-    export OTHER_API_KEY=$(tinkex keys create --name other)
+    export OTHER_API_KEY=$(tinkex keys create --owner other)
 """
 
 import os
@@ -13,7 +13,7 @@ from tinkex import types
 
 MODEL = "smollm2-135m"
 if "OTHER_API_KEY" not in os.environ:
-    sys.exit("Set OTHER_API_KEY first: export OTHER_API_KEY=$(tinkex keys create --name other)")
+    sys.exit("Set OTHER_API_KEY first: export OTHER_API_KEY=$(tinkex keys create --owner other)")
 
 
 def example(tokens: list[int]) -> list[types.Datum]:

@@ -17,7 +17,7 @@ import tinkex
 from tinkex import types
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.server.pull import pull
+from tinkex.server.models.pull import pull
 
 HERE = Path(__file__).parent
 WORK = HERE.parent / ".demo"

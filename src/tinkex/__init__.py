@@ -4,7 +4,7 @@
 import tinkex
 
 with tinkex.ServiceClient() as service:
-    training = service.create_lora_training_client(base_model="Qwen/Qwen3-8B")
+    training = service.create_lora_training_client(base_model="smollm2-135m")
 ```
 
 Importing the package loads nothing heavy: each public name is fetched when it is first used.

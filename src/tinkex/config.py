@@ -2,8 +2,11 @@
 
 A setting is taken from the first of: the argument, the environment (`TINKEX_<NAME>`, then the
 official SDK's name such as `TINKER_API_KEY`), `tinkex.toml` in the working directory, the user's
-`~/.config/tinkex/config.toml`, the default. The API key may last of all come from the official
-SDK's `~/.tinker/credentials.json`. Both TOML files keep settings in a `[client]` table.
+`~/.config/tinkex/config.toml`, the default. Both TOML files keep settings in a `[client]` table.
+
+An API key that none of these has comes from `tinkex auth login`: its credentials file has a key for
+each server, and a server for those who name neither server nor key. So no key goes to a server it
+was not stored for. Last of all comes the official SDK's `~/.tinker/credentials.json`.
 
 Knows nothing of HTTP, clients or the command line. No other module reads `os.environ`.
 """
@@ -16,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar, cast, overload
 
+from tinkex import credentials
 from tinkex.errors import ConfigError
-from tinkex.setting_values import (
+from tinkex.setting_parsers import (
     LOG_LEVELS,
     TRUE,
     normalize_base_url,
@@ -48,8 +52,8 @@ _OFFICIAL_ENV: Final = {
     "log_level": "TINKER_LOG",
 }
 _KEY_HINT: Final = (
-    "Set TINKER_API_KEY or pass api_key=; keys of the hosted service start with 'tml-' (or 'eyJ' "
-    "for a token), and 'tinkex serve' prints the key of its own server."
+    "Run 'tinkex auth login', set TINKER_API_KEY or pass api_key=; keys of the hosted service "
+    "start with 'tml-' (or 'eyJ' for a token), and 'tinkex serve' prints the key of its own server."
 )
 
 
@@ -141,6 +145,9 @@ class Config:
     )
     proxy = _Setting[str | None]("str", None, read_url, "An HTTP proxy to go through.")
     log_level = _Setting[str | None]("str", None, read_level, f"One of {', '.join(LOG_LEVELS)}.")
+    credentials_file = _Setting[str | None](
+        "str", None, read_text, "Where `tinkex auth login` keeps keys, if not with `config.toml`."
+    )
 
     def __init__(
         self,
@@ -162,6 +169,7 @@ class Config:
         telemetry_to_server: bool | None = None,
         proxy: str | None = None,
         log_level: str | None = None,
+        credentials_file: str | None = None,
         environ: Mapping[str, str] | None = None,
         files: Sequence[str | Path] | None = None,
     ) -> None:
@@ -169,6 +177,7 @@ class Config:
         # A traceback that prints local variables must find no secret in this frame.
         del api_key, base_url, default_headers, user_metadata, environ
         values, origins = sources.resolve()
+        sources.add_stored_key(values, origins)
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_origins", origins)
 
@@ -290,6 +299,23 @@ def process_settings(environ: Mapping[str, str] | None = None) -> ProcessSetting
     )
 
 
+def credentials_path(config: Config, environ: Mapping[str, str] | None = None) -> Path:
+    """Where the keys of `tinkex auth login` are, or would be.
+
+    Raises:
+        ConfigError: there is no home to keep them in.
+    """
+    variables = os.environ if environ is None else environ
+    home = _home(variables, is_real=environ is None)
+    path = _credentials_path(config.credentials_file, variables, home)
+    if path is None:
+        raise ConfigError(
+            "There is no folder for the credentials file: this user has no home.",
+            hint="Set TINKEX_CREDENTIALS_FILE to a file of your own.",
+        )
+    return path
+
+
 class _Sources:
     """Where settings are looked for, in order; shows nothing of what it holds."""
 
@@ -315,6 +341,32 @@ class _Sources:
                 break
         return values, origins
 
+    def add_stored_key(self, values: dict[str, Any], origins: dict[str, str]) -> None:
+        """The key of a login, if none is given; with it the server, if none is named either."""
+        if origins["api_key"] != "default":
+            return
+        path = _credentials_path(values["credentials_file"], self._environ, self._home)
+        store = None if path is None else credentials.read(path)
+        is_named = origins["base_url"] != "default"
+        if store is not None:
+            url = normalize_base_url(values["base_url"]) if is_named else store.default
+            if url is not None and url in store.keys:
+                found, origin = _Found(store.keys[url].reveal()), f"file {path}"
+                values["api_key"] = _parsed(_SETTINGS["api_key"], found, origin)
+                origins["api_key"] = origin
+                if not is_named:
+                    values["base_url"], origins["base_url"] = url, origin
+                return
+        self._add_official_key(values, origins)
+
+    def _add_official_key(self, values: dict[str, Any], origins: dict[str, str]) -> None:
+        if self._home is None:
+            return
+        path = self._home / ".tinker" / "credentials.json"
+        if stored := _stored_key(path):
+            origins["api_key"] = f"file {path}"
+            values["api_key"] = _parsed(_SETTINGS["api_key"], _Found(stored), f"file {path}")
+
     def _candidates(self, setting: _Setting[Any]) -> Iterator[tuple[str, _Found]]:
         name = setting.name
         if self._given.get(name) is not None:
@@ -325,19 +377,13 @@ class _Sources:
         for path, table in self._files:
             if name in table:
                 yield f"file {path}", _Found(table[name])
-        if name == "api_key" and self._home:
-            path = self._home / ".tinker" / "credentials.json"
-            if stored := _stored_key(path):
-                yield f"file {path}", _Found(stored)
 
     def _read_files(self, files: Sequence[str | Path] | None) -> list[tuple[Path, dict[str, Any]]]:
         if files is not None:
             return [(Path(path), _client_table(Path(path))) for path in files]
         paths = [Path("tinkex.toml").absolute()]
-        if config_home := self._environ.get("XDG_CONFIG_HOME"):
-            paths.append(Path(config_home) / "tinkex" / "config.toml")
-        elif self._home:
-            paths.append(self._home / ".config" / "tinkex" / "config.toml")
+        if folder := _config_folder(self._environ, self._home):
+            paths.append(folder / "config.toml")
         return [(path, _client_table(path)) for path in paths if path.is_file()]
 
     def __repr__(self) -> str:
@@ -412,6 +458,21 @@ def _home(environ: Mapping[str, str], *, is_real: bool) -> Path | None:
         return None
 
 
+def _config_folder(environ: Mapping[str, str], home: Path | None) -> Path | None:
+    if config_home := environ.get("XDG_CONFIG_HOME"):
+        return Path(config_home) / "tinkex"
+    return home / ".config" / "tinkex" if home else None
+
+
+def _credentials_path(
+    named: str | None, environ: Mapping[str, str], home: Path | None
+) -> Path | None:
+    if named is not None:
+        return Path(named).expanduser()
+    folder = _config_folder(environ, home)
+    return folder / "credentials.json" if folder else None
+
+
 def _unknown(name: str, kind: str) -> ConfigError:
     from difflib import get_close_matches
 
@@ -435,6 +496,7 @@ __all__ = [
     "FieldInfo",
     "ProcessSettings",
     "Secret",
+    "credentials_path",
     "normalize_base_url",
     "process_settings",
 ]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.cli.shell import KEY, PATIENCE_S, Shell
 from tests.support.loopback import LoopbackServer
 
@@ -37,7 +38,7 @@ def shell(server: LoopbackServer, tmp_path: Path) -> Shell:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a tiny model."""
-    from tinkex.engine.tiny import make_tiny_model
+    from tinkex.engine.convert.tiny_model import make_tiny_model
 
     return str(make_tiny_model(tmp_path_factory.mktemp("models") / "tiny"))
 

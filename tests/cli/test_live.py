@@ -5,6 +5,7 @@ import signal
 import subprocess
 
 import pytest
+
 from tests.cli.shell import Shell
 
 ARGUMENTS = (

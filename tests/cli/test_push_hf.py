@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from tests.cli.hub import Hub
 
 pytest.importorskip("huggingface_hub")

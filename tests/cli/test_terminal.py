@@ -9,6 +9,7 @@ import subprocess
 import time
 
 import pytest
+
 from tests.cli.shell import TINKEX
 
 

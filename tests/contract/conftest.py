@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.server.children import run_module
 
 Outcome = dict[str, Any]

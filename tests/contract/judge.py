@@ -9,6 +9,7 @@ import numpy as np
 import tinker
 import torch
 from safetensors.torch import load_file
+
 from tests.contract.world import (
     World,
     as_datum,
@@ -16,7 +17,6 @@ from tests.contract.world import (
     prompt,
 )
 from tests.engine.oracle import Oracle
-
 from tinkex.engine.interface import TrainDatum
 
 

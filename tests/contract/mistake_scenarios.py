@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tinker
+from tinker import types
+
 from tests.contract.world import (
     REFUSED,
     World,
@@ -23,8 +25,6 @@ from tests.contract.world import (
     scenario_of,
 )
 from tests.engine.work import policy_datum, sft_datum
-from tinker import types
-
 from tinkex.engine.interface import TrainDatum
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import tinker
 import torch
+from tinker import types
+
 from tests.contract.world import (
     CONTEXT,
     EOS,
@@ -30,7 +32,6 @@ from tests.contract.world import (
 )
 from tests.engine.oracle import Oracle
 from tests.engine.work import tokens
-from tinker import types
 
 PROMPT = tokens(7, 1).tolist()
 SEED = 1234
@@ -388,6 +389,7 @@ def one_base_has_several_names_and_suffixes(world: World) -> None:
     capabilities = world.get("get_server_capabilities")
     listed = {each["model_name"]: each for each in capabilities["supported_models"]}
     assert listed[MODEL]["max_context_length"] == listed[TWIN]["max_context_length"] == CONTEXT
+    assert capabilities["aliases"] == {TWIN: MODEL}
     assert capabilities["limits"]["max_rank"] > 0
     path = world.trained().save_state("shared").result().path
     twin = world.service.create_training_client_from_state(path, base_model=f"{TWIN}:x")

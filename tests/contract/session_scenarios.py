@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import tinker
 import torch
+from tinker import types
+
 from tests.contract.world import (
     IDS,
     MODEL,
@@ -24,7 +26,6 @@ from tests.contract.world import (
     scenario,
     scored_prompt,
 )
-from tinker import types
 
 ADAM = types.AdamParams(learning_rate=0.01, weight_decay=0.1)
 

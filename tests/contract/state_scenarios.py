@@ -19,6 +19,8 @@ import pytest
 import tinker
 import torch
 from safetensors.torch import load_file
+from tinker import types
+
 from tests.contract.world import (
     IDS,
     MODEL,
@@ -32,7 +34,6 @@ from tests.contract.world import (
     scored_prompt,
 )
 from tests.engine.work import sft_datum
-from tinker import types
 
 ADAM = types.AdamParams(learning_rate=0.01, weight_decay=0.1)
 

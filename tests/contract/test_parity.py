@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tinkex.engine.tiny import make_tiny_model
+from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 

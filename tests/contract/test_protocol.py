@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import zstandard
-from tests.server.driving import Http, null_config
 
+from tests.server.driving import Http, null_config
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import ModelInput

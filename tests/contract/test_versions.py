@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.clients import NEWEST, chosen_versions, run_client
 
+from tests.contract.clients import NEWEST, chosen_versions, run_client
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    from tinkex.engine.tiny import make_tiny_model
+    from tinkex.engine.convert.tiny_model import make_tiny_model
 
     folder = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "smollm")
     config = ServerConfig(

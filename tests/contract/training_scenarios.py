@@ -14,6 +14,8 @@ import pytest
 import tinker
 import torch
 from safetensors.torch import load_file
+from tinker import types
+
 from tests.contract.judge import Judge, check_agreement, check_weights, scores
 from tests.contract.world import (
     MODEL,
@@ -28,8 +30,6 @@ from tests.contract.world import (
     scenario_of,
 )
 from tests.engine.work import policy_datum, sft_datum, tokens, top_k_datum
-from tinker import types
-
 from tinkex.engine.interface import TrainDatum
 
 # An eps far above the noise of float32 gradients, or Adam would blow that noise up to full steps.

@@ -26,12 +26,12 @@ import pytest
 import tinker
 import torch
 import transformers
-from tests.engine import work
-from tests.engine.oracle import Oracle
 from tinker import types
 
+from tests.engine import work
+from tests.engine.oracle import Oracle
+from tinkex.engine.convert.tiny_model import TinyShape, make_tiny_model
 from tinkex.engine.interface import TrainDatum
-from tinkex.engine.tiny import TinyShape, make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database, keys

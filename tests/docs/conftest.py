@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tinkex.engine.tiny import make_tiny_model
+from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.admin import create_key
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
@@ -28,7 +28,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     # One thread: for so small a model more of them only get in each other's way.
     config = ServerConfig(data_dir=folder / "data", port=0, models=models, num_threads=1)
     with EmbeddedServer(config) as server:
-        other, _ = create_key(folder / "data", None, name="other", owner=None)
+        other = create_key(folder / "data", None, name="other", is_new_owner=True).key
         yield {
             **{name: value for name, value in os.environ.items() if "TINKE" not in name},
             "TINKER_API_KEY": server.api_key,

@@ -12,9 +12,9 @@ from types import ModuleType
 
 import click
 import pytest
-from tests.docs.pages import DOCS, OTHERS, PAGES, ROOT, generator, name_of
 
 import tinkex
+from tests.docs.pages import DOCS, OTHERS, PAGES, ROOT, generator, name_of
 from tinkex.config import Config
 from tinkex.server.settings import settings
 
@@ -65,6 +65,16 @@ def test_every_command_and_option_is_documented(generate: ModuleType) -> None:
         for option in command.params:
             if isinstance(option, click.Option) and not option.hidden:
                 assert option.opts[0] in page, f"{path} {option.opts[0]}"
+
+
+def test_repository_address_is_set_in_one_place(generate: ModuleType) -> None:
+    settings = generate.SITE.read_text()
+    assert "repo_url" not in generate.with_repository(settings, "https://example.invalid/tinkex")
+    for url in ("https://git.example.org/a/tinkex", "https://git.example.org/b/tinkex"):
+        settings = generate.with_repository(settings, url)
+        assert [line for line in settings.splitlines() if "repo_url" in line] == [
+            f"repo_url: {url}"
+        ]
 
 
 def test_every_error_code_has_an_entry(generate: ModuleType) -> None:

@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from tests.docs.pages import ROOT
 
 SOURCE = ROOT / "src"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.docs.conftest import Run
 from tests.docs.pages import EXAMPLES, PAGES, name_of, program
 

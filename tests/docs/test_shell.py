@@ -10,12 +10,13 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.docs.pages import OTHERS, PAGES, ROOT, blocks, name_of
 
+from tests.docs.pages import EXAMPLES, OTHERS, PAGES, ROOT, blocks, name_of
 from tinkex.cli.main import root
 
 WITH_SHELL = [page for page in [*PAGES, *OTHERS] if blocks(page, "bash")]
-PLAIN = {"export", "curl", "tar", "tee", ".", "python3"}
+PLAIN = {"export", "install", "openssl", "curl", "tar", "tee", ".", "python3"}
+SOURCES = sorted((ROOT / "src" / "tinkex").rglob("*.py"))
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -70,8 +71,26 @@ def check(words: list[str]) -> None:
 
 def check_extras(packages: list[str]) -> None:
     for package in packages:
-        if match := re.fullmatch(r"(?:tinkex|\.)\[(\w+)\]", package):
+        assert not re.match(r"tinkex\b", package), "it is on no index: pip would not find it"
+        if match := re.fullmatch(r"\.\[(\w+)\]", package):
             assert match[1] in PROJECT["optional-dependencies"]
+
+
+def installs(text: str) -> list[str]:
+    """What a text has `pip install` look for on an index under our name."""
+    return re.findall(r"pip install(?: [^\n`]*?)?[\"' ]+(tinkex\b[^\s`\"']*)", text)
+
+
+@pytest.mark.parametrize("path", [*PAGES, *OTHERS, *EXAMPLES, *SOURCES], ids=name_of)
+def test_nothing_is_installed_from_an_index_that_has_it_not(path: Path) -> None:
+    assert installs(path.read_text(encoding="utf-8")) == []
+
+
+def test_first_page_says_how_to_install_from_a_clone() -> None:
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        lines = [" ".join(words) for block in blocks(page, "bash") for words in commands(block)]
+        assert lines.index("pip install torch") < lines.index("pip install .[server]"), page
+        assert "git clone" in page.read_text(), page
 
 
 def check_tinkex(words: list[str]) -> None:
@@ -92,3 +111,9 @@ def test_a_wrong_line_is_found() -> None:
         check_tinkex(["nothing"])
     with pytest.raises(AssertionError):
         check(["make", "nothing"])
+    for package in ("tinkex", "tinkex[server]"):
+        with pytest.raises(AssertionError):
+            check(["pip", "install", package])
+        for quote in ("", "'", '"'):
+            for option in ("", "-U "):
+                assert installs(f"Run pip install {option}{quote}{package}{quote}.") != []

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.docs.pages import DOCS, ROOT
 
 pytestmark = pytest.mark.timeout(220)

@@ -9,10 +9,10 @@ from typing import NoReturn
 import pytest
 import torch
 
-from tinkex.engine import runners
+from tinkex.engine import runner_choice
+from tinkex.engine.convert.tiny_model import TinyShape, make_tiny_model
 from tinkex.engine.native.build import NoKernels
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.tiny import TinyShape, make_tiny_model
 from tinkex.engine.torch_engine import TorchEngine
 
 SHAPES: tuple[TinyShape, ...] = ("llama", "smollm", "qwen2", "qwen3", "mistral")
@@ -50,7 +50,7 @@ def with_and_without_kernels(
         raise NoKernels("there is no C compiler", "Install one.")
 
     if request.param == "torch":
-        monkeypatch.setattr(runners, "library", library)
+        monkeypatch.setattr(runner_choice, "library", library)
 
 
 @pytest.fixture

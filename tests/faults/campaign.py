@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from tests.faults.audit import audit, compare
 from tests.faults.checker import Checker
 from tests.faults.history import read_history
@@ -27,7 +28,6 @@ from tests.faults.reference import Reference
 from tests.faults.workload import Task
 from tests.server.children import ROOT
 from tests.server.driving import null_config
-
 from tinkex.engine.interface import Engine
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions

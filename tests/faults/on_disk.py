@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scheduler.work import Bench
 
-from tinkex.engine.interface import Engine, EngineStorageError, StateScope
+from tests.scheduler.work import Bench
+from tinkex.engine.interface import Engine, StateScope
 from tinkex.engine.null import NullEngine
-from tinkex.scheduler import SchedulerConfig, residency
+from tinkex.files.errors import StorageError
+from tinkex.scheduler import SchedulerConfig
+from tinkex.scheduler.adapters import cache
 
 DELAY_S = 0.01
 LIMIT_S = 0.2
@@ -35,7 +37,7 @@ class Disk:
     def save(self) -> None:
         self.saves += 1
         if self.is_bad:
-            raise EngineStorageError("The disk is full.", code="disk-full")
+            raise StorageError("The disk is full.", code="disk-full")
         time.sleep(self.saving_s)
         assert self.takes_part.wait(20)
 
@@ -73,8 +75,8 @@ Make = Callable[..., Bench]
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setattr(residency, "_FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(residency, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(cache, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(cache, "_LONGEST_PAUSE_S", 0.05)
     return Disk()
 
 

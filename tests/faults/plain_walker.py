@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+
 from tests.faults.history import Recorder
 from tests.faults.reference import digest, ids_of
-
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import ModelInput
 from tinkex.wire import protobuf

@@ -23,7 +23,7 @@ from tinkex.engine.interface import (
     TrainDatum,
     TrainRequest,
 )
-from tinkex.scheduler.decoding import optim_request
+from tinkex.scheduler.convert import optim_request
 from tinkex.types.training import AdamParams
 
 SEQUENCE = 6

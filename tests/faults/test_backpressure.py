@@ -6,11 +6,11 @@ import datetime
 from email.utils import format_datetime
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
-
 from tinkex import Runtime, ServiceClient, types
 from tinkex.errors import RateLimitError, UnprocessableEntityError
 

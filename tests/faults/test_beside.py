@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import update
+
 from tests.faults.on_disk import Disk, Make, scores, wait_for
 from tests.scheduler.work import Bench
-
-from tinkex.engine.background import Background
-from tinkex.scheduler.residency import Residency
+from tinkex.files.file_thread import Background
+from tinkex.scheduler.adapters.cache import Residency
 from tinkex.store import Database, StoreError, models, operations
 from tinkex.store.schema import models as model_rows
 

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+
 from tests.server.driving import MODEL, Http, null_config, training_body
 from tests.support.soak import IS_SOAK, amount
-
-from tinkex.engine.tiny import make_tiny_model
+from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
-
 from tinkex import Runtime, await_many, telemetry, types
 from tinkex.errors import ClientClosedError
 

@@ -12,13 +12,13 @@ import random
 from collections.abc import Callable
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, loss_of, make_data
 from tests.support.faults import Rule
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import sampled_tokens
-
 from tinkex import RetryPolicy, await_many, types
 
 MODEL = "tiny/model"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.faults.checker import Checker, same_draw
 from tests.faults.history import Event, Recorder, calls_of, read_history
 from tests.faults.reference import Reference
-
 from tinkex.engine.null import NullEngine
 
 Step = tuple[str, dict[str, Any]]

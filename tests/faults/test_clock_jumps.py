@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from tests.server.driving import Http, null_config
 from tests.support.broken_os import BrokenOs
-
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.wire.limits import Limits
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.disks import small_disk
 
-from tinkex.engine import folders
-from tinkex.engine.errors import EngineStorageError
-from tinkex.engine.folders import MANIFEST, payload_files, verify_folder, write_folder
+from tests.support.disks import small_disk
+from tinkex.files import atomic_folder
+from tinkex.files.atomic_folder import MANIFEST, payload_files, verify_folder, write_folder
+from tinkex.files.errors import StorageError
 
 OLD = {"one": b"old one", "two": b"old two"}
 NEW = {"one": b"new one, longer", "two": b"new two", "three": b"x" * 5000}
@@ -49,10 +49,10 @@ def content(folder: Path) -> dict[str, bytes] | None:
     return {path.name: path.read_bytes() for path in payload_files(folder)}
 
 
-def attempt(folder: Path) -> EngineStorageError | None:
+def attempt(folder: Path) -> StorageError | None:
     try:
         write_folder(folder, NEW)
-    except EngineStorageError as failure:
+    except StorageError as failure:
         return failure
     return None
 
@@ -91,7 +91,7 @@ def test_a_disk_that_is_really_full_leaves_nothing_half(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", size_mb=2) as disk:
         folder = disk.path / "folder"
         disk.fill(leave_bytes=100_000)
-        with pytest.raises(EngineStorageError, match="is full") as failure:
+        with pytest.raises(StorageError, match="is full") as failure:
             write_folder(folder, {"big": b"x" * 500_000})
         assert failure.value.code == "disk-full"
         assert [path.name for path in disk.path.iterdir()] == ["ballast"]
@@ -135,7 +135,7 @@ def test_damage_is_found_and_the_file_named(tmp_path: Path, how: str) -> None:
     verify_folder(folder)
     name, damage = DAMAGE[how]
     damage(folder, other)
-    with pytest.raises(EngineStorageError) as failure:
+    with pytest.raises(StorageError) as failure:
         verify_folder(folder)
     assert failure.value.code == "files-damaged"
     assert repr(name) in failure.value.message
@@ -151,7 +151,7 @@ def test_every_flipped_bit_of_a_small_folder_is_found(tmp_path: Path) -> None:
             if path.name == MANIFEST and whole[at : at + 1].isspace():
                 path.write_bytes(whole)
                 continue
-            with pytest.raises(EngineStorageError):
+            with pytest.raises(StorageError):
                 verify_folder(folder)
             path.write_bytes(whole)
     verify_folder(folder)
@@ -160,4 +160,4 @@ def test_every_flipped_bit_of_a_small_folder_is_found(tmp_path: Path) -> None:
 def test_a_folder_made_elsewhere_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     verify_folder(tmp_path)
-    assert folders.manifest_digest(tmp_path) is None
+    assert atomic_folder.manifest_digest(tmp_path) is None

@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
+
 from tests.server.driving import MODEL, Http, null_config
 from tests.support.broken_os import ALL_WRITING, SYNC, WRITE, BrokenOs
 from tests.support.disks import small_disk
 from tests.support.soak import IS_SOAK, SEED, amount
-
 from tinkex.errors import ServerError
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ServerConfig
@@ -103,7 +103,7 @@ def test_a_full_disk_is_told_and_the_run_ends_as_if_nothing_was(
             assert seen == expected
             assert server.pid == pid
         with serving(config) as (_, http):
-            assert http.get("healthz") == {"status": "ok"}
+            assert http.get("healthz")["status"] == "ok"
 
 
 def test_new_work_is_refused_before_the_disk_is_full(tmp_path: Path) -> None:

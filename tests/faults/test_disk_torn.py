@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 from sqlalchemy import Connection, text
+
 from tests.scheduler.test_crashes import copied
 from tests.scheduler.work import Bench
 from tests.support.soak import amount
-
 from tinkex.engine.null import NullEngine
 from tinkex.store import Database
 

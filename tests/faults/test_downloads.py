@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
 from tests.support.state import Checkpoint
-
 from tinkex import RestClient
 from tinkex.errors import (
     APIConnectionError,

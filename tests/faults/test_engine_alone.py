@@ -15,13 +15,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from tests.faults.weak_workers import POISON
 from tests.scheduler.work import Bench
 from tests.server.driving import training_body
-
 from tinkex.engine.interface import Engine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process import EngineProcess
+from tinkex.engine.process.client import EngineProcess
 
 LARGE = 30_000
 

@@ -6,11 +6,11 @@ import asyncio
 import concurrent.futures
 
 import pytest
+
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import sampled_tokens
-
 from tinkex import Outcome, Runtime, as_completed, await_many, types
 from tinkex.errors import (
     ClientClosedError,
@@ -124,6 +124,57 @@ def test_a_cancelled_sample_is_told_to_a_server_that_wants_to_know(
     server.wait_for("cancel_future")
     (promise,) = server.service.world.promises.values()
     server.wait_until(lambda: promise.is_cancelled)
+
+
+def test_a_sample_cancelled_while_it_is_sent_is_cancelled_once_it_has_an_id(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    """The server has it by then and works on it; only the answer says under which id."""
+    server.service.dynamic_flags["sample_cancel_enabled"] = True
+    sampling = connect().create_sampling_client(base_model=MODEL)
+    server.hold("asample")
+    answer = server.on("asample").hold()
+    handle = sampling.sample(PROMPT, 1, PARAMS)
+    server.wait_for("asample")
+
+    assert handle.cancel()
+    answer.release()
+
+    server.wait_for("cancel_future")
+    (promise,) = server.service.world.promises.values()
+    server.wait_until(lambda: promise.is_cancelled)
+
+
+def test_a_stopped_runtime_tells_the_server_of_samples_that_end_with_it(
+    server: LoopbackServer, connect: Connect, runtime: Runtime
+) -> None:
+    server.service.dynamic_flags["sample_cancel_enabled"] = True
+    sampling = connect().create_sampling_client(base_model=MODEL)
+    server.hold("asample")
+    handles = [sampling.sample(PROMPT, 1, PARAMS) for _ in range(10)]
+    server.wait_for("retrieve_future", 10)
+
+    runtime.stop()
+
+    assert all(promise.is_cancelled for promise in server.service.world.promises.values())
+    assert all(handle.done() for handle in handles)
+
+
+def test_a_server_that_takes_no_cancels_does_not_hold_up_the_end(
+    server: LoopbackServer, connect: Connect, runtime: Runtime
+) -> None:
+    server.service.dynamic_flags["sample_cancel_enabled"] = True
+    sampling = connect().create_sampling_client(base_model=MODEL)
+    server.hold("asample")
+    handle = sampling.sample(PROMPT, 1, PARAMS)
+    server.wait_for("retrieve_future")
+    silent = server.on("cancel_future").hold().always()
+
+    runtime.stop()
+
+    assert handle.done()
+    assert not runtime.is_running
+    silent.release()
 
 
 def test_a_cancelled_training_request_keeps_its_place(

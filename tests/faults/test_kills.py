@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 
 import pytest
+
 from tests.faults.campaign import RANDOM, Campaign
 from tests.support.soak import IS_SOAK, SEED, amount
-
 from tinkex import crashpoints
 
 OPERATIONS = (

@@ -7,10 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
+
 from tests.faults.campaign import LIBRARIES, Campaign, busy_config
 from tests.support.soak import IS_SOAK, SEED
-
-from tinkex.engine.tiny import make_tiny_model
+from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 
 pytestmark = [

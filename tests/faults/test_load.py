@@ -11,6 +11,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+
 from tests.support.load import campaign
 from tests.support.load.driver import Usage
 from tests.support.soak import IS_SOAK, SEED, amount

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data
 from tests.support.faults import Rule
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
-
 from tinkex import RetryPolicy, types
 from tinkex.errors import (
     APIConnectionError,

@@ -21,13 +21,13 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from tests.faults.network_client import LAST, Walk
 from tests.server.children import start_module
 from tests.server.driving import null_config
 from tests.support.fault_proxy import FaultProxy
 from tests.support.network_faults import FAULTS, SeededPlan
 from tests.support.soak import SEED, amount
-
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
@@ -42,7 +42,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> ServerConfig:
     """Both engines; the real one with numbers that do not depend on what shares a batch."""
     if request.param == "null":
         return null_config(tmp_path / "server", scheduler=SchedulerConfig(), poll_hold_s=10.0)
-    from tinkex.engine.tiny import make_tiny_model
+    from tinkex.engine.convert.tiny_model import make_tiny_model
 
     return ServerConfig(
         data_dir=tmp_path / "server",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import sampled_tokens
-
 from tinkex import Runtime, as_completed, await_many, types
 from tinkex.errors import APIResponseValidationError, AuthenticationError
 

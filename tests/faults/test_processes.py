@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, make_data
 from tests.support.fixtures import make_config
 from tests.support.leaks import client_threads, eventually, no_new_threads, sockets_to
 from tests.support.loopback import LoopbackServer
-
 from tinkex import Runtime, ServiceClient, await_many, types
 
 ROOT = Path(__file__).parents[2]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, make_data
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
-
 from tinkex import RetryPolicy, Runtime, telemetry, types
 from tinkex.errors import (
     APIStatusError,

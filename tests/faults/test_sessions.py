@@ -5,13 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import make_config
 from tests.support.leaks import eventually
 from tests.support.loopback import LoopbackServer
 from tests.support.state import Session
-
 from tinkex import Runtime, ServiceClient, telemetry
 from tinkex.errors import PermissionDeniedError
 

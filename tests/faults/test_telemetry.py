@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
-
 from tinkex import telemetry, types
 
 MODEL = "tiny/model"

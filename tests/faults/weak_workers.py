@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tinkex.engine import worker
 from tinkex.engine.interface import (
     Engine,
     RequestError,
@@ -26,6 +25,7 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
+from tinkex.engine.process import worker
 
 POISON = 113
 ROOM_BYTES = 96 * 2**20

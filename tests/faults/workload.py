@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from tests.faults.history import Recorder
 from tests.faults.plain_walker import PlainWalker
 from tests.faults.reference import digest, ids_of

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob, sampled_tokens
-
 from tinkex import (
     Runtime,
     ServiceClient,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob, sampled_tokens, top_tokens
 

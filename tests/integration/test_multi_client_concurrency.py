@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data
 from tests.support.fixtures import make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import sampled_tokens
-
 from tinkex import Config, Runtime, ServiceClient, await_many, stream, telemetry, types
 from tinkex.errors import InternalServerError, RateLimitError
 

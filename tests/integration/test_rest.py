@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from tests.support.data import CROSS_ENTROPY, make_data
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
-
 from tinkex import RestClient, Runtime, ServiceClient, TrainingClient, types
 from tinkex.errors import InvalidPathError, NotFoundError
 

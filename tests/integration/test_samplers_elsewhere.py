@@ -5,12 +5,12 @@ from __future__ import annotations
 import pickle
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import sampled_tokens
-
 from tinkex import Runtime, SamplingClient, await_many, default_runtime, types
 
 MODEL = "tiny/model"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob, sampled_tokens, top_tokens
-
 from tinkex import RetryPolicy, Runtime, ServiceClient, await_many, stream, telemetry, types
 from tinkex.errors import (
     BadRequestError,

@@ -10,12 +10,12 @@ import logging
 import time
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, loss_of, make_data, make_datum
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob
-
 from tinkex import Future, Runtime, ServiceClient, types
 from tinkex.errors import RequestFailedError, ValidationError
 

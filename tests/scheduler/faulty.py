@@ -66,6 +66,7 @@ class Poisonable(NullEngine):
     """Dies at any batch with the token `POISON` in it; samples one token per step."""
 
     deaths = 0
+    death_code = "engine-died"
     steps_needed = 1
 
     def __init__(self) -> None:
@@ -100,7 +101,7 @@ class Poisonable(NullEngine):
     def _die(self) -> None:
         type(self).deaths += 1
         self.is_gone = True
-        raise EngineFailure("poisoned", code="engine-died")
+        raise EngineFailure("poisoned", code=self.death_code)
 
 
 class ShortOfMemory(NullEngine):
@@ -114,3 +115,24 @@ class ShortOfMemory(NullEngine):
         error = RequestError(message="no memory", code="engine-failure", kind="server")
         results = [SampleResult(request_id=each, error=error) for each in lost]
         return SamplingProgress(finished=results, running=0, waiting=0)
+
+
+class Hanging(Poisonable):
+    """Hangs at its first calls, `hangs_left` in all engines of the class, whatever they hold."""
+
+    death_code = "engine-hung"
+    hangs_left = 0
+
+    def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
+        self._hang()
+        return super().forward_backward(batch)
+
+    def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
+        if self._queue:
+            self._hang()
+        return super().step_sampling(budget_s)
+
+    def _hang(self) -> None:
+        if type(self).hangs_left > 0:
+            type(self).hangs_left -= 1
+            self._die()

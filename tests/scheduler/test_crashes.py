@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scheduler.work import Bench
 
+from tests.scheduler.work import Bench
 from tinkex.engine.null import NullEngine
 from tinkex.scheduler import SchedulerConfig
 from tinkex.store import Database

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.scheduler.faulty import POISON, Poisonable, ShortOfMemory
+
+from tests.scheduler.faulty import POISON, Hanging, Poisonable, ShortOfMemory
 from tests.scheduler.work import Bench
 from tests.server.driving import training_body
-
 from tinkex.engine.interface import Engine, EngineFailure, EngineUserError
 from tinkex.scheduler import SchedulerConfig
-from tinkex.scheduler.sampling import SampleBoard, Waiting
+from tinkex.scheduler.queues.sample_queue import SampleBoard, Waiting
+from tinkex.scheduler.supervisor import EngineState, Supervisor
 from tinkex.store.samples import Sample
 
 Make = Callable[..., Bench]
@@ -133,6 +134,72 @@ def test_a_death_while_idle_counts_against_nobody(bench: Make) -> None:
     assert work.result(work.sample(session, 0)).encoding == "proto"
     assert len(started) == 3
     assert not work.scheduler._board._suspects
+
+
+def hanging(times: int) -> type[Hanging]:
+    """An engine class that hangs so many times, with a count of its own."""
+    return type("Counted", (Hanging,), {"hangs_left": times})
+
+
+def test_a_hang_in_training_runs_the_batch_again_as_it_was(bench: Make) -> None:
+    engine = hanging(2)
+    work = bench(engine)
+    model, other = work.model(), work.model("b")
+    good = [work.train(model, 1), work.train(model, 2)]
+    theirs = work.train(other, 1, "b")
+    work.start()
+    assert [work.result(each).encoding for each in good] == ["proto", "proto"]
+    assert work.result(theirs, "b").encoding == "proto"
+    assert engine.deaths == 2, "and was not tried apart"
+
+
+def test_a_hang_in_sampling_blames_no_request(bench: Make) -> None:
+    engine = hanging(2)
+    work = bench(engine)
+    session = work.base_sampler()
+    ids = [work.sample(session, n, seed=n) for n in range(9)]
+    blamed: list[int] = []
+    board = work.scheduler._board
+    board.suspect = lambda requests: blamed.append(len(requests))  # type: ignore[method-assign]
+    work.start()
+    assert all(work.result(each).encoding == "proto" for each in ids)
+    assert engine.deaths == 2
+    assert blamed == []
+
+
+def test_a_request_that_always_hangs_the_engine_ends(bench: Make) -> None:
+    engine = hanging(0)
+    work = bench(engine)
+    model, other, session = work.model(), work.model("b"), work.base_sampler("b")
+    bad, good = poison(work, model, 1), work.train(other, 1, "b")
+    worse, fine = work.sample(session, 0, "b", prompt=(1, POISON)), work.sample(session, 1, "b")
+    work.start()
+    for request, owner in ((bad, "a"), (worse, "b")):
+        failed = work.answer(request, owner)
+        assert (failed["category"], failed["code"]) == ("server", "engine-hung")
+    assert work.result(good, "b").encoding == work.result(fine, "b").encoding == "proto"
+    assert engine.deaths == 4 + 4, "three times as it was, and once more"
+
+
+def test_the_state_of_the_engine_is_told() -> None:
+    states: list[str] = []
+
+    def factory() -> Engine:
+        states.append(supervisor.state().state)
+        return Hanging()
+
+    supervisor = Supervisor(factory)
+    engine = supervisor.engine
+    states.append(supervisor.state().state)
+    engine.silent_s = 12.0  # type: ignore[attr-defined]
+    assert supervisor.state() == EngineState(state="not_responding", since_s=12.0)
+    engine.is_gone = True  # type: ignore[attr-defined]
+    states.append(supervisor.state().state)
+    assert supervisor.is_down
+    supervisor.revive()
+    states.append(supervisor.state().state)
+    assert states == ["starting", "ready", "restarting", "restarting", "ready"]
+    supervisor.close()
 
 
 def test_suspects_run_apart_and_alone_after_a_second_failure() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from tests.scheduler.faulty import Faults
 from tests.scheduler.work import Bench
 from tests.support.leaks import eventually
-
 from tinkex.engine.interface import (
     AdapterInfo,
     EngineFailure,

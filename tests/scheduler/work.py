@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.server.driving import training_body
 
+from tests.server.driving import training_body
 from tinkex.engine.interface import Engine
 from tinkex.scheduler import SchedulerConfig
-from tinkex.scheduler.bodies import LoadCommand, SaveCommand
+from tinkex.scheduler.operation_bodies import LoadCommand, SaveCommand
 from tinkex.scheduler.scheduler import Scheduler
 from tinkex.store import Database, models, operations, results, samplers, samples, sessions
 from tinkex.store.models import Model

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 import httpx
 import msgspec
 import psutil
+
 from tests.security.mutations import mutate
 from tests.security.surface import REQUESTS, Call, RouteKey
 from tests.security.things import Things
 from tests.server.driving import MODEL, Http
 from tests.support.soak import amount
-
 from tinkex.server.embedded import EmbeddedServer
 
 THINGS_LAST = 400

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.server.driving import null_config
 
+from tests.server.driving import null_config
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database, keys
 

@@ -1,16 +1,20 @@
 """What a greedy tenant costs a polite one, in figures: `python -m tests.security.fairness_run`.
 
-A server whose engine takes 50 ms for each batch. The polite tenant sends one request after the
-other and waits for each result, first alone, then beside a greedy one that keeps 500 in flight, in
-a process of its own. One JSON line for each kind of work: p50 and p99 in milliseconds, alone and
-beside, the bound (twice the p99 alone and one batch), and what the greedy one got. Nothing is
-asserted about times; `tests/server/test_turns.py` and `tests/scheduler/test_plan.py` assert order
-and shares.
+A server with the real engine and a tiny model, and batches as they really come. The polite tenant
+sends one request after the other and waits for each result, first alone, then beside a greedy one,
+in a process of its own, that keeps hundreds in flight. One JSON line for each case: p50 and p99 in
+milliseconds, alone and beside, the bound (twice the p99 alone and one batch), and what the greedy
+one got. The last case is a training loop that had the engine to itself for a while when another
+tenant begins to sample: its longest wait for a step before and after.
+
+Nothing is asserted about times; `tests/scheduler/queues/test_fair_time.py`, `test_plan.py` and
+`tests/server/gate/test_fair_semaphore.py` assert order and shares.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import signal
@@ -20,22 +24,44 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import uvloop
-from tests.server.driving import null_config
+
 from tests.support.load import work
 from tests.support.load.wire import Wire, connect
-
-from tinkex.scheduler import SchedulerConfig
+from tinkex.engine.convert.tiny_model import make_tiny_model
+from tinkex.scheduler.queues.planner import BatchLimits
 from tinkex.server.admin import create_key
+from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 
-BATCH_S = 0.05
-IN_FLIGHT = 500
-GREEDY_PLACES = 8
+MODEL = "tiny"
 WARM_UP_S = 4.0
-KINDS = ("sample", "train")
+ALONE_S = 30.0
+"""How long the training loop has the engine to itself before another tenant samples."""
+
+Kind = Literal["train", "sample"]
+
+
+class Case(NamedTuple):
+    """What the polite tenant does, and what the greedy one does: requests in flight, and over how
+    many runs or samplers."""
+
+    polite: Kind
+    greedy: Kind
+    in_flight: int
+    places: int
+
+
+CASES = {
+    "sample": Case("sample", "sample", 500, 8),
+    "train": Case("train", "train", 500, 8),
+    "pipelined": Case("train", "train", 300, 1),
+    "train-beside-sampling": Case("train", "sample", 500, 8),
+    "sample-beside-training": Case("sample", "train", 300, 1),
+}
 
 _JSON, _PROTOBUF = "application/json", "application/x-protobuf"
 
@@ -79,7 +105,7 @@ class Tenant:
         """A run to train, or a sampler."""
         asked: dict[str, object] = {"tags": [], "user_metadata": {}, "sdk_version": "0"}
         session_id = (await self._told(wire, "create_session", asked))["session_id"]
-        asked = {"session_id": session_id, "base_model": work.BASE_MODEL}
+        asked = {"session_id": session_id, "base_model": MODEL}
         if kind == "sample":
             made = {**asked, "sampling_session_seq_id": 0}
             return (await self._told(wire, "create_sampling_session", made))["sampling_session_id"]
@@ -96,6 +122,18 @@ class Tenant:
         else:
             body = work.training_head(place.encode(), number) + work.training_tail(variant)
             promise = await self.call(wire, "forward_backward", body, _PROTOBUF)
+        await self._result(wire, json.loads(promise))
+
+    async def sample_at_length(self, wire: Wire, place: str, number: int) -> None:
+        """One request for as many tokens as the model's context holds, and its result."""
+        asked = {
+            "sampling_session_id": place,
+            "seq_id": number,
+            "num_samples": 1,
+            "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
+            "sampling_params": {"max_tokens": 30_000, "stop": []},
+        }
+        promise = await self.call(wire, "asample", json.dumps(asked).encode())
         await self._result(wire, json.loads(promise))
 
     async def _result(self, wire: Wire, promise: dict[str, str]) -> None:
@@ -124,11 +162,11 @@ async def polite(url: str, key: str, kind: str, seconds: float) -> list[float]:
     return took_s
 
 
-async def greedy(url: str, key: str, kind: str) -> None:
+async def greedy(url: str, key: str, kind: str, in_flight: int, num_places: int) -> None:
     """Keeps so many requests in flight until it is told to end; prints what it got."""
     tenant = Tenant(url, key)
-    wires = [await tenant.connect() for _ in range(IN_FLIGHT)]
-    places = [await tenant.place(wires[0], kind) for _ in range(GREEDY_PLACES)]
+    wires = [await tenant.connect() for _ in range(in_flight)]
+    places = [await tenant.place(wires[0], kind) for _ in range(num_places)]
     counters = [itertools.count(1) for _ in places]
     num_done = 0
 
@@ -141,7 +179,7 @@ async def greedy(url: str, key: str, kind: str) -> None:
     began = time.monotonic()
     crowd = asyncio.gather(
         *(
-            keep_asking(wire, places[n % GREEDY_PLACES], counters[n % GREEDY_PLACES])
+            keep_asking(wire, places[n % num_places], counters[n % num_places])
             for n, wire in enumerate(wires)
         )
     )
@@ -157,22 +195,23 @@ async def greedy(url: str, key: str, kind: str) -> None:
         print(json.dumps(got), flush=True)
 
 
-def measure(url: str, keys: list[str], kind: str, seconds: float) -> dict[str, object]:
+def measure(url: str, keys: list[str], name: str, seconds: float) -> dict[str, object]:
     """Latencies of the polite tenant alone and beside the greedy one."""
-    alone = _figures(uvloop.run(polite(url, keys[0], kind, seconds)))
-    arguments = [sys.executable, "-m", __spec__.name, "greedy", url, keys[1], kind]
+    case = CASES[name]
+    alone = _figures(uvloop.run(polite(url, keys[0], case.polite, seconds)))
+    load = [case.greedy, str(case.in_flight), str(case.places)]
+    arguments = [sys.executable, "-m", __spec__.name, "greedy", url, keys[1], *load]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as crowd:
         try:
             time.sleep(WARM_UP_S)
-            beside = _figures(uvloop.run(polite(url, keys[0], kind, seconds)))
+            beside = _figures(uvloop.run(polite(url, keys[0], case.polite, seconds)))
             assert crowd.poll() is None, "the greedy tenant has given up"
         finally:
             crowd.terminate()
         output, _ = crowd.communicate(timeout=20)
-    bound_ms = round(2 * alone["p99_ms"] + 1000 * BATCH_S, 1)
+    bound_ms = round(2 * alone["p99_ms"] + 1000 * BatchLimits().max_s, 1)
     return {
-        "kind": kind,
-        "in_flight": IN_FLIGHT,
+        "case": name,
         "alone": alone,
         "beside": beside,
         "bound_ms": bound_ms,
@@ -181,17 +220,60 @@ def measure(url: str, keys: list[str], kind: str, seconds: float) -> dict[str, o
     }
 
 
-def main(kinds: list[str], seconds: float) -> None:
-    """Prints the figures of each kind of work."""
+async def joining(url: str, keys: list[str]) -> dict[str, object]:
+    """The longest wait for a result of a loop with two steps in flight: while it has the engine to
+    itself, and after another tenant has begun to sample at length."""
+    trainer, sampler = Tenant(url, keys[0]), Tenant(url, keys[1])
+    wires = [await trainer.connect() for _ in range(2)]
+    place = await trainer.place(wires[0], "train")
+    numbers = itertools.count(1)
+    waits: list[tuple[float, float]] = []  # when each ended, and how long it took
+
+    async def keep_training(wire: Wire) -> None:
+        while True:
+            began = time.monotonic()
+            await trainer.work(wire, "train", place, next(numbers))
+            waits.append((time.monotonic(), time.monotonic() - began))
+
+    loop = asyncio.gather(*(keep_training(wire) for wire in wires))
+    await asyncio.sleep(ALONE_S)
+    joined = time.monotonic()
+    others = [await sampler.connect() for _ in range(4)]
+    place_of_sampler = await sampler.place(others[0], "sample")
+    long = asyncio.gather(
+        *(sampler.sample_at_length(each, place_of_sampler, n) for n, each in enumerate(others))
+    )
+    await asyncio.sleep(ALONE_S)
+    loop.cancel()
+    long.cancel()
+    for each in (loop, long):
+        with contextlib.suppress(asyncio.CancelledError):
+            await each
+    return {
+        "case": "joining",
+        "longest_alone_ms": _longest_ms([took for ended, took in waits if ended < joined]),
+        "longest_beside_ms": _longest_ms([took for ended, took in waits if ended >= joined]),
+        "steps_beside": sum(ended >= joined for ended, _ in waits),
+    }
+
+
+def main(cases: list[str], seconds: float) -> None:
+    """Prints the figures of each case."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        config = null_config(
-            folder, device=f"null:{BATCH_S}", poll_hold_s=30.0, scheduler=SchedulerConfig()
-        )
-        keys = [create_key(folder, None, name=f"t{n}")[0] for n in range(2)]
+        model = make_tiny_model(folder / "models" / MODEL, "smollm", max_position_embeddings=32_768)
+        served = ServedModel(name=MODEL, source=str(model))
+        config = ServerConfig(data_dir=folder / "data", port=0, models=(served,))
+        config.data_dir.mkdir()
+        made = (create_key(config.data_dir, None, name=f"t{n}", is_new_owner=True) for n in (0, 1))
+        keys = [each.key for each in made]
         with EmbeddedServer(config) as server:
-            for kind in kinds:
-                print(json.dumps(measure(server.base_url, keys, kind, seconds)), flush=True)
+            for case in cases:
+                if case == "joining":
+                    figures = uvloop.run(joining(server.base_url, keys))
+                else:
+                    figures = measure(server.base_url, keys, case, seconds)
+                print(json.dumps(figures), flush=True)
 
 
 async def _exchange(wire: Wire, request: bytes) -> tuple[int, bytes, bytes]:
@@ -221,9 +303,14 @@ def _figures(took_s: list[float]) -> dict[str, float]:
     }
 
 
+def _longest_ms(took_s: list[float]) -> float:
+    return round(1000 * max(took_s, default=0.0), 1)
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["greedy"]:
-        uvloop.run(greedy(*sys.argv[2:]))
+        url, key, kind, *numbers = sys.argv[2:]
+        uvloop.run(greedy(url, key, kind, *map(int, numbers)))
     else:
         seconds = float(sys.argv[1]) if sys.argv[1:] else 6.0
-        main(sys.argv[2:] or list(KINDS), seconds)
+        main(sys.argv[2:] or [*CASES, "joining"], seconds)

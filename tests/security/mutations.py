@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import zstandard
+
 from tests.security.surface import PROTOBUF, Call
 
 TRAVERSALS = [

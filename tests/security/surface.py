@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from starlette.routing import Mount, Route
+
 from tests.security.things import Things
 from tests.server.driving import MODEL, training_body
-
 from tinkex.server.app import API_ROUTES, build_app
 
 PROTOBUF = "application/x-protobuf"

@@ -10,13 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.server.driving import Http, null_config
 
-from tinkex.server.admission import Admission
-from tinkex.server.auth import Keyring
+from tests.server.driving import Http, null_config
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.server.errors import Busy, OverCapacity, Unauthenticated
-from tinkex.server.signing import Signer
+from tinkex.server.gate.admission import Admission
+from tinkex.server.gate.auth import Keyring
+from tinkex.server.gate.signing import Signer
+from tinkex.server.gate.signing_secret import SecretFile, ensure_secret_file
 from tinkex.store import Database, keys
 from tinkex.wire.limits import DEFAULT_LIMITS, Limits
 
@@ -161,8 +162,11 @@ def test_a_flood_of_unknown_keys_costs_few_queries(tmp_path: Path) -> None:
     db.write(keys.add, key, name="test", owner="me")
     counting = CountingDatabase(db)
 
+    secret = tmp_path / "signing-secret"
+    ensure_secret_file(secret)
+
     async def scene() -> list[Any]:
-        ring = Keyring(counting, Signer(b"x" * 32))  # type: ignore[arg-type]
+        ring = Keyring(counting, Signer(SecretFile(secret)))  # type: ignore[arg-type]
         unknown = [ring.authenticate(f"tml-{n}") for n in range(1000)]
         return await asyncio.gather(*unknown, ring.authenticate(key), return_exceptions=True)
 

@@ -14,14 +14,15 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from tests.security.mutations import damage
-from tests.support.serving import Address, serving
-from tests.support.soak import SEED, amount
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from tests.security.mutations import damage
+from tests.support.serving import Address, serving
+from tests.support.soak import SEED, amount
 from tinkex.server.config import ConnectionBounds
-from tinkex.server.connections import HeadMiddleware, bounded
+from tinkex.server.http.headers import HeadMiddleware
+from tinkex.server.listen.connections import bounded
 
 BOUNDS = ConnectionBounds(
     max_connections=20,
@@ -127,6 +128,30 @@ def test_requests_in_a_row_have_their_answers_in_a_row(connect) -> None:
     assert told.count(b"here") == 3
     assert told.count(b"HTTP/1.1 405") == 1
     assert told.endswith(b"\r\n\r\n")
+
+
+def test_a_head_request_does_not_keep_its_answer_back(connect) -> None:
+    connection = connect()
+    for _ in range(2):
+        connection.sendall(GET.replace(b"GET", b"HEAD"))
+        answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 405")
+        assert answer.endswith(b"\r\n\r\n")
+
+
+def test_answers_come_to_a_client_that_sends_no_more(connect) -> None:
+    connection = connect()
+    connection.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n" + 2 * GET)
+    connection.shutdown(socket.SHUT_WR)
+    assert read_all(connection).count(b"here") == 3
+
+
+def test_what_cannot_be_parsed_is_told_as_an_error_of_ours(connect) -> None:
+    connection = connect()
+    connection.sendall(b"nonsense\r\n\r\n")
+    head, _, body = read_all(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert json.loads(body)["code"] == "malformed-request"
 
 
 def test_a_body_that_looks_like_a_head_is_not_kept_back(address: Address) -> None:

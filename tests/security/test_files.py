@@ -20,23 +20,24 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from tests.engine.test_engine_gguf import write_gguf
+
+from tests.engine.convert.test_gguf import write_gguf
 from tests.security.mutations import damage, nasty, places
 from tests.support.soak import SEED, amount
-
-from tinkex.engine.adapter_files import load_state, save_state
 from tinkex.engine.base_model import load_base_model
-from tinkex.engine.errors import EngineStorageError, EngineUserError
-from tinkex.engine.folders import MANIFEST, payload_files
-from tinkex.engine.gguf import GgufFile
+from tinkex.engine.checkpoint.peft_folder import load_state, save_state
+from tinkex.engine.convert.gguf import GgufFile
+from tinkex.engine.convert.tiny_model import make_tiny_model
+from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import LoraSpec
-from tinkex.engine.lora import AdapterWeights, LoraGroup, LoraLayout, LoraTarget
+from tinkex.engine.lora.adapter import AdapterWeights, LoraGroup, LoraLayout, LoraTarget
 from tinkex.engine.null import NullEngine
-from tinkex.engine.optimizer import TrainingState
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.tiny import make_tiny_model
+from tinkex.engine.training.optimizer import TrainingState
 from tinkex.errors import ServerError
-from tinkex.server.pull import _extract
+from tinkex.files.atomic_folder import MANIFEST, payload_files
+from tinkex.files.errors import StorageError
+from tinkex.server.models.pull import _extract
 from tinkex.server.routes.legacy import _files, _tar
 
 CPU = torch.device("cpu")
@@ -110,7 +111,7 @@ def campaign(folder: Path, scratch: Path, count: int, read: Callable[[Path], obj
             spoil(rng, scratch)
         try:
             read(scratch)
-        except (EngineUserError, EngineStorageError):
+        except (EngineUserError, StorageError):
             continue
         except Exception as error:
             raise AssertionError(f"seed {SEED}, folder {number} in {scratch}: {error!r}") from error

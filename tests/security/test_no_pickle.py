@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 import tinkex
-from tinkex.engine.tiny import make_tiny_model
+from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 
@@ -192,7 +192,7 @@ def test_a_run_of_server_engine_and_client_unpickles_nothing(watched: Path, tmp_
         server.start()  # what was saved is read again
     events = events_in(watched)
     programs = {each.program.split()[-1] for each in events}
-    assert {"tinkex.server", "tinkex.engine.worker"} <= programs, "all of them were watched"
+    assert {"tinkex.server", "tinkex.engine.process.worker"} <= programs, "all of them were watched"
     assert any("audited_client" in each.program for each in events)
     assert unexpected(events) == []
 

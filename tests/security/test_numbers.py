@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.server.driving import Http, null_config
 
+from tests.server.driving import Http, null_config
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.wire.limits import Limits
 

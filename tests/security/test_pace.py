@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 import zstandard
+
 from tests.security.campaign import memory_bytes
 from tests.server.driving import Http, null_config, training_body
-
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.wire.limits import Limits
 
@@ -107,7 +107,7 @@ def test_more_bodies_than_fit_are_told_to_wait(server: EmbeddedServer, tenant: H
 
 
 def test_json_has_a_limit_of_its_own(tenant: Http) -> None:
-    answer = tenant.call("POST", "create_session", {"tags": ["x" * 1_100_000], "sdk_version": ""})
+    answer = tenant.call("POST", "asample", {"sampling_session_id": "x" * 1_100_000})
     assert answer.status_code == 413
     assert "1000000" in answer.json()["detail"]
 

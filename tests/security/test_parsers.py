@@ -7,13 +7,17 @@ and that it took no more memory than its limit allows, is the promise.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import json as plain_json
 import random
+import shutil
+import tempfile
 import tracemalloc
 from array import array
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,13 +25,13 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tests.security.mutations import NUMBERS, TEXTS, TRAVERSALS, as_text, damage, nasty, places
 from tests.security.surface import REQUESTS, Call
 from tests.security.things import Things
 from tests.server.driving import training_body
 from tests.support.soak import SEED, amount
 from tests.unit.wire import strategies as s
-
 from tinkex.client.download import _safe_name
 from tinkex.client.retry import retry_after_s
 from tinkex.client.sampler_handle import SamplerHandle
@@ -39,10 +43,10 @@ from tinkex.errors import (
     InvalidPathError,
     ValidationError,
 )
-from tinkex.server.bodies import _decompress
-from tinkex.server.peek import target_of_protobuf
-from tinkex.server.signing import Signer
-from tinkex.server.submission import target_of_json
+from tinkex.server.gate.signing import Signer
+from tinkex.server.gate.signing_secret import SecretFile, ensure_secret_file
+from tinkex.server.http.compression import decompress
+from tinkex.server.submit.peek import target_of_json, target_of_protobuf
 from tinkex.types import requests as request_types
 from tinkex.types.checkpoint import ParsedCheckpointTinkerPath
 from tinkex.types.search import SessionSearchRequest
@@ -148,7 +152,10 @@ JSON_TYPES: list[Any] = [
     SessionSearchRequest,
 ]
 JSON_PATHS = [path for method, path in REQUESTS if method == "POST" and "{" not in path]
-SIGNER = Signer(b"k" * 32)
+SECRET = Path(tempfile.mkdtemp(prefix="tinkex-parsers-")) / "signing-secret"
+atexit.register(shutil.rmtree, SECRET.parent, ignore_errors=True)
+ensure_secret_file(SECRET)
+SIGNER = Signer(SecretFile(SECRET))
 TOKEN = SIGNER.make_token({"key": "00" * 32, "exp": 9_999_999_999, "until": 9e9}).encode()
 HANDLE = SamplerHandle(base_url="http://x", session_id="s", sampling_session_id="s:sample:0")
 TOML = b'[client]\nbase_url = "http://127.0.0.1:8000"\ntimeout_s = 30\ntags = ["a"]\n'
@@ -213,10 +220,12 @@ PARSERS: dict[str, Parser] = {
         (APIResponseValidationError,),
         one_of(*ANSWERS["old sample"], *ANSWERS["old output"]),
     ),
-    "zstd": Parser(lambda raw: _decompress(raw, LIMITS), (ClientError,), one_of(*PACKED)),
+    "zstd": Parser(lambda raw: decompress(raw, LIMITS.max_body_bytes), (), one_of(*PACKED)),
     "head of a training request": Parser(target_of_protobuf, (), one_of(*TRAINING)),
     "head of a json request": Parser(
-        target_of_json, (), json_of({"model_id": "m", "seq_id": 1, "x": [{}]})
+        lambda raw: (target_of_json(raw, raw), target_of_json(raw[:40], raw[-40:])),
+        (),
+        json_of({"model_id": "m", "seq_id": 1, "x": [{}]}),
     ),
     "tinker path": Parser(as_str(TinkerPath.parse), (InvalidPathError,), one_of(*PATHS)),
     "lenient tinker path": Parser(

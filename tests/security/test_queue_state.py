@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
-from tests.server.driving import MODEL, Http, null_config
 
+from tests.server.driving import MODEL, Http, null_config
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database, keys

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.server.driving import MODEL, Http, null_config
 
+from tests.server.driving import MODEL, Http, null_config
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys, usage
+from tinkex.store import Database, keys, quotas
 from tinkex.wire.limits import Limits
 
 SAVE_BYTES = 1 << 10
@@ -101,7 +101,7 @@ def test_bytes_on_disk(tenant: Callable[[], Http], folder: Path, server: Embedde
     assert told[0]["checkpoint_count"] == len(saved)
     db = Database(f"sqlite:///{folder / 'tinkex.db'}", readers=1)
     me = http.get("auth/apikey/me")["details"]["user_details"]["email"].partition("@")[0]
-    counted = db.read(usage.disk_use, me)
+    counted = db.read(quotas.disk_use, me)
     db.close()
     assert counted.checkpoints == told[0]["size_bytes"] >= SAVE_BYTES
     for name in saved[:2]:
@@ -135,14 +135,14 @@ def test_every_kind_of_file_is_counted(tenant: Callable[[], Http], folder: Path)
     sampler = http.result(http.post("save_weights_for_sampler", asked)["request_id"])
     me = http.get("auth/apikey/me")["details"]["user_details"]["email"].partition("@")[0]
     db = Database(f"sqlite:///{folder / 'tinkex.db'}", readers=1)
-    while not db.read(usage.disk_use, me).samplers:  # written after the answer
+    while not db.read(quotas.disk_use, me).samplers:  # written after the answer
         pass
     load = {"model_id": model, "seq_id": 4, "path": "", "optimizer": True}
     saved = http.result(save(http, model, 3, "one").json()["request_id"])
     http.result(http.post("load_weights", {**load, "path": saved["path"]})["request_id"])
-    counted = db.read(usage.disk_use, me)
+    counted = db.read(quotas.disk_use, me)
     assert min(counted.checkpoints, counted.samplers, counted.snapshots) > 0
     http.post(f"sessions/{session}/finish", {"reason": {"type": "success"}})
     assert sampler["sampling_session_id"]
-    assert db.read(usage.disk_use, me).samplers == 0, "they are gone with the session"
+    assert db.read(quotas.disk_use, me).samplers == 0, "they are gone with the session"
     db.close()

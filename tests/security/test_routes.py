@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.security.campaign import attack, memory_bytes, polite_tenant
 from tests.security.conftest import NewKey
 from tests.security.surface import REQUESTS, families, routes
 from tests.support.soak import SEED, amount
-
 from tinkex.server.embedded import EmbeddedServer
 
 REQUESTS_PER_FAMILY = amount(120, 20_000)

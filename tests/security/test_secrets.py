@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
 import pytest
+
+import tinkex
 from tests.security.surface import REQUESTS
 from tests.security.things import Things
 from tests.server.driving import MODEL, Http, null_config
-
-import tinkex
 from tinkex import telemetry, types
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database, keys
@@ -36,7 +37,7 @@ def server(folder: Path) -> Iterator[EmbeddedServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{SITE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         patch.setenv("TINKEX_TEST_LOUD", "1")
-        with EmbeddedServer(null_config(folder, poll_hold_s=0.05)) as running:
+        with EmbeddedServer(null_config(folder, poll_hold_s=0.05, verbosity=2)) as running:
             yield running
 
 
@@ -96,6 +97,12 @@ def lend_and_err(http: Http, lent_key: str, said: list[str]) -> None:
         answer = http.client.get("/api/v1/sessions", headers={"X-API-Key": key})
         assert answer.status_code == 401
         said.append(answer.text)
+    address = http.client.base_url.host, http.client.base_url.port
+    for target in (f"/api/v1/{lent_key}", f"/api/v1/sessions?api_key={lent_key}"):
+        plain = HTTPConnection(*address, timeout=30)  # httpx itself would log the URL
+        plain.request("GET", target, headers={"X-API-Key": http.api_key})
+        said.append(plain.getresponse().read().decode())
+        plain.close()
 
 
 def use_the_sdk(server: EmbeddedServer, api_key: str, events: list[str]) -> None:
@@ -151,10 +158,16 @@ def test_no_key_is_left_anywhere(
         *((f"an event: {text[:80]}", text.encode()) for text in events),
     ]
     assert "DEBUG " in server.log(), "the server does log everything"
+    for line in ("GET /api/v1/tml-", "POST /api/v1/auth/token 200", "POST /api/v1/retrieve_future"):
+        assert line in server.log(), "every request has its line in the access log"
     assert len(events) > 20
     for secret in (server.api_key, other_key, *tokens):
         found = [name for name, text in places if holds(text, secret)]
         assert not found, f"a secret of {secret[:4]}… is in {found}"
+    signing = folder / "signing-secret"
+    secret = bytes.fromhex(signing.read_text().split()[0])
+    found = [name for name, text in places if secret in text or secret.hex().encode() in text]
+    assert found == [str(signing)], "the signing secret is in its own file alone"
 
 
 def test_the_search_would_find_them(server: EmbeddedServer, folder: Path) -> None:

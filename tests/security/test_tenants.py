@@ -17,11 +17,11 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
+
 from tests.security.conftest import NewKey
 from tests.security.surface import REQUESTS, Call, RouteKey
 from tests.security.things import Things
 from tests.server.driving import Http, null_config
-
 from tinkex.engine.null import NullEngine
 from tinkex.server.app import build_app
 from tinkex.server.embedded import EmbeddedServer
@@ -258,7 +258,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Http, Th
     process = ServerProcess(config, make_engine=lambda: NullEngine(("null",)))
     db = process._db
     db.__class__, db.counts = CountingDatabase, Counter()  # type: ignore[attr-defined]
-    app = build_app(process._keyring, config, process._admission, process._lifespan)
+    app = build_app(process._keyring, process._admission, process._lifespan)
     with process._opened, TestClient(marking_requests(app), follow_redirects=False) as client:
         alice, bob = (Http(client, keys.new_key()) for _ in range(2))  # type: ignore[arg-type]
         for each in (alice, bob):

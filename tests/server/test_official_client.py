@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 import pytest
-from tests.server.children import run_module
 
+from tests.server.children import run_module
 from tinkex.server.embedded import EmbeddedServer
 
 _SOURCE = Path(__file__).with_name("official_scenarios.py")

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+
 from tests.server.children import ROOT, start_module
 from tests.server.driving import MODEL, Http, null_config
-
 from tinkex.errors import ServerError
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from tests.server.children import run_module
 from tests.server.test_restart import run_disturbed
-
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 
 
 @pytest.fixture(scope="module")
 def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    from tinkex.engine.tiny import make_tiny_model
+    from tinkex.engine.convert.tiny_model import make_tiny_model
 
     folder = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "smollm")
     config = ServerConfig(

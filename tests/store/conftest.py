@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.store.postgres import postgres_url
 
+from tests.store.postgres import postgres_url
 from tinkex.store import Database
 
 __all__ = ["db", "postgres_url"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.store.work import OWNER, add_checkpoint, add_session
 
+from tests.store.work import OWNER, add_checkpoint, add_session
 from tinkex.store import Database, checkpoints, clock, sessions
 from tinkex.store.clock import SteadyClock, steady_now
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, event, text
-from tests.store.work import OWNER, add_session
 
+from tests.store.work import OWNER, add_session
 from tinkex.errors import ClientError
 from tinkex.store import Database, StoreError, sessions
 from tinkex.store.migrations import MIGRATIONS, migrate

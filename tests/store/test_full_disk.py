@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
-from tests.support.disks import SmallDisk, small_disk
 
+from tests.support.disks import SmallDisk, small_disk
 from tinkex.store import Database, StoreError
 
 

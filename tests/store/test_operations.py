@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.store.work import OWNER, add_model, append, new_operation
 
-from tinkex.store import Database, models, operations, results, trimming
+from tests.store.work import OWNER, add_model, append, new_operation
+from tinkex.store import Database, models, operations, result_retention, results
 from tinkex.store.models import Snapshot
 from tinkex.store.operations import Outcome, SequenceError
 from tinkex.store.results import Result, error_result
@@ -128,7 +128,7 @@ def test_dropped_results_are_told_apart_from_unfinished_ones(db: Database) -> No
     assert waiting is not None
     assert not waiting.is_finished
     db.write(operations.finish, [Outcome(operation=operation, result=DONE)])
-    assert db.write(trimming.drop_results, OWNER, 1e12) == 1
+    assert db.write(result_retention.drop_results, OWNER, 1e12) == 1
     dropped = db.read(results.find, OWNER, operation.request_id)
     assert dropped is not None
     assert dropped.is_finished

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.store.work import OWNER, add_checkpoint, add_model, add_session, append
 
+from tests.store.work import OWNER, add_checkpoint, add_model, add_session, append
 from tinkex.store import (
     Database,
     checkpoints,
@@ -21,7 +21,6 @@ from tinkex.store import (
     samplers,
     samples,
     sessions,
-    settings,
 )
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.models import Snapshot, SnapshotBefore
@@ -64,10 +63,6 @@ def test_keys_have_owners_of_their_own_unless_they_share_one(db: Database) -> No
     assert db.write(keys.add, keys.new_key(), name="k", owner=owners[0]).owner == owners[0]
 
 
-def test_a_secret_is_made_once(db: Database) -> None:
-    assert db.write(settings.secret, "s") == db.write(settings.secret, "s")
-
-
 def test_sessions_end_once(db: Database) -> None:
     owner = f"owner-{time.time_ns()}"
     session_id = db.write(add_session, owner)
@@ -86,6 +81,19 @@ def test_silent_sessions_end(db: Database) -> None:
     db.write(sessions.record_heartbeats, {silent: time.time() - 100})
     assert silent in db.write(sessions.finish_silent, time.time() - 50)
     assert alive not in db.write(sessions.finish_silent, time.time() - 50)
+
+
+def test_silent_sessions_that_were_heard_of_meanwhile_stay_open(db: Database) -> None:
+    owner = f"owner-{time.time_ns()}"
+    silent, heard = db.write(add_session, owner), db.write(add_session, owner)
+    db.write(sessions.record_heartbeats, dict.fromkeys((silent, heard), time.time() - 100))
+    ended = db.write(sessions.finish_silent, time.time() - 50, frozenset({heard}))
+    assert silent in ended
+    assert heard not in ended
+    for session_id, is_open in ((silent, False), (heard, True)):
+        found = db.read(sessions.get, owner, session_id)
+        assert found is not None
+        assert (found.finished_at is None) is is_open
 
 
 def test_sessions_are_found_page_by_page(db: Database) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.support.numbers import logprob
-
 from tinkex import types
 
 PROMPT = types.ModelInput.from_ints([1, 2, 3])

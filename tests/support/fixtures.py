@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.loopback import LoopbackServer
-
 from tinkex import Config, Runtime, ServiceClient
 
 Connect = Callable[..., ServiceClient]

@@ -28,7 +28,6 @@ from tests.support.state import (
     Session,
     World,
 )
-
 from tinkex.wire import protobuf
 
 TRAIN_KINDS = {

@@ -47,6 +47,7 @@ class RestCalls:
     world: World
     base_url: str
     models: list[str]
+    aliases: dict[str, str] = {}
 
     if TYPE_CHECKING:
 
@@ -69,7 +70,7 @@ class RestCalls:
             }
             for name in self.models
         ]
-        return as_json({"supported_models": models})
+        return as_json({"supported_models": models, "aliases": self.aliases})
 
     def _api_key(self, request: Request, body: Any) -> Response:
         details = {"org_details": {"name": "org"}, "user_details": {"email": "a@b.c"}}

@@ -11,7 +11,6 @@ from tests.support.answers import as_protobuf
 from tests.support.http_server import Response
 from tests.support.numbers import logprob, sampled_tokens, top_tokens
 from tests.support.state import Model, Sampler
-
 from tinkex import types
 from tinkex.wire import protobuf
 

@@ -19,16 +19,28 @@ MAX_LINES = 600
 BASE = {"errors", "version"}
 MAY_IMPORT = {
     "errors": set(),
+    "child_environment": set(),
     "crashpoints": {"errors"},
-    "fairness": set(),
+    "fair_queue": set(),
+    "stop_signals": set(),
     "version": set(),
     "telemetry": {*BASE},
-    "setting_values": {*BASE, "telemetry"},
-    "config": {*BASE, "setting_values", "telemetry"},
+    "setting_parsers": {*BASE, "telemetry"},
+    "credentials": {*BASE, "telemetry"},
+    "config": {*BASE, "credentials", "setting_parsers", "telemetry"},
+    "files": {"errors", "crashpoints"},
     "types": {*BASE},
     "wire": {*BASE, "types"},
     "client": {*BASE, "types", "wire", "telemetry", "config"},
-    "engine": {*BASE, "types", "telemetry", "crashpoints", "fairness"},
+    "engine": {
+        *BASE,
+        "types",
+        "telemetry",
+        "child_environment",
+        "crashpoints",
+        "fair_queue",
+        "files",
+    },
     "store": {*BASE, "types", "wire", "telemetry", "crashpoints"},
     "scheduler": {
         *BASE,
@@ -38,10 +50,13 @@ MAY_IMPORT = {
         "engine",
         "store",
         "crashpoints",
-        "fairness",
+        "fair_queue",
+        "files",
     },
     "server": {
         *BASE,
+        "child_environment",
+        "stop_signals",
         "crashpoints",
         "types",
         "wire",
@@ -50,16 +65,19 @@ MAY_IMPORT = {
         "scheduler",
         "engine",
         "store",
+        "files",
         "web",
     },
     "web": set(),
     "cli": {
         *BASE,
+        "stop_signals",
         "crashpoints",
         "types",
         "wire",
         "telemetry",
         "config",
+        "credentials",
         "client",
         "server",
         "web",
@@ -67,6 +85,44 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 """For each part of the package, the other parts it may know."""
+
+LAYERS = {
+    "engine": [
+        {"errors", "interface", "options"},
+        {"validation"},
+        {"ops"},
+        {"attention", "lora"},
+        {"model"},
+        {"convert", "training", "sampling"},
+        {"checkpoint", "native"},
+        {"runner_choice"},
+        {"memory"},
+        {"base_model"},
+        {"null", "torch_engine"},
+        {"process"},
+    ],
+    "scheduler": [
+        {"config", "operation_bodies", "convert"},
+        {"queues", "supervisor"},
+        {"adapters"},
+        {"running"},
+        {"driver"},
+        {"scheduler"},
+    ],
+    "server": [
+        {"config", "errors"},
+        {"settings", "data_folder", "http"},
+        {"gate", "models", "result_waiters"},
+        {"listen", "services"},
+        {"submit", "upkeep"},
+        {"routes", "admin"},
+        {"app"},
+        {"process"},
+        {"embedded"},
+    ],
+}
+"""Inside these parts: modules and subpackages, lowest first. Each may import what is below it; two
+of one layer do not import each other, except in the lowest one."""
 
 
 def part_of(module: str) -> str:
@@ -93,7 +149,8 @@ def imports_of(path: Path, text: str | None = None) -> set[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
             names = {f"{origin}.{alias.name}" for alias in node.names}
-            found |= names if origin == "tinkex" else {origin}
+            is_layered = origin.removeprefix("tinkex.") in LAYERS
+            found |= names if origin == "tinkex" or is_layered else {origin}
     return {name for name in found if name == "tinkex" or name.startswith("tinkex.")}
 
 
@@ -101,6 +158,33 @@ def wrong_arrows(path: Path, text: str | None = None) -> list[str]:
     own = part_of(name_of(path))
     allowed = MAY_IMPORT[own] | {own}
     return [name for name in sorted(imports_of(path, text)) if part_of(name) not in allowed]
+
+
+def place_of(module: str) -> tuple[str, str] | None:
+    """`tinkex.engine.lora.adapter` is ("engine", "lora"); None outside the layered parts."""
+    names = module.split(".")
+    return (names[1], names[2]) if len(names) > 2 and names[1] in LAYERS else None
+
+
+def level_of(part: str, room: str) -> int:
+    return next(i for i, rooms in enumerate(LAYERS[part]) if room in rooms)
+
+
+def imports_from_above(path: Path, text: str | None = None) -> list[str]:
+    """What a module imports that is not below it, in the same part."""
+    own = place_of(name_of(path))
+    if own is None or own[1] == "__main__":
+        return []
+    part, room = own
+    others = {name: place_of(name) for name in imports_of(path, text)}
+    return sorted(
+        name
+        for name, other in others.items()
+        if other is not None
+        and other[0] == part
+        and other[1] != room
+        and level_of(*other) >= level_of(part, room) > 0
+    )
 
 
 def environment_reads(text: str) -> list[int]:
@@ -137,6 +221,18 @@ def relative(path: Path) -> str:
 def test_imports_point_the_allowed_way(path):
     assert part_of(name_of(path)) in MAY_IMPORT, "a new part: write its arrows down in MAY_IMPORT"
     assert wrong_arrows(path) == []
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if place_of(name_of(p))], ids=relative)
+def test_imports_inside_a_part_point_down(path):
+    assert imports_from_above(path) == []
+
+
+@pytest.mark.parametrize("part", LAYERS)
+def test_every_module_has_its_layer(part):
+    there = {p.stem for p in (PACKAGE / part).iterdir() if p.suffix == ".py" or p.is_dir()}
+    listed = [room for rooms in LAYERS[part] for room in rooms]
+    assert sorted(there - {"__init__", "__main__", "__pycache__"}) == sorted(listed)
 
 
 def test_arrows_make_no_circle():
@@ -191,8 +287,12 @@ def test_every_module_says_what_it_is(path):
 @pytest.mark.parametrize(
     ("file", "text", "wrong"),
     [
-        ("client/x.py", "from tinkex.server import app", ["tinkex.server"]),
-        ("client/x.py", "def f():\n    import tinkex.engine.lora", ["tinkex.engine.lora"]),
+        ("client/x.py", "from tinkex.server import app", ["tinkex.server.app"]),
+        (
+            "client/x.py",
+            "def f():\n    import tinkex.engine.lora.adapter",
+            ["tinkex.engine.lora.adapter"],
+        ),
         ("client/x.py", "from ..store import log", ["tinkex.store"]),
         ("client/x.py", "from tinkex import server, types", ["tinkex.server"]),
         ("client/x.py", "from . import retry\nfrom .retry import x\nimport os", []),
@@ -202,6 +302,29 @@ def test_every_module_says_what_it_is(path):
 )
 def test_the_check_itself_sees_wrong_arrows(file, text, wrong):
     assert wrong_arrows(PACKAGE / file, text) == wrong
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "wrong"),
+    [
+        (
+            "engine/lora/x.py",
+            "from tinkex.engine.model.decoder import x",
+            ["tinkex.engine.model.decoder"],
+        ),
+        (
+            "engine/lora/x.py",
+            "from tinkex.engine import torch_engine",
+            ["tinkex.engine.torch_engine"],
+        ),
+        ("engine/lora/x.py", "from tinkex.engine.attention import x", ["tinkex.engine.attention"]),
+        ("engine/lora/x.py", "from tinkex.engine.lora.adapter import x", []),
+        ("engine/lora/x.py", "from tinkex.engine.ops.linear import x", []),
+        ("engine/interface.py", "from tinkex.engine.errors import x", []),
+    ],
+)
+def test_the_check_itself_sees_imports_from_above(file, text, wrong):
+    assert imports_from_above(PACKAGE / file, text) == wrong
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -56,3 +60,31 @@ def test_what_is_not_there_is_said_plainly() -> None:
 def test_the_command_is_installed() -> None:
     scripts = importlib.metadata.entry_points(group="console_scripts")
     assert scripts["tinkex"].value == "tinkex.cli.main:main"
+
+
+def test_a_release_lists_what_it_depends_on(tmp_path: Path) -> None:
+    for name in ("tinkex-1.whl", "tinkex-1.tar.gz"):
+        (tmp_path / name).write_text(name)
+    bills = []
+    for _ in range(2):
+        command = [sys.executable, str(ROOT / "tools" / "sbom.py"), str(tmp_path)]
+        subprocess.run(command, check=True, capture_output=True)
+        (path,) = tmp_path.glob("*.cdx.json")
+        bills.append(path.read_bytes())
+    assert bills[0] == bills[1], "the same release, the same bytes"
+    bill = json.loads(bills[0])
+    versions = {each["name"]: each["version"] for each in bill["components"]}
+    direct = names(PROJECT["dependencies"]) | names(PROJECT["optional-dependencies"]["server"])
+    assert direct - {"tinkex"} <= versions.keys()
+    assert {"torch", "markupsafe", "h11"} <= versions.keys(), "and what those need"
+    assert not {"tinker", "pytest", "mypy"} & versions.keys()
+    assert all(importlib.metadata.version(name) == version for name, version in versions.items())
+    known = {each["bom-ref"] for each in [*bill["components"], bill["metadata"]["component"]]}
+    assert {each["ref"] for each in bill["dependencies"]} == known
+    assert all(set(each["dependsOn"]) <= known for each in bill["dependencies"])
+    release = bill["metadata"]["component"]["externalReferences"]
+    hashes = {each["url"]: each["hashes"][0]["content"] for each in release}
+    assert hashes == {
+        each.name: hashlib.sha256(each.read_bytes()).hexdigest()
+        for each in tmp_path.glob("tinkex-1.*")
+    }

@@ -54,7 +54,7 @@ def command(
 
     \b
     Examples:
-      tinkex chat --base-model Qwen/Qwen3-8B --temperature 0.7
+      tinkex chat --base-model smollm2-135m --temperature 0.7
       tinkex chat --model-path tinker://RUN/sampler_weights/final --system "Be brief."
     """
     one_model(base_model, model_path)

@@ -65,7 +65,7 @@ def command(
 
     \b
     Examples:
-      tinkex checkpoint --base-model Qwen/Qwen3-8B --rank 16 --output checkpoint.json
+      tinkex checkpoint --base-model smollm2-135m --rank 16 --output checkpoint.json
       tinkex checkpoint list
       tinkex checkpoint delete --before 2026-01-01 --dry-run
 

@@ -16,7 +16,7 @@ def command() -> None:
     """Show the settings and where they come from.
 
     Each is taken from the first of: option, environment, tinkex.toml in this directory, the
-    user's config.toml, default.
+    user's config.toml, default. A key that none of them has is that of 'tinkex auth login'.
     """
 
 

@@ -33,3 +33,11 @@ database_option = click.option(
     show_default="an SQLite file in the data folder",
     help="SQLite or PostgreSQL, as an SQLAlchemy URL.",
 )
+signing_secret_option = click.option(
+    "--signing-secret-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="TINKEX_SIGNING_SECRET_FILE",
+    show_default="signing-secret in the data folder, made at the first start",
+    help="The secret that signs tokens and links, where the platform mounts it or it moves to "
+    "another machine with its server.",
+)

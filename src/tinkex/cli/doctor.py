@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tinkex.cli.failure import address_advice
+from tinkex.cli.installing import install_command
 from tinkex.cli.options import connection_options, json_option, quick_config
 from tinkex.cli.output import print_json, printable, say, size_text
 from tinkex.cli.version import version as own_version
@@ -26,7 +27,7 @@ from tinkex.errors import (
 )
 
 if TYPE_CHECKING:
-    from tinkex.types.session import SupportedModel
+    from tinkex.cli.served_models import OfferedModel
 
 Status = Literal["ok", "warning", "failed", "skipped"]
 LEAST_PYTHON = (3, 11)
@@ -126,7 +127,7 @@ def check_package() -> Finding:
             "tinkex",
             "failed",
             f"{own_version()}, but {', '.join(missing)} is missing",
-            "pip install --upgrade tinkex",
+            install_command(),
         )
     return Finding("tinkex", "ok", own_version())
 
@@ -140,14 +141,14 @@ def check_torch(find: Callable[[str], str] = version) -> Finding:
             "torch",
             "skipped",
             "not installed; only 'tinkex serve' and custom losses need it",
-            "pip install 'tinkex[server]'",
+            install_command("server"),
         )
 
 
 def check_kernels() -> Finding:
     """Whether a server of one's own would sample by compiled kernels."""
     try:
-        from tinkex.server.engines import kernels_trouble
+        from tinkex.server.models.engine_factory import kernels_trouble
 
         trouble = kernels_trouble()
     except ImportError:
@@ -178,7 +179,7 @@ def check_server(config: Config, base_model: str | None) -> Iterator[Finding]:
             "key",
             "failed",
             "there is none",
-            "export TINKER_API_KEY=tml-...   ('tinkex serve' prints the key of your own server)",
+            "tinkex auth login   ('tinkex serve' prints the key of your own server)",
         )
         return
     try:
@@ -186,7 +187,7 @@ def check_server(config: Config, base_model: str | None) -> Iterator[Finding]:
     except TinkexError as error:
         yield from _server_trouble(error, config)
         return
-    names = [each.model_name or "?" for each in models]
+    names = [str(each) for each in models]
     yield Finding("server", "ok", f"{config.base_url} answers")
     yield Finding("key", "ok", f"accepted (from {config.origin('api_key')})")
     if not names:
@@ -194,14 +195,15 @@ def check_server(config: Config, base_model: str | None) -> Iterator[Finding]:
         return
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     yield Finding("models", "ok", ", ".join(names[:5]) + more)
-    yield check_tokenizer(config, base_model or names[0])
+    yield check_tokenizer(config, base_model or models[0].model.model_name or "?")
 
 
-def _models(config: Config) -> list[SupportedModel]:
+def _models(config: Config) -> list[OfferedModel]:
+    from tinkex.cli.served_models import offered_models
     from tinkex.client.service import ServiceClient
 
     with ServiceClient(config=config) as service:
-        return service.get_server_capabilities().supported_models
+        return offered_models(service.get_server_capabilities())
 
 
 def _server_trouble(error: TinkexError, config: Config) -> Iterator[Finding]:
@@ -211,7 +213,7 @@ def _server_trouble(error: TinkexError, config: Config) -> Iterator[Finding]:
             "key",
             "failed",
             f"refused (from {config.origin('api_key')}): {error.message}",
-            "export TINKER_API_KEY=...   (on your own server: tinkex keys create)",
+            "tinkex auth login   (on your own server 'tinkex keys create' makes a key)",
         )
     elif isinstance(error, APIConnectionError):
         yield Finding(

@@ -3,7 +3,7 @@
 | exit code | meaning |
 |---|---|
 | 1 | an error without a number of its own, mostly in the input |
-| 2 | the command line itself is wrong |
+| 2 | the command line or a setting is wrong |
 | 3 | the API key is missing, unknown or may not do this |
 | 4 | no such thing |
 | 5 | rate limit, or the server is busy |
@@ -22,11 +22,12 @@ from typing import Any
 import click
 
 from tinkex import errors
+from tinkex.cli.installing import install_command
 from tinkex.telemetry.redaction import redact_text
 
 _ASK_FOR_KEY = (
-    "Set TINKER_API_KEY, or give --api-key-file FILE; on a server of your own "
-    "'tinkex keys create' makes a key. 'tinkex doctor' checks it."
+    "Run 'tinkex auth login', set TINKER_API_KEY, or give --api-key-file FILE; on a server of your "
+    "own 'tinkex keys create' makes a key. 'tinkex doctor' checks it."
 )
 _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     (errors.PermissionDeniedError, "Use a key that may do this: TINKER_API_KEY, --api-key-file."),
@@ -57,6 +58,7 @@ _OS_STEPS = {
 
 _BY_CLASS: tuple[tuple[type[BaseException], int], ...] = (
     (click.UsageError, 2),
+    (errors.ConfigError, 2),
     (errors.AuthenticationError, 3),
     (errors.PermissionDeniedError, 3),
     (errors.NotFoundError, 4),
@@ -138,7 +140,7 @@ def _words(error: BaseException) -> tuple[str, str]:
     if isinstance(error, OSError):
         return _os_words(error), _OS_STEPS.get(error.errno or 0, _ANY_OS_STEP)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("tinkex"):
-        return f"The package {error.name} is not installed.", "Run: pip install 'tinkex[server]'"
+        return f"The package {error.name} is not installed.", f"Run: {install_command('server')}"
     return (
         f"Tinkex stumbled over itself: {type(error).__name__}: {error}",
         "This is a bug; TINKEX_DEBUG=1 shows the traceback to report.",

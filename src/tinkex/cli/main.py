@@ -15,6 +15,7 @@ import click
 from tinkex.cli.lazy import Lazy, LazyGroup
 
 COMMANDS: Final[dict[str, Lazy]] = {
+    "auth": Lazy("tinkex.cli.auth:command", "Log in to a server, and out."),
     "chat": Lazy("tinkex.cli.chat:command", "Talk to a model in the terminal."),
     "checkpoint": Lazy("tinkex.cli.checkpoint:command", "Make and manage saved weights."),
     "completion": Lazy("tinkex.cli.completion:command", "Print a completion script for a shell."),
@@ -33,8 +34,8 @@ EPILOG: Final = """\b
 'tinkex COMMAND --help' tells more about a command.
 
 \b
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 key refused, 4 not found, 5 busy, 6 server
-failed, 7 no answer, 130 Ctrl-C. Results are on stdout, all else on stderr. With --json the
+Exit codes: 0 done, 1 failed, 2 wrong usage or setting, 3 key refused, 4 not found, 5 busy,
+6 server failed, 7 no answer, 130 Ctrl-C. Results are on stdout, all else on stderr. With --json the
 last line of stderr is {"error": {"code", "message", "hint", "request_id"}} after a failure.
 TINKEX_DEBUG=1 shows tracebacks.
 """
@@ -77,11 +78,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if callable(reconfigure := getattr(stream, "reconfigure", None)):
             reconfigure(errors="backslashreplace")  # a narrow terminal is no reason to fail
     outcome = run(argv)
-    sys.exit(outcome.exit_code or _flush())
+    flushed = _flush(is_told=not outcome.is_ok)
+    sys.exit(outcome.exit_code or flushed)
 
 
-def _flush() -> int:
-    """0 if everything printed has arrived, or if nobody wants to read it; 1 if it was lost."""
+def _flush(*, is_told: bool) -> int:
+    """0 if everything printed has arrived, or if its reader has gone; 1 if it was lost.
+
+    `is_told` says that the command has reported its failure, so that this one adds no other.
+    """
     try:
         if sys.stdout is not None:  # it is None where the shell has closed it (`>&-`)
             sys.stdout.flush()
@@ -89,7 +94,7 @@ def _flush() -> int:
         _silence_stdout()
     except OSError as error:
         _silence_stdout()
-        return _failed(error, sys.argv[1:]).exit_code
+        return 1 if is_told else _failed(error, sys.argv[1:]).exit_code
     return 0
 
 
@@ -139,8 +144,8 @@ def root(context: click.Context) -> None:
 
     \b
     Examples:
-      tinkex train data.jsonl --base-model Qwen/Qwen3-8B
-      tinkex run --base-model Qwen/Qwen3-8B --prompt "Once upon a time"
+      tinkex train data.jsonl --base-model smollm2-135m
+      tinkex run --base-model smollm2-135m --prompt "Once upon a time"
       tinkex checkpoint list
       tinkex doctor
     """

@@ -30,7 +30,7 @@ def pull(name: str, data_dir: Path) -> None:
     Examples:
       tinkex models pull smollm2-135m
     """
-    from tinkex.server.pull import pull as fetch
+    from tinkex.server.models.pull import pull as fetch
 
     click.echo(fetch(name, data_dir, say))
 
@@ -50,12 +50,12 @@ def list_(data_dir: Path, is_remote: bool, is_json: bool, **connection: Any) -> 
 
     \b
     JSON: {"models": [{"name", "folder", "size_bytes"}]}; with --remote {"models":
-      [{"model_name", "max_context_length", "trainable", "sampleable"}]}
+      [{"model_name", "max_context_length", "trainable", "sampleable", "aliases"}]}
     """
     if is_remote:
         _list_remote(is_json, connection)
         return
-    from tinkex.server.pull import list_pulled
+    from tinkex.server.models.pull import list_pulled
 
     found = list_pulled(data_dir)
     if is_json:
@@ -74,18 +74,25 @@ def list_(data_dir: Path, is_remote: bool, is_json: bool, **connection: Any) -> 
 
 
 def _list_remote(is_json: bool, connection: dict[str, Any]) -> None:
+    from tinkex.cli.served_models import offered_models
     from tinkex.client.service import ServiceClient
 
     with ServiceClient(config=quick_config(**connection)) as service:
-        offered = service.get_server_capabilities().supported_models
+        offered = offered_models(service.get_server_capabilities())
     if is_json:
-        print_json({"models": plain(offered)})
+        print_json({"models": [{**plain(each.model), "aliases": each.aliases} for each in offered]})
     elif offered:
         rows = [
-            (each.model_name, each.max_context_length, each.trainable, each.sampleable)
-            for each in offered
+            (
+                each.model_name,
+                each.max_context_length,
+                each.trainable,
+                each.sampleable,
+                ", ".join(aliases),
+            )
+            for each, aliases in offered
         ]
-        print_table(rows, header=("name", "context", "trainable", "sampleable"))
+        print_table(rows, header=("name", "context", "trainable", "sampleable", "also called"))
     else:
         say("The server offers no models.")
 
@@ -100,7 +107,7 @@ def rm(name: str, data_dir: Path) -> None:
     Examples:
       tinkex models rm smollm2-135m
     """
-    from tinkex.server.pull import remove
+    from tinkex.server.models.pull import remove
 
     remove(name, data_dir)
     say(f"{name} is gone.")

@@ -60,7 +60,8 @@ _CONNECTION = (
     click.option(
         "--api-key",
         metavar="KEY",
-        help="The API key; others on this machine can see it.  [default: TINKER_API_KEY]",
+        help="The API key; others on this machine can see it.  [default: TINKER_API_KEY, or that "
+        "of 'tinkex auth login']",
     ),
     click.option("--base-url", metavar="URL", help="The server.  [default: TINKER_BASE_URL]"),
     click.option(
@@ -153,10 +154,10 @@ def config_from(
     if api_key is not None:
         say(
             "Warning: --api-key shows in the list of processes; "
-            "TINKER_API_KEY or --api-key-file do not."
+            "'tinkex auth login', TINKER_API_KEY and --api-key-file do not."
         )
     if api_key_file is not None:
-        api_key = _first_line(api_key_file)
+        api_key = first_line(api_key_file)
     return Config(api_key=api_key, base_url=base_url, timeout_s=timeout_s)
 
 
@@ -249,7 +250,12 @@ def read_text(name: str) -> str:
         raise click.UsageError(f"{_shown(name)} is not UTF-8 text.") from None
 
 
-def _first_line(name: str) -> str:
+def first_line(name: str) -> str:
+    """The key on the first line of a file, or of stdin for '-'.
+
+    Raises:
+        click.UsageError: there is nothing on it.
+    """
     lines = read_text(name).split("\n", 1)
     if not lines[0].strip():
         raise click.UsageError(

@@ -86,9 +86,9 @@ def command(
 
     \b
     Examples:
-      tinkex run --base-model Qwen/Qwen3-8B --prompt "Once upon a time" --max-tokens 50
+      tinkex run --base-model smollm2-135m --prompt "Once upon a time" --max-tokens 50
       tinkex run --model-path tinker://RUN/sampler_weights/final --chat --prompt "Hello!"
-      echo '[1, 2, 3]' | tinkex run --base-model Qwen/Qwen3-8B --prompt-file - --json
+      echo '[1, 2, 3]' | tinkex run --base-model smollm2-135m --prompt-file - --json
       tinkex run list
 
     \b

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tinkex.cli.data_dir import data_dir_option, database_option
+from tinkex.cli.data_dir import data_dir_option, database_option, signing_secret_option
 from tinkex.cli.options import FiniteFloat
 from tinkex.cli.output import say
+from tinkex.server.settings import DTYPES, settings
 
 if TYPE_CHECKING:
+    from tinkex.cli.serve_keys import AboutKeys
+    from tinkex.server.config import ServerConfig
+    from tinkex.server.models.names import ModelNames
     from tinkex.server.process import Started
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -20,8 +24,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def _number_options(command: Command) -> Command:
     """One option for each number that can be set."""
-    from tinkex.server.settings import settings
-
     for setting in reversed(settings()):
         command = click.option(
             setting.flag,
@@ -43,10 +45,16 @@ def _number_options(command: Command) -> Command:
     help="The address to listen on; 0.0.0.0 is all.",
 )
 @click.option(
-    "--port", type=int, envvar="TINKEX_PORT", default=8000, show_default=True, help="0 = any."
+    "--port",
+    type=click.IntRange(0, 65535),
+    envvar="TINKEX_PORT",
+    default=8000,
+    show_default=True,
+    help="0 = any.",
 )
 @data_dir_option
 @database_option
+@signing_secret_option
 @click.option(
     "--model",
     "model_texts",
@@ -64,12 +72,18 @@ def _number_options(command: Command) -> Command:
 )
 @click.option(
     "--dtype",
+    type=click.Choice(DTYPES),
     envvar="TINKEX_DTYPE",
     default="float32",
     show_default=True,
     help="The type of the base weights.",
 )
-@click.option("--num-threads", type=int, envvar="TINKEX_NUM_THREADS", help="Threads of the engine.")
+@click.option(
+    "--num-threads",
+    type=click.IntRange(min=1),
+    envvar="TINKEX_NUM_THREADS",
+    help="Threads of the engine.",
+)
 @click.option("--public-url", envvar="TINKEX_PUBLIC_URL", help="How clients reach this server.")
 @click.option(
     "--deterministic",
@@ -87,10 +101,34 @@ def _number_options(command: Command) -> Command:
     help="Sample by kernels compiled here, where there is a C compiler.",
 )
 @click.option(
+    "--login",
+    "is_login",
+    is_flag=True,
+    envvar="TINKEX_LOGIN",
+    help="Keep a key for this server in your credentials file and show none; see 'tinkex auth'.",
+)
+@click.option(
     "--bootstrap-key", envvar="TINKEX_BOOTSTRAP_KEY", hidden=True, help="A key to accept, tml-..."
 )
+@click.option(
+    "-v",
+    "--verbose",
+    "verbosity",
+    count=True,
+    envvar="TINKEX_VERBOSE",
+    help="Log one line per request; twice: polls and details, too.",
+)
+@click.option(
+    "-q", "--quiet", "is_quiet", is_flag=True, envvar="TINKEX_QUIET", help="Log warnings only."
+)
 @_number_options
-def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None:
+def command(
+    data_dir: Path,
+    model_texts: tuple[str, ...],
+    is_quiet: bool,
+    is_login: bool,
+    **values: Any,
+) -> None:
     """Run a server that the official client, and ours, can train and sample on.
 
     Without --model it serves SmolLM2-135M, which it fetches once. Every option is also a variable:
@@ -99,34 +137,40 @@ def command(data_dir: Path, model_texts: tuple[str, ...], **values: Any) -> None
     \b
     Examples:
       tinkex serve
+      tinkex serve --login
       tinkex serve --port 0 --model tiny=./models/tiny --model Qwen/Qwen3-0.6B
     """
-    from tinkex.server.early import worker_begun
+    from tinkex.server.models.prestart import worker_begun
 
     with worker_begun(values["device"]) as worker:  # which imports torch, while this goes on here:
-        import logging
-
         from tinkex import crashpoints
+        from tinkex.cli.serve_keys import about_keys
         from tinkex.config import process_settings
-        from tinkex.server import collecting
         from tinkex.server.config import ServedModel
+        from tinkex.server.models.names import names_of
+        from tinkex.server.models.pull import default_models
         from tinkex.server.process import ServerProcess
-        from tinkex.server.pull import default_models
         from tinkex.server.settings import make_config
+        from tinkex.server.upkeep import gc_tuning
+        from tinkex.server.upkeep.log_setup import log_to_stderr
 
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+        log_to_stderr(-1 if is_quiet else values["verbosity"])
         if model_texts:
             models = tuple(ServedModel.parse(text) for text in model_texts)
             _refuse_twice([model.name for model in models])
-        elif values["device"] == "null":
+        elif values["device"].partition(":")[0] == "null":
             models = (ServedModel(name="null", source=""),)
         else:
             models = default_models(data_dir, say)
         config = make_config(data_dir, models, values)
         crashpoints.arm(process_settings().crash_at)
-        names = [model.name for model in models]
-        collecting.look_rarely()
-        ServerProcess(config, worker=worker).run(lambda started: _greet(started, names))
+        names = names_of(models)
+        gc_tuning.look_rarely()
+        process = ServerProcess(config, worker=worker)
+        process.run(
+            on_listening=lambda started: _report(config, started),
+            on_ready=lambda started: _greet(started, names, about_keys(started, config, is_login)),
+        )
 
 
 def _refuse_twice(names: list[str]) -> None:
@@ -136,22 +180,47 @@ def _refuse_twice(names: list[str]) -> None:
             raise click.BadParameter(f"the name {name!r} is given twice.", param_hint="--model")
 
 
-def _greet(started: Started, names: list[str]) -> None:
-    """Says where the server is and how to use it; a new key is shown this once."""
+def _report(config: ServerConfig, started: Started) -> None:
+    """Logs what the server uses, before its models are loaded."""
+    import logging
+
+    from tinkex.server.upkeep.start_report import start_report
+
+    for line in start_report(config, started.url):
+        logging.getLogger("tinkex.server").info(line)
+
+
+def _greet(started: Started, names: list[ModelNames], keys: AboutKeys) -> None:
+    """Says where the server is and how to use it; a new key is shown this once.
+
+    Raises:
+        ConfigError: it cannot be written, so that nothing would know the key.
+    """
+    from tinkex.errors import ConfigError
+
+    try:
+        _print_greeting(started, names, keys)
+    except OSError as error:
+        raise ConfigError(
+            "The server's address and key could not be written to its standard output: "
+            f"{error.strerror or error}.",
+            hint="Start it with a standard output that can be written, such as a file.",
+            code="stdout-unusable",
+        ) from error
+
+
+def _print_greeting(started: Started, names: list[ModelNames], keys: AboutKeys) -> None:
     click.echo(f"Listening on {started.url}")
-    click.echo(f"Models: {', '.join(names)}")
-    key = started.new_key or "<your key>"
-    if started.new_key is not None:
-        click.echo(f"API key (shown once, only its hash is kept): {started.new_key}")
-    else:
-        say("Keys exist already; 'tinkex keys create' makes another.")
+    click.echo(f"Models: {'; '.join(str(each) for each in names)}")
+    for line in keys.lines:
+        click.echo(line)
     click.echo(
         f"""
   export TINKER_BASE_URL={started.url}
-  export TINKER_API_KEY={key}
+  export TINKER_API_KEY={keys.value}
 
   import tinkex  # the official client works the same: import tinker as tinkex
   service = tinkex.ServiceClient()
-  training = service.create_lora_training_client(base_model={names[0]!r}, rank=16)
+  training = service.create_lora_training_client(base_model={names[0].name!r}, rank=16)
 """
     )

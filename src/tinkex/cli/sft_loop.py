@@ -20,6 +20,7 @@ from tinkex.cli.progress import StatusLine, duration_text
 from tinkex.cli.sft_data import Example
 from tinkex.cli.sft_plan import Plan
 from tinkex.cli.sft_run import RunFolder
+from tinkex.stop_signals import stop_signals
 from tinkex.types.training import AdamParams
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in stop_signals():
                 self._before[number] = signal.signal(number, self._on_signal)
         return self
 

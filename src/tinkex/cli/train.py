@@ -109,8 +109,8 @@ def command(context: click.Context, /, resume: str | None, is_json: bool, **opti
 
     \b
     Examples:
-      tinkex train data.jsonl --base-model Qwen/Qwen3-8B
-      tinkex train data.jsonl --base-model Qwen/Qwen3-8B --epochs 3 --save-every 50 --output my-run
+      tinkex train data.jsonl --base-model smollm2-135m
+      tinkex train data.jsonl --base-model smollm2-135m --epochs 3 --save-every 50 --output my-run
       tinkex train --resume my-run
 
     \b

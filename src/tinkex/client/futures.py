@@ -55,10 +55,11 @@ class Future(Generic[T]):
     """The result of an operation that is under way.
 
     Work starts when the handle is made, whether or not anybody waits for it. Giving up a wait (a
-    timeout, a cancelled `await`) leaves the work alone; `.cancel()` stops it.
+    timeout, a cancelled `await`) leaves the work alone; `.cancel()` stops it. Ctrl-C in a blocking
+    wait for samples stops them, on the server too; training goes on.
     """
 
-    __slots__ = ("_inner", "_on_cancel", "_pid", "_thread_id")
+    __slots__ = ("_cancels_on_interrupt", "_inner", "_on_cancel", "_pid", "_thread_id")
 
     def __init__(
         self,
@@ -66,7 +67,9 @@ class Future(Generic[T]):
         *,
         loop_thread_id: int | None = None,
         on_cancel: Callable[[], None] | None = None,
+        cancels_on_interrupt: bool = False,
     ) -> None:
+        self._cancels_on_interrupt = cancels_on_interrupt
         self._inner = inner
         self._thread_id = loop_thread_id
         self._pid = os.getpid()
@@ -83,6 +86,7 @@ class Future(Generic[T]):
         """The result, waited for; usable from every thread but the runtime's own.
 
         Raises:
+            KeyboardInterrupt: Ctrl-C; samples are cancelled, here and on the server.
             FutureTimeoutError: it was not there in time; the work goes on, call again.
             WouldDeadlockError: called on the runtime's loop thread; use `await` there.
             TinkexError: what went wrong with the operation.
@@ -90,6 +94,9 @@ class Future(Generic[T]):
         self._refuse_endless_wait()
         try:
             return self._inner.result(timeout)
+        except KeyboardInterrupt:
+            self._interrupt()
+            raise
         except concurrent.futures.CancelledError:
             raise _cancelled() from None
         except concurrent.futures.TimeoutError as error:
@@ -102,6 +109,9 @@ class Future(Generic[T]):
         self._refuse_endless_wait()
         try:
             return self._inner.exception(timeout)
+        except KeyboardInterrupt:
+            self._interrupt()
+            raise
         except concurrent.futures.CancelledError:
             return _cancelled()
         except concurrent.futures.TimeoutError as error:
@@ -171,15 +181,21 @@ class Future(Generic[T]):
         return self._inner.done()
 
     def cancel(self) -> bool:
-        """Stops the operation on this side; False if it had already ended.
+        """Stops the operation; False if it had already ended.
 
-        A training request that was already numbered is still sent, so that the order of the
-        requests after it keeps no hole; what ends is the wait for its result.
+        Samples end on the server too, if it lets clients cancel. A training request that was
+        already numbered is still sent, so that the order of the requests after it keeps no hole;
+        what ends is the wait for its result.
         """
         cancelled = self._inner.cancel()
         if cancelled and self._on_cancel is not None:
             self._on_cancel()
         return cancelled
+
+    def _interrupt(self) -> None:
+        """What Ctrl-C in a blocking wait does to the work: nothing, unless it is sampling."""
+        if self._cancels_on_interrupt:
+            self.cancel()
 
     def cancelled(self) -> bool:
         """Whether it was cancelled."""
@@ -244,7 +260,12 @@ def _as_tinkex(error: Exception) -> TinkexError:
 def await_many(handles: Iterable[Future[T]], timeout: float | None = None) -> list[Outcome[T]]:
     """The outcome of every handle, in order; what is not there in time is a timeout outcome."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    return [handle.outcome(_left(deadline)) for handle in handles]
+    awaited = list(handles)
+    try:
+        return [handle.outcome(_left(deadline)) for handle in awaited]
+    except KeyboardInterrupt:
+        _interrupt_all(awaited)
+        raise
 
 
 async def await_many_async(
@@ -266,6 +287,9 @@ def as_completed(handles: Iterable[Future[T]], timeout: float | None = None) -> 
     try:
         for inner in concurrent.futures.as_completed(by_inner, timeout):
             yield by_inner[inner]
+    except KeyboardInterrupt:
+        _interrupt_all(by_inner.values())
+        raise
     except concurrent.futures.TimeoutError as error:
         raise _timed_out(timeout) from error
 
@@ -306,6 +330,11 @@ async def stream_async(
     finally:
         for handle in waiting:
             handle.cancel()
+
+
+def _interrupt_all(handles: Iterable[Future[Any]]) -> None:
+    for handle in handles:
+        handle._interrupt()
 
 
 def _left(deadline: float | None) -> float | None:

@@ -94,7 +94,7 @@ def _torch() -> ModuleType:
     except ImportError as error:
         raise ValidationError(
             "Custom losses need torch, which is not installed.",
-            hint="pip install 'tinkex[torch]'",
+            hint="pip install torch numpy",
         ) from error
     return torch
 

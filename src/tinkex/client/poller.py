@@ -16,7 +16,7 @@ import msgspec
 from tinkex import telemetry
 from tinkex.client import polling
 from tinkex.client.budget import ByteBudget
-from tinkex.client.observe import Observation, is_observed, observed
+from tinkex.client.request_events import Observation, is_observed, observed
 from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, retry_after_s
 from tinkex.client.transport import JSON, PROTOBUF, Answer, Call, Transport
 from tinkex.errors import APIConnectionError, APIStatusError, RequestFailedError, TinkexError

@@ -13,8 +13,8 @@ import msgspec
 
 from tinkex.client.download import Progress, download_files
 from tinkex.client.futures import Future
-from tinkex.client.holder import Holder
 from tinkex.client.runtime import Runtime, default_runtime
+from tinkex.client.shared_session import Holder
 from tinkex.client.transport import Answer, Call
 from tinkex.config import Config
 from tinkex.errors import APIResponseValidationError, RequestFailedError

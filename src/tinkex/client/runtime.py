@@ -67,6 +67,7 @@ class Runtime:
         self._thread: threading.Thread | None = None
         self._pools: Pools | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._last_tasks: set[asyncio.Task[Any]] = set()
         self._last_words: list[Future[Any]] = []
         self._was_stopped = False
 
@@ -77,7 +78,8 @@ class Runtime:
         """
         if self._pools is not None:
             self._pools.abandon()
-        inherited = [self._loop, self._thread, self._pools, self._tasks, self._last_words]
+        tasks = [self._tasks, self._last_tasks, self._last_words]
+        inherited = [self._loop, self._thread, self._pools, *tasks]
         self._lock = threading.RLock()
         self._reset()
         return inherited
@@ -119,7 +121,10 @@ class Runtime:
         _stop_at_exit(self)
 
     def stop(self, timeout: float = EXIT_PATIENCE_S) -> None:
-        """Cancels what is under way, closes every socket and ends the thread; safe to repeat."""
+        """Cancels what is under way, closes every socket and ends the thread; safe to repeat.
+
+        The server is told of samples that end with it, within three quarters of `timeout`.
+        """
         with self._lock:
             loop, thread, pools = self._loop, self._thread, self._pools
             if thread is threading.current_thread():
@@ -133,6 +138,9 @@ class Runtime:
             deadline = time.monotonic() + timeout
             unsaid = [last.future() for last in self._last_words if not last.done()]
             concurrent.futures.wait(unsaid, timeout / 2)
+            left_s = max(0.1, deadline - time.monotonic())
+            ending = asyncio.run_coroutine_threadsafe(self._end_work(0.75 * left_s), loop)
+            concurrent.futures.wait([ending], left_s)
             self._let_go_of(pools)
             closing = asyncio.run_coroutine_threadsafe(self._wind_down(pools), loop)
             concurrent.futures.wait([closing], max(0.1, deadline - time.monotonic()))
@@ -146,6 +154,12 @@ class Runtime:
         with self._lock:
             if self._pools is pools:
                 self._pools = None
+
+    async def _end_work(self, patience_s: float) -> None:
+        """Cancels everything but the last tasks, among them those that this begins."""
+        await _cancel_all(lambda: self._tasks - self._last_tasks)
+        if self._last_tasks:
+            await asyncio.wait(self._last_tasks, timeout=patience_s)
 
     async def _wind_down(self, pools: Pools | None) -> None:
         await _cancel_all(lambda: self._tasks)
@@ -182,9 +196,11 @@ class Runtime:
         """How many operations and timers are under way."""
         return sum(not task.done() for task in list(self._tasks))
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(
+        self, work: Coroutine[Any, Any, T], *, cancels_on_interrupt: bool = False
+    ) -> Future[T]:
         """Runs a coroutine on the loop and hands out the Future for its result."""
-        return self._submit(_Job(self, work))
+        return self._submit(_Job(self, work), cancels_on_interrupt)
 
     def submit_sent(
         self,
@@ -197,7 +213,7 @@ class Runtime:
         """
         return self._submit(_SentJob(self, send, collect))
 
-    def _submit(self, job: _Job) -> Future[Any]:
+    def _submit(self, job: _Job, cancels_on_interrupt: bool = False) -> Future[Any]:
         with self._lock:  # against a stop that begins between the question and the answer
             if not self._was_stopped and not self.is_running:
                 self.start()
@@ -210,6 +226,7 @@ class Runtime:
             job.inner,
             loop_thread_id=thread.ident,
             on_cancel=lambda: _call_soon(loop, job.cancel),
+            cancels_on_interrupt=cancels_on_interrupt,
         )
 
     def submit_last(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -223,6 +240,13 @@ class Runtime:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def spawn_last(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Like `spawn`, for what the server should still hear: `stop` gives it a moment."""
+        task: asyncio.Task[T] = self.spawn(work)
+        self._last_tasks.add(task)
+        task.add_done_callback(self._last_tasks.discard)
         return task
 
 

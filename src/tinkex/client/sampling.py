@@ -47,6 +47,7 @@ from tinkex.types.session import (
     CreateSamplingSessionResponse,
     GetSamplerResponse,
     JoinSamplingSessionResponse,
+    UntypedPromise,
 )
 from tinkex.types.tensor import TensorData
 from tinkex.wire import json as wire_json
@@ -64,7 +65,7 @@ class SamplingClient:
     """Samples from one set of weights.
 
     ```python
-    sampler = service.create_sampling_client(base_model="Qwen/Qwen3-8B")
+    sampler = service.create_sampling_client(base_model="smollm2-135m")
     answer = sampler.sample(ModelInput.from_ints([1, 2, 3]), 1, SamplingParams(max_tokens=16))
     print(answer.result().sequences[0].tokens)
     ```
@@ -158,6 +159,8 @@ class SamplingClient:
     ) -> Future[SampleResponse]:
         """`num_samples` continuations of a prompt, with the logprob of every sampled token.
 
+        Ctrl-C while the result is waited for cancels the sample, on the server too.
+
         Raises:
             ValidationError: a number makes no sense.
         """
@@ -185,7 +188,8 @@ class SamplingClient:
             prompt_logprobs_last_n=prompt_logprobs_last_n,
             record_stability_info=self._record_stability_info,
         )
-        return self._runtime.submit(self._sample(request, wire_json.encode(request)))
+        work = self._sample(request, wire_json.encode(request))
+        return self._runtime.submit(work, cancels_on_interrupt=True)
 
     async def sample_async(
         self,
@@ -239,13 +243,18 @@ class SamplingClient:
             include_prompt_logprobs=True,
             prompt_logprobs_last_n=prompt_logprobs_last_n,
         )
-        return self._runtime.submit(logprobs())
+        return self._runtime.submit(logprobs(), cancels_on_interrupt=True)
 
     async def compute_logprobs_async(
         self, prompt: ModelInput, prompt_logprobs_last_n: int | None = None
     ) -> list[float | None]:
-        """`compute_logprobs`, awaited."""
-        return await self.compute_logprobs(prompt, prompt_logprobs_last_n)
+        """`compute_logprobs`, awaited; cancelling the awaiting task cancels the request."""
+        handle = self.compute_logprobs(prompt, prompt_logprobs_last_n)
+        try:
+            return await handle
+        except asyncio.CancelledError:
+            handle.cancel()
+            raise
 
     async def _sample(self, request: SampleRequest, body: bytes) -> SampleResponse:
         """One sample within the client's bound, repeated only as far as the policy says."""
@@ -275,7 +284,7 @@ class SamplingClient:
         try:
             answer = await self._fetch(promise)
         except asyncio.CancelledError:
-            self._runtime.spawn(self._connection.cancel(promise.request_id))
+            self._runtime.spawn_last(self._connection.cancel(promise.request_id))
             raise
         return _checked(answer, request, sequence_ids, promise.request_id)
 
@@ -285,25 +294,47 @@ class SamplingClient:
             await limiter.wait()
             started = clock.monotonic()
             try:
-                promise, accepted = await self._connection.promise(
-                    "/asample",
-                    (body,),
-                    request_type="Sample",
-                    pool="sample",
-                    headers=_BACKPRESSURE,
-                    policy=NO_RETRIES,
-                    is_protobuf=True,
-                    about={
-                        "session_id": self._session.session_id,
-                        "sampling_session_id": self.sampling_session_id,
-                        "seq_id": request.seq_id,
-                    },
-                )
+                promise, accepted = await self._submit(request, body)
             except RateLimitError as error:
                 limiter.hold(error.retry_after_s)
                 raise
         limiter.note_success(started)
         return promise, accepted.sample_sequence_ids or []
+
+    async def _submit(self, request: SampleRequest, body: bytes) -> tuple[Promise, UntypedPromise]:
+        """Hands the request to the server. If the wait for its answer is cancelled, the server may
+        have begun: where it can be told to stop, the answer is still read, for the request's id."""
+        sending = self._runtime.spawn_last(
+            self._connection.promise(
+                "/asample",
+                (body,),
+                request_type="Sample",
+                pool="sample",
+                headers=_BACKPRESSURE,
+                policy=NO_RETRIES,
+                is_protobuf=True,
+                about={
+                    "session_id": self._session.session_id,
+                    "sampling_session_id": self.sampling_session_id,
+                    "seq_id": request.seq_id,
+                },
+            )
+        )
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            if self._connection.dynamic.sample_cancel_enabled:
+                self._runtime.spawn_last(self._cancel_sent(sending))
+            else:
+                sending.cancel()
+            raise
+
+    async def _cancel_sent(self, sending: asyncio.Task[tuple[Promise, UntypedPromise]]) -> None:
+        try:
+            promise, _ = await sending
+        except TinkexError:
+            return  # it was refused, or nothing is known of it
+        await self._connection.cancel(promise.request_id)
 
     async def _fetch(self, promise: Promise) -> Answer:
         if self._shared_poll is None:

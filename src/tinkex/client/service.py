@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from tinkex.client.futures import Future
-from tinkex.client.holder import Holder
 from tinkex.client.logs import show_log
 from tinkex.client.loss_handle import LossHandle, make_handle
 from tinkex.client.loss_trace import PerDatumLossFn, TracedLoss, trace
@@ -19,6 +18,7 @@ from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sampling import SamplingClient
 from tinkex.client.session import FinishStatus, Session
+from tinkex.client.shared_session import Holder
 from tinkex.client.training import TrainingClient
 from tinkex.client.transport import Call
 from tinkex.config import Config
@@ -47,7 +47,7 @@ class ServiceClient:
 
     ```python
     with ServiceClient(base_url="http://127.0.0.1:8000", api_key="tml-...") as service:
-        training = service.create_lora_training_client(base_model="Qwen/Qwen3-8B", rank=16)
+        training = service.create_lora_training_client(base_model="smollm2-135m", rank=16)
     ```
 
     Nothing is sent before it is needed. `config` carries every setting; the other arguments

@@ -94,7 +94,7 @@ def load_tokenizer(
     """The tokenizer of a local folder or a Hugging Face id.
 
     ```python
-    tokenizer = load_tokenizer("Qwen/Qwen3-8B")
+    tokenizer = load_tokenizer("HuggingFaceTB/SmolLM2-135M-Instruct")
     tokenizer.encode("Hello")
     ```
 
@@ -311,9 +311,10 @@ def _from_hub(repo_id: str, where: ProcessSettings) -> Path:
             "it is not on this machine",
             hint="pip install huggingface_hub, or pass a path.",
         ) from None
-    return Path(
-        snapshot_download(repo_id, allow_patterns=list(_HUB_FILES), cache_dir=where.hub_cache)
+    folder = snapshot_download(  # nosec B615 # the user's choice; no code of it is run
+        repo_id, allow_patterns=list(_HUB_FILES), cache_dir=where.hub_cache
     )
+    return Path(folder)
 
 
 def _from_folder(folder: Path, name: str) -> Tokenizer:
@@ -346,7 +347,9 @@ def _through_transformers(folder: Path, name: str) -> Tokenizer:
             name, "it has no tokenizer.json", hint="pip install transformers, which can convert it."
         ) from None
     # Code that comes with a model is never run; left open, transformers would ask for a yes.
-    converted = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    converted = AutoTokenizer.from_pretrained(  # nosec B615 # a local folder
+        str(folder), trust_remote_code=False
+    )
     backend = getattr(converted, "backend_tokenizer", None)
     if backend is None:
         raise _failure(name, "it has no tokenizer.json and cannot be converted to one")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from tinkex.client import custom_loss
 from tinkex.client.futures import Future
 from tinkex.client.loss_handle import LossHandle
-from tinkex.client.model_work import LossConfig, ModelWork
+from tinkex.client.model_operations import LossConfig, ModelWork
 from tinkex.client.poller import QueueObserver
 from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
 from tinkex.client.session import Session
@@ -52,7 +52,7 @@ class TrainingClient:
     """Trains one LoRA adapter.
 
     ```python
-    training = service.create_lora_training_client(base_model="Qwen/Qwen3-8B", rank=16)
+    training = service.create_lora_training_client(base_model="smollm2-135m", rank=16)
     step = training.forward_backward(batch, "cross_entropy")
     training.optim_step(AdamParams(learning_rate=1e-4))
     print(step.result().metrics["loss:sum"])

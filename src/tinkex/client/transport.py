@@ -16,8 +16,8 @@ import msgspec
 from yarl import URL
 
 from tinkex.client.body import PartsPayload
-from tinkex.client.observe import Observation, is_observed, observed, tell_attempt
 from tinkex.client.pools import PoolName
+from tinkex.client.request_events import Observation, is_observed, observed, tell_attempt
 from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, retry_after_s, should_retry
 from tinkex.client.runtime import Runtime
 from tinkex.config import Config

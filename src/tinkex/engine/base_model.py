@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import ModelInfo
-from tinkex.engine.kv_cache import bytes_per_token
 from tinkex.engine.memory import MemoryPlan, available_bytes
-from tinkex.engine.model import Backbone, Decoder
-from tinkex.engine.model_config import (
+from tinkex.engine.model.config import (
     ModelConfig,
     bad_model_file,
     parse_config,
     read_eos_token_ids,
     read_json,
 )
+from tinkex.engine.model.decoder import Backbone, Decoder
+from tinkex.engine.model.device import usable_device, usable_dtype
+from tinkex.engine.model.hf_weights import load_decoder
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.runners import runner_for
-from tinkex.engine.sampler import Sampler, SamplerLimits
-from tinkex.engine.stops import load_text_decoder
-from tinkex.engine.weights import load_decoder
+from tinkex.engine.runner_choice import runner_for
+from tinkex.engine.sampling.kv_cache import bytes_per_token
+from tinkex.engine.sampling.sampler import Sampler, SamplerLimits
+from tinkex.engine.sampling.stops import load_text_decoder
 
 __all__ = ["BaseModel", "load_base_model"]
 
@@ -68,8 +67,18 @@ def load_base_model(
     `num_to_load` in all, have to live on it.
 
     Raises:
-        EngineUserError: there is no model the engine can read.
+        EngineUserError: there is no model the engine can read, or no such device or type.
     """
+    try:
+        return _load(name, folder, options, num_to_load)
+    except (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        path = Path(error.filename or folder)
+        raise bad_model_file(path, error.strerror or str(error)) from error
+
+
+def _load(name: str, folder: Path, options: EngineOptions, num_to_load: int) -> BaseModel:
+    dtype = usable_dtype(options.dtype)
+    device = usable_device(options.device, dtype)
     raw = read_json(folder / "config.json")
     if not raw:
         raise EngineUserError(
@@ -79,7 +88,6 @@ def load_base_model(
             field="model",
             value=name,
         )
-    device, dtype = torch.device(options.device), getattr(torch, options.dtype)
     try:
         config = parse_config(raw)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -89,7 +97,7 @@ def load_base_model(
     if config is not None:
         backbone = load_decoder(folder, config, device, dtype)
     else:
-        from tinkex.engine.fallback import load_fallback
+        from tinkex.engine.model.transformers_fallback import load_fallback
 
         backbone = load_fallback(folder, device, dtype)
     info = _info(name, folder, raw, backbone, options)

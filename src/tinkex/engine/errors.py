@@ -1,11 +1,11 @@
-"""The kinds of trouble an engine reports: the request was wrong, the engine was, or the disk.
+"""Errors an engine reports.
 
     EngineError
     ├── EngineUserError       the request cannot be served as sent; sending it again changes nothing
-    ├── EngineFailure         the engine could not serve a good request (died, no memory, bug)
-    └── EngineStorageError    files could not be written or read; the engine itself is well
+    └── EngineFailure         the engine could not serve a good request (died, no memory, bug)
+    StorageError              files could not be written or read (see `tinkex.files.errors`)
 
-All cross the process border as `RequestError`, plain data, and are rebuilt on the other side.
+All cross the process boundary as `RequestError`, plain data, and are rebuilt on the other side.
 """
 
 from __future__ import annotations
@@ -14,15 +14,9 @@ from typing import Literal
 
 import msgspec
 
-__all__ = [
-    "EngineError",
-    "EngineFailure",
-    "EngineStorageError",
-    "EngineUserError",
-    "RequestError",
-]
+from tinkex.files.errors import STORAGE_CODES, StorageError
 
-STORAGE_CODES = frozenset({"disk-full", "disk-read-only", "disk-failed", "files-damaged"})
+__all__ = ["EngineError", "EngineFailure", "EngineUserError", "RequestError", "request_error"]
 
 
 class RequestError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
@@ -38,12 +32,12 @@ class RequestError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     field: str = ""
     value: str = ""
 
-    def to_exception(self) -> EngineError:
+    def to_exception(self) -> EngineError | StorageError:
         """The exception that says the same thing."""
         if self.kind == "user":
             return EngineUserError(self.message, code=self.code, field=self.field, value=self.value)
         if self.code in STORAGE_CODES:
-            return EngineStorageError(self.message, code=self.code, field=self.field)
+            return StorageError(self.message, code=self.code, field=self.field)
         return EngineFailure(self.message, code=self.code)
 
 
@@ -84,14 +78,23 @@ class EngineFailure(EngineError):
     def __init__(self, message: str, *, code: str = "engine-failure") -> None:
         super().__init__(message, code=code)
 
+    @property
+    def is_loss_of_engine(self) -> bool:
+        """Whether the engine itself is gone, with all that it held."""
+        return self.code in ("engine-died", "engine-hung")
 
-class EngineStorageError(EngineError, OSError):
-    """Files could not be written, or are not as they were written; nothing of them was used.
+    @property
+    def is_hang(self) -> bool:
+        """Whether the engine was ended because it did not answer: a stopped process, mostly, so
+        the work that it had is rarely to blame."""
+        return self.code == "engine-hung"
 
-    `code` is one of disk-full, disk-read-only, disk-failed, files-damaged; `field` names a file.
-    """
 
-    kind: Literal["user", "server"] = "server"
+def request_error(error: EngineError | StorageError) -> RequestError:
+    """The same error as plain data."""
+    if isinstance(error, EngineError):
+        return error.to_request_error()
+    return RequestError(message=error.message, code=error.code, kind="server", field=error.field)
 
 
 def _shorten(value: object, limit: int = 120) -> str:

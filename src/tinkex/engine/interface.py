@@ -23,20 +23,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tinkex.engine.errors import (
-    EngineError,
-    EngineFailure,
-    EngineStorageError,
-    EngineUserError,
-    RequestError,
-)
+from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, RequestError
 
 __all__ = [
     "AdapterInfo",
     "Engine",
     "EngineError",
     "EngineFailure",
-    "EngineStorageError",
     "EngineUserError",
     "FloatArray",
     "IntArray",
@@ -319,6 +312,10 @@ class Engine(Protocol):
         Raises:
             EngineUserError: it is wrong, or too large; the message says by how much.
         """
+        ...
+
+    def trim(self) -> None:
+        """Gives back memory that is kept for speed alone; changes no number."""
         ...
 
     def close(self) -> None:

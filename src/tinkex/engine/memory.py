@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinkex.engine.errors import EngineUserError
-from tinkex.engine.head import CHUNK_BYTES
 from tinkex.engine.interface import ModelInfo, SampleRequest, TrainRequest
-from tinkex.engine.kv_cache import BLOCK_TOKENS, blocks_for
-from tinkex.engine.sample_validation import max_new_tokens
+from tinkex.engine.model.lm_head import CHUNK_BYTES
+from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
+from tinkex.engine.sampling.validation import max_new_tokens
 
 __all__ = ["MemoryPlan", "available_bytes", "give_back"]
 

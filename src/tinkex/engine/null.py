@@ -20,9 +20,7 @@ import msgspec
 import numpy as np
 
 from tinkex import crashpoints
-from tinkex.engine.background import Background
 from tinkex.engine.errors import EngineError, EngineUserError
-from tinkex.engine.folders import folder_size_bytes, verify_folder, write_folder
 from tinkex.engine.interface import (
     AdapterInfo,
     FloatArray,
@@ -40,8 +38,10 @@ from tinkex.engine.interface import (
     TrainRequest,
     TrainResult,
 )
-from tinkex.engine.sample_validation import check_sample, max_new_tokens
+from tinkex.engine.sampling.validation import check_sample, max_new_tokens
 from tinkex.engine.validation import check_lora, check_optim, check_train
+from tinkex.files.atomic_folder import folder_size_bytes, verify_folder, write_folder
+from tinkex.files.file_thread import Background
 
 __all__ = ["NullEngine"]
 
@@ -185,6 +185,9 @@ class NullEngine:
         check_sample(request, self._model(request.model))
         if request.sampler_id is not None and request.sampler_id not in self._samplers:
             raise _unknown("sampler", request.sampler_id)
+
+    def trim(self) -> None:
+        pass
 
     def close(self) -> None:
         self._background.close()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["EngineOptions"]
+__all__ = ["DTYPES", "EngineOptions"]
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+"""The types base weights may have, by their names in PyTorch."""
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,4 +31,5 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_sequences: int = 256
     cache_tokens: int | None = None
     kernels: bool = True  # compiled ones for sampling, where they can be had
+    trim_after_s: float = 60.0  # without work, after which memory kept for speed is given back
     crash_at: str = ""  # for tests: where this engine's process is to die (tinkex.crashpoints)

@@ -7,6 +7,7 @@ an answer, never a half-done step.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -18,9 +19,8 @@ import msgspec
 import torch
 
 from tinkex import crashpoints
-from tinkex.engine.adapter_files import load_state, load_weights, save_state
-from tinkex.engine.background import Background
 from tinkex.engine.base_model import BaseModel, load_base_model
+from tinkex.engine.checkpoint.peft_folder import load_state, load_weights, save_state
 from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError
 from tinkex.engine.interface import (
     AdapterInfo,
@@ -36,16 +36,19 @@ from tinkex.engine.interface import (
     TrainRequest,
     TrainResult,
 )
-from tinkex.engine.lora import AdapterWeights, LoraLayout
+from tinkex.engine.lora.adapter import AdapterWeights, LoraLayout
 from tinkex.engine.memory import available_bytes, give_back
-from tinkex.engine.optimizer import TrainingState
+from tinkex.engine.native.openmp_spin import SpinGovernor
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.sample_validation import check_sample
-from tinkex.engine.spinning import SpinGovernor
-from tinkex.engine.train_step import TrainOutput, run_training
+from tinkex.engine.sampling.validation import check_sample
+from tinkex.engine.training.optimizer import TrainingState
+from tinkex.engine.training.step import TrainOutput, run_training
 from tinkex.engine.validation import check_lora, check_optim, check_train
+from tinkex.files.file_thread import Background
 
 __all__ = ["TorchEngine"]
+
+_log = logging.getLogger(__name__)
 
 _spinning = SpinGovernor()  # one for all engines here: they share the process's threads
 
@@ -58,6 +61,13 @@ class TorchEngine:
     """
 
     def __init__(self, options: EngineOptions) -> None:
+        if options.num_threads is not None and options.num_threads < 0:
+            raise EngineUserError(
+                f"num_threads={options.num_threads} must be above 0, or 0 for all.",
+                code="bad-num-threads",
+                field="num_threads",
+                value=options.num_threads,
+            )
         if options.num_threads:
             torch.set_num_threads(options.num_threads)
         self._options = options
@@ -224,6 +234,12 @@ class TorchEngine:
         if request.sampler_id is not None:
             self._sampler(request)
 
+    def trim(self) -> None:
+        with self._compute:
+            for base in self._unique_bases():
+                base.sampler.trim()
+            give_back()
+
     def close(self) -> None:
         self._background.close()
         with self._compute:
@@ -321,7 +337,8 @@ def _step(base: BaseModel) -> list[SampleResult]:
     """One step of a base's sampler; if it fails, every request in it ends with that failure."""
     try:
         return base.sampler.step()
-    except (RuntimeError, MemoryError) as error:
+    except Exception as error:  # a defect of the sampler must not end the adapters in training
+        _log.exception("a sampling step failed; its requests end with this error")
         failure = _failure("Sampling failed", error).to_request_error()
         lost = base.sampler.drop_all()
         return [SampleResult(request_id=request_id, error=failure) for request_id in lost]

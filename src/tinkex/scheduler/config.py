@@ -19,5 +19,5 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     hole_grace_s: float = 120.0
     snapshot_after_s: float = 30.0
     snapshot_after_operations: int = 500
-    max_disk_bytes_per_owner: int = 1 << 40  # the server sets it to its limit
+    max_disk_bytes_per_owner: int = 0  # the server sets it to its limit; 0 for a share of the disk
     is_deterministic: bool = False  # each request alone: numbers do not depend on neighbours

@@ -1,7 +1,7 @@
-"""The thread that drives the engine: training and sampling take turns by the time they used.
+"""The thread that drives the engine, and shares its time between training and sampling.
 
-Training operations run in batches, sampling in short spells. Whoever used less engine time goes
-next, so neither starves the other; after a pause nobody has a claim to the time gone by.
+Training operations run in batches, sampling in short slices. While both have work each gets half
+of the engine's time (see `time_shares`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 
-from tinkex.engine.interface import (
-    EngineError,
-    EngineFailure,
-    EngineStorageError,
-    EngineUserError,
-)
-from tinkex.scheduler.company import Company
-from tinkex.scheduler.executor import Executor
-from tinkex.scheduler.order import ModelQueue
-from tinkex.scheduler.plan import FORWARD_KINDS, Planner
-from tinkex.scheduler.residency import Residency
-from tinkex.scheduler.sampler_host import SamplerHost
-from tinkex.scheduler.sampling import SampleBoard
+from tinkex.engine.interface import EngineError, EngineFailure, EngineUserError
+from tinkex.files.errors import StorageError
+from tinkex.scheduler.adapters.cache import Residency
+from tinkex.scheduler.queues.batch_wait import Company
+from tinkex.scheduler.queues.cost_model import FORWARD_KINDS
+from tinkex.scheduler.queues.model_queue import ModelQueue
+from tinkex.scheduler.queues.planner import Computed, Planner
+from tinkex.scheduler.queues.sample_queue import SampleBoard
+from tinkex.scheduler.queues.time_shares import TimeShares, WorkKind
+from tinkex.scheduler.running.executor import Executor
+from tinkex.scheduler.running.sampling_executor import SamplerHost
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, operations
 from tinkex.store.operations import Operation
@@ -66,7 +64,7 @@ class Driver:
         self._errands: list[Callable[[], None]] = []
         self._company: defaultdict[str, Company] = defaultdict(Company)  # by base
         self._stopping = threading.Event()
-        self._used = {"train": 0.0, "sample": 0.0}
+        self._shares = TimeShares()
         self._thread = threading.Thread(target=self._run, name="tinkex-driver", daemon=True)
 
     def start(self) -> None:
@@ -118,7 +116,7 @@ class Driver:
             except Exception as error:
                 if self._supervisor.is_closed:
                     return
-                if isinstance(error, EngineFailure) and error.code == "engine-died":
+                if isinstance(error, EngineFailure) and error.is_loss_of_engine:
                     self._supervisor.discard(error)
                     continue
                 _logger.exception("The driver met an error; it goes on in a second.")
@@ -135,10 +133,10 @@ class Driver:
             with self.wakeup:
                 while not self._has_work():
                     self.wakeup.wait(_TICK_S)
-                    self._skip_holes()
+                    self._skip_missing()
                     if self._stopping.is_set():
                         return
-                    self._used = {"train": 0.0, "sample": 0.0}
+                    self._shares.next(can_train=False, can_sample=False)
                     self._note_idle()
                 self._note_idle()
                 errands, self._errands = self._errands, []
@@ -150,7 +148,7 @@ class Driver:
         while errands:
             try:
                 errands.pop(0)()
-            except (EngineStorageError, StoreError) as error:
+            except (StorageError, StoreError) as error:
                 _logger.error("An errand failed: %s", error)
             except BaseException:
                 with self.wakeup:
@@ -159,38 +157,49 @@ class Driver:
 
     def _has_work(self) -> bool:
         is_asked = self._planner.has_ready() or self._board.total() > 0 or bool(self._errands)
-        return is_asked or self._residency.is_behind or self._residency.has_news
+        is_due = self._residency.is_behind or self._residency.has_news
+        return is_asked or is_due or self._supervisor.is_down
 
     def _turn(self) -> None:
-        self._supervisor.notice_death()
+        self._supervisor.revive()
         with self.wakeup:
-            self._skip_holes()
+            self._skip_missing()
             can_train = self._planner.has_ready()
-        can_sample = self._board.total() > 0
-        if can_train and (not can_sample or self._used["train"] <= self._used["sample"]):
-            self._spend("train", self._train)
-        elif can_sample:
-            self._spend("sample", lambda: self._host.turn(_SPELL_S))
+        kind = self._shares.next(can_train=can_train, can_sample=self._board.total() > 0)
+        if kind is not None:
+            self._spend(kind, self._train if kind == "train" else self._sample)
         if can_train or self._residency.is_behind or self._residency.has_news:
             self._spend("train", self._residency.settle)
 
-    def _spend(self, kind: str, work: Callable[[], None]) -> None:
-        began = time.monotonic()
-        work()
-        self._used[kind] += time.monotonic() - began
+    def _spend(self, kind: WorkKind, work: Callable[[], None]) -> None:
+        began, engine = time.monotonic(), self._supervisor.current
+        try:
+            work()
+        finally:
+            # An engine that hung or died took its time from both kinds of work.
+            if self._supervisor.current is engine:
+                self._shares.spent(kind, time.monotonic() - began)
+
+    def _sample(self) -> None:
+        self._host.turn(_SPELL_S)
 
     def _train(self) -> None:
         with self.wakeup:
             has_waited = self._await_company()
             if self._stopping.is_set():
                 return
-            batch = self._planner.next_batch(time.monotonic())
-        if batch:
-            began = time.monotonic()
-            self._residency.busy = {operation.model_id for operation in batch}
-            self._executor.run(batch)
+            batch = self._planner.next_batch()
+        if not batch:
+            return
+        began, computed = time.monotonic(), list[Computed]()
+        self._residency.busy = {operation.model_id for operation in batch}
+        try:
+            computed = self._executor.run(batch)
+        finally:
             self._residency.busy = set()
-            self._note_company(batch, began, has_waited=has_waited)
+            with self.wakeup:
+                self._planner.finished(batch, computed)
+        self._note_company(batch, began, has_waited=has_waited)
 
     def _await_company(self) -> bool:
         """Lets those who train side by side share a batch; whether it had to wait for that. Called
@@ -243,8 +252,8 @@ class Driver:
         self._residency.touch(model_id)
         try:
             self._set_aside(model_id)
-        except (EngineError, StoreError) as error:
-            if error.code == "engine-died":
+        except (EngineError, StorageError, StoreError) as error:
+            if isinstance(error, EngineFailure) and error.is_loss_of_engine:
                 raise
             _logger.warning("The idle adapter %s stays in memory: %s", model_id, error)
 
@@ -262,32 +271,32 @@ class Driver:
         if self._residency.holds(model_id):
             self._residency.drop(model_id)
 
-    def _skip_holes(self) -> None:
+    def _skip_missing(self) -> None:
         """Passes over numbers that will not come. Called with the lock held."""
         now = time.monotonic()
         for queue in self._planner.blocked():
-            holes = [
+            missing = [
                 operations.nothing(queue.owner, queue.model_id, seq_id)
-                for seq_id in queue.holes(now, self._grace_s)
+                for seq_id in queue.missing(now, self._grace_s)
             ]
-            if not holes:
+            if not missing:
                 continue
             try:
-                free = self._db.write(operations.skip, holes)
+                free = self._db.write(operations.skip, missing)
             except StoreError as error:
                 _logger.error("Missing numbers are waited for longer: %s", error)
                 return
             if free:
                 _logger.warning("%d numbers of %s never came.", len(free), queue.model_id)
-            for hole in holes:
-                if hole.seq_id in free:
-                    queue.consume(hole.seq_id, now)
+            for each in missing:
+                if each.seq_id in free:
+                    queue.consume(each.seq_id)
                 else:  # it is in the log and was never handed in
-                    self._take_up(queue, hole.seq_id, now)
+                    self._take_up(queue, each.seq_id, now)
 
     def _take_up(self, queue: ModelQueue, seq_id: int, now: float) -> None:
         operation = self._db.read(operations.find, queue.model_id, seq_id)
         if operation is not None and operation.state == "queued":
             self._planner.add(operation, now)
         else:
-            queue.consume(seq_id, now)
+            queue.consume(seq_id)

@@ -12,26 +12,28 @@ import msgspec
 
 from tinkex import crashpoints
 from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
-from tinkex.scheduler.bodies import BodyCache
-from tinkex.scheduler.checkpointing import Checkpointer
+from tinkex.scheduler.adapters.cache import Residency, SnapshotPolicy
+from tinkex.scheduler.adapters.checkpointing import Checkpointer
+from tinkex.scheduler.adapters.data_folders import Folders
+from tinkex.scheduler.adapters.eviction import Room
 from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.driver import Driver
-from tinkex.scheduler.executor import Executor
-from tinkex.scheduler.folders import Folders
-from tinkex.scheduler.order import ModelQueue
-from tinkex.scheduler.outcomes import Publish
-from tinkex.scheduler.plan import BatchLimits, Planner
-from tinkex.scheduler.residency import Residency, SnapshotPolicy
-from tinkex.scheduler.room import Room
-from tinkex.scheduler.sampler_host import SamplerHost
-from tinkex.scheduler.sampling import SampleBoard, Waiting
-from tinkex.scheduler.supervisor import Supervisor
+from tinkex.scheduler.operation_bodies import BodyCache
+from tinkex.scheduler.queues.arrivals import Arrival, Arrivals
+from tinkex.scheduler.queues.model_queue import ModelQueue
+from tinkex.scheduler.queues.planner import BatchLimits, Planner
+from tinkex.scheduler.queues.sample_queue import SampleBoard, Waiting
+from tinkex.scheduler.running.executor import Executor
+from tinkex.scheduler.running.outcomes import Publish
+from tinkex.scheduler.running.sampling_executor import SamplerHost
+from tinkex.scheduler.supervisor import EngineState, Supervisor
 from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
-from tinkex.store.ended import Left
+from tinkex.store.disk_quota import DiskQuota
 from tinkex.store.operations import Operation
 from tinkex.store.results import Result, error_result
 from tinkex.store.samplers import Sampler
 from tinkex.store.samples import Sample
+from tinkex.store.session_retention import Left
 from tinkex.types.requests import SampleRequest
 
 
@@ -58,6 +60,7 @@ class Scheduler:
         self._tell = publish
         self._num_finished = 0
         self.folders = Folders(data_dir)
+        self.disk_quota = DiskQuota(data_dir, config.max_disk_bytes_per_owner)
         self._supervisor = Supervisor(engine_factory)
         self._bodies = BodyCache(db)
         self._planner = Planner(
@@ -95,7 +98,7 @@ class Scheduler:
             self.folders,
             room,
             on_snapshot=host.snapshot_taken,
-            max_disk_bytes_per_owner=config.max_disk_bytes_per_owner,
+            disk_quota=self.disk_quota,
         )
         executor = Executor(
             db, self._supervisor, residency, checkpointer, self._bodies, self._publish
@@ -110,6 +113,7 @@ class Scheduler:
             host=host,
             grace_s=config.hole_grace_s,
         )
+        self._arrivals = Arrivals(self._planner, self._driver.wakeup)
 
     def start(self) -> None:
         """Takes up what an earlier run left unfinished, and begins."""
@@ -134,6 +138,10 @@ class Scheduler:
     def is_ready(self) -> bool:
         """Whether the engine has started."""
         return self._driver.is_ready.is_set()
+
+    def engine_state(self) -> EngineState:
+        """What the engine does now, and since when."""
+        return self._supervisor.state()
 
     def fatal(self) -> EngineUserError | None:
         """Why the engine can never start, if that is so."""
@@ -177,12 +185,16 @@ class Scheduler:
             self._planner.add(operation, time.monotonic())
             self._driver.wakeup.notify_all()
 
+    def arrival(self, owner: str) -> Arrival:
+        """A request of the owner that is coming in; it says itself for which model."""
+        return Arrival(self._arrivals, owner)
+
     def consume(self, model_id: str, seq_id: int) -> None:
         """Passes over a number whose request was refused."""
         with self._driver.wakeup:
             queue = self._planner.queue(model_id)
             if queue is not None:
-                queue.consume(seq_id, time.monotonic())
+                queue.consume(seq_id)
                 self._driver.wakeup.notify_all()
 
     def enqueue_sample(self, sample: Sample, request: SampleRequest) -> None:
@@ -191,7 +203,26 @@ class Scheduler:
         with self._driver.wakeup:
             self._driver.wakeup.notify_all()
 
-    def cancel_sample(self, owner: str, request_id: str) -> bool:
+    def sampling_sessions_in_use(self) -> set[str]:
+        """The sampling sessions that have unfinished requests."""
+        return self._board.sampling_sessions()
+
+    def sampling_session_of(self, owner: str, request_id: str) -> str | None:
+        """The sampling session of the owner's sampling request, if that waits or runs."""
+        return self._board.sampling_session_of(owner, request_id)
+
+    def cancel_samples(self, sampling_session_ids: set[str], before: float, reason: str) -> int:
+        """How many unfinished requests of these sampling sessions, that came before this time,
+        were cancelled."""
+        old = self._board.older_than(before, sampling_session_ids)
+        return sum(self.cancel_sample(each.owner, each.request_id, reason) for each in old)
+
+    def cancel_sample(
+        self,
+        owner: str,
+        request_id: str,
+        reason: str = "The request was cancelled by its client.",
+    ) -> bool:
         """Whether the owner's request was still unfinished; it ends as cancelled."""
         waiting = self._board.cancel(request_id, owner)
         if waiting is None:
@@ -201,9 +232,7 @@ class Scheduler:
             with contextlib.suppress(EngineError):  # an engine that died has forgotten it anyway
                 engine.cancel_sample(request_id)
         crashpoints.passing("sample.cancelled")
-        result = error_result(
-            "The request was cancelled by its client.", category="user", code="cancelled"
-        )
+        result = error_result(reason, category="user", code="cancelled")
         try:
             self._db.write(samples.finish, [(waiting.sample, result)])
         except StoreError:
@@ -243,7 +272,7 @@ class Scheduler:
     def free_session(self, session_id: str) -> None:
         """Frees what a session that has ended holds: its samplers for good, its adapters from
         memory."""
-        freed = self._db.write(samplers.free_session, session_id)
+        freed = self._db.write_freeing(samplers.free_session, session_id)
         self._driver.free(sampler_ids=[], model_ids=self._db.read(models.of_session, session_id))
         crashpoints.passing("session.freed")
         self.forget_samplers(freed)
@@ -279,7 +308,7 @@ class Scheduler:
             model_id, model.owner, model.engine_model, next_seq=start, refused=refused
         )
         with self._driver.wakeup:
-            self._planner.open(queue)
+            self._arrivals.apply_to(self._planner.open(queue))
 
     def _sweep(self) -> None:
         """Removes folders that a crash left without a row, or with one of an ended session."""

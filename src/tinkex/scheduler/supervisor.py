@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
+from typing import Literal
+
+import msgspec
 
 from tinkex.engine.interface import Engine, EngineError, EngineFailure, EngineUserError, ModelInfo
 
@@ -14,6 +18,20 @@ _logger = logging.getLogger(__name__)
 
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 5.0
+
+
+StateName = Literal["starting", "ready", "not_responding", "restarting"]
+
+
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine does now, and since how many seconds.
+
+    `starting` is the first start, `restarting` every other; `not_responding` is an engine that does
+    not answer pings and is not given up yet.
+    """
+
+    state: StateName
+    since_s: float
 
 
 class Supervisor:
@@ -26,6 +44,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self.generation = 0  # how many engines were started; what an older one held is gone
+        self._changed_at = time.monotonic()  # when the engine was last started or lost
 
     @property
     def is_closed(self) -> bool:
@@ -52,6 +71,25 @@ class Supervisor:
         """The engine if there is one; never starts one."""
         return self._engine
 
+    @property
+    def is_down(self) -> bool:
+        """Whether the engine is gone, or was never started."""
+        engine = self._engine
+        return engine is None or getattr(engine, "is_gone", False)
+
+    def state(self) -> EngineState:
+        """What the engine does now; never waits for it."""
+        engine, since_s = self._engine, time.monotonic() - self._changed_at
+        if engine is None:
+            state: StateName = "restarting" if self.generation else "starting"
+            return EngineState(state=state, since_s=since_s)
+        if getattr(engine, "is_gone", False):  # and is let go of in a moment
+            return EngineState(state="restarting", since_s=0.0)
+        silent_s: float = getattr(engine, "silent_s", 0.0)
+        if silent_s:
+            return EngineState(state="not_responding", since_s=silent_s)
+        return EngineState(state="ready", since_s=since_s)
+
     def engine_s(self) -> float:
         """The time for which the engine that is in use now has worked; 0 if it cannot say."""
         return getattr(self._engine, "worked_s", 0.0)
@@ -60,10 +98,12 @@ class Supervisor:
         """The base models, known since the first start."""
         return self._models
 
-    def notice_death(self) -> None:
-        """Lets go of an engine that died while it had nothing to do: nobody's work is to blame."""
+    def revive(self) -> None:
+        """Replaces an engine that died or hung while it had nothing to do: no work is to blame."""
         if getattr(self._engine, "is_gone", False):
             self.discard(EngineFailure("It died while it had nothing to do.", code="engine-died"))
+        if self._engine is None:
+            _ = self.engine
 
     def discard(self, reason: BaseException) -> None:
         """Gives up the engine; the next use starts another."""
@@ -81,9 +121,13 @@ class Supervisor:
         wait_s = _FIRST_WAIT_S
         while not self.is_closed:
             try:
+                began = time.monotonic()
                 engine = self._factory()
                 self._models = engine.models()
                 self.generation += 1
+                took_s = time.monotonic() - began
+                _logger.info("Engine ready after %.1f s: %s", took_s, _described(self._models))
+                self._changed_at = time.monotonic()
                 return engine
             except (EngineError, OSError) as error:
                 if isinstance(error, EngineUserError) and not self.generation:
@@ -96,9 +140,19 @@ class Supervisor:
     def _let_go(self) -> None:
         with self._lock:
             engine, self._engine = self._engine, None
+        self._changed_at = time.monotonic()
         if engine is not None:
             with contextlib.suppress(Exception):
                 engine.close()
+
+
+def _described(infos: list[ModelInfo]) -> str:
+    """Each base once, under its first name."""
+    bases: dict[str, str] = {}
+    for info in infos:
+        size = f"{info.num_parameters / 1e6:,.1f}M parameters, context {info.context_length:,}"
+        bases.setdefault(info.path or info.name, f"{info.name} ({size})")
+    return "; ".join(bases.values())
 
 
 def _ending() -> EngineFailure:

@@ -15,9 +15,11 @@ import msgspec
 
 from tinkex import crashpoints
 from tinkex.config import process_settings
-from tinkex.server import collecting
+from tinkex.errors import ConfigError
 from tinkex.server.config import ServerConfig
 from tinkex.server.process import ServerProcess, Started
+from tinkex.server.upkeep import gc_tuning
+from tinkex.telemetry.redaction import redact_text
 
 
 def main() -> None:
@@ -31,8 +33,12 @@ def main() -> None:
         sys.stdout.write(msgspec.json.encode(started).decode() + "\n")
         sys.stdout.flush()
 
-    collecting.look_rarely()
-    ServerProcess(config).run(announce)
+    gc_tuning.look_rarely()
+    try:
+        ServerProcess(config).run(on_listening=announce)
+    except ConfigError as error:
+        sys.stderr.write(redact_text(f"{error.message} {error.hint} [{error.code}]\n"))
+        sys.exit(2)
 
 
 def _end_with_parent() -> None:

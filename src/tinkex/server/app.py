@@ -10,13 +10,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
-from tinkex.engine.interface import EngineStorageError
 from tinkex.errors import TinkexError
-from tinkex.server.admission import Admission, AdmissionMiddleware
-from tinkex.server.auth import AuthMiddleware, Keyring
-from tinkex.server.config import ConnectionBounds, ServerConfig
-from tinkex.server.connections import HeadMiddleware
+from tinkex.files.errors import StorageError
 from tinkex.server.errors import on_http_error, on_storage_error, on_tinkex_error, on_unexpected
+from tinkex.server.gate.admission import Admission, AdmissionMiddleware
+from tinkex.server.gate.auth import AuthMiddleware, Keyring
+from tinkex.server.http.route_table import RouteTable
 from tinkex.server.routes import (
     account,
     downloads,
@@ -29,7 +28,6 @@ from tinkex.server.routes import (
     training,
     weights,
 )
-from tinkex.server.table import RouteTable
 from tinkex.wire.limits import DEFAULT_LIMITS
 
 API_ROUTES = [
@@ -48,12 +46,10 @@ API_ROUTES = [
 
 def build_app(
     keyring: Keyring,
-    config: ServerConfig | None = None,
     admission: Admission | None = None,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
 ) -> Starlette:
     """The application; whoever starts it puts a `Services` into `app.state.services`."""
-    bounds = ConnectionBounds() if config is None else config.connections
     return Starlette(
         routes=[
             RouteTable("/api/v1", API_ROUTES),
@@ -61,13 +57,12 @@ def build_app(
             Route("/healthz", service.healthz),
         ],
         middleware=[
-            Middleware(HeadMiddleware, bounds=bounds),
             Middleware(AuthMiddleware, keyring=keyring),
             Middleware(AdmissionMiddleware, admission=admission or Admission(DEFAULT_LIMITS)),
         ],
         exception_handlers={
             TinkexError: on_tinkex_error,
-            EngineStorageError: on_storage_error,
+            StorageError: on_storage_error,
             HTTPException: on_http_error,
             Exception: on_unexpected,
         },

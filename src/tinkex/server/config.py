@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from tinkex.engine.process.liveness import HANG_S, PING_S
 from tinkex.scheduler import SchedulerConfig
 from tinkex.wire.limits import DEFAULT_LIMITS, Limits
 
@@ -45,14 +46,18 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "float32"
     num_threads: int | None = None
     bootstrap_key: str | None = None
+    signing_secret_file: Path | None = None  # default: a file in the data folder, made if missing
     public_url: str | None = None  # how clients reach us, if not by the Host they send
     is_deterministic: bool = False
     has_kernels: bool = True  # compiled ones for sampling, where there is a C compiler
+    verbosity: int = 0  # of the log: 1 adds a line per request, 2 also for polls
 
     limits: Limits = DEFAULT_LIMITS
     connections: ConnectionBounds = ConnectionBounds()
     scheduler: SchedulerConfig = SchedulerConfig()
 
+    engine_ping_s: float = PING_S
+    engine_hang_s: float = HANG_S
     poll_hold_s: float = 30.0
     error_hold_s: float = 1.0
     busy_after_s: float = 0.5  # submissions that all take longer are a standing queue: some get 429
@@ -65,13 +70,18 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     sampler_life_s: float = 24 * 3600.0  # of ephemeral ones, since their last use
     max_sampler_bytes: int = 16 * 1024**3  # of one tenant's ephemeral ones
     session_silence_s: float = 24 * 3600.0
+    sample_silence_s: float = 300.0  # 30 heartbeats
     session_life_s: float = 24 * 3600.0  # of what a session held, since its end
     record_life_s: float = 90 * 24 * 3600.0
     trim_every_s: float = 60.0
     min_free_bytes: int = 64 * 1024**2  # on the data folder's disk
+    # For deletes on a full disk: SQLite's log up to its next checkpoint (4 MiB), the pages that
+    # the checkpoint adds to the database (4 MiB), and as much again for the delete itself.
+    reserve_bytes: int = 16 * 1024**2
     patience_s: float = 300.0  # for clients to be heard of again after a start
     download_life_s: float = 3600.0
     token_life_s: float = 3600.0
+    max_token_life_s: float = 24 * 3600.0  # of tokens exchanged for tokens, since the key was shown
     drain_s: float = 20.0
     body_silence_s: float = 30.0  # how long a client may pause inside a body
     min_body_bytes_per_s: int = 1024  # and how slow it may be on average after that
@@ -81,3 +91,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def url_of_database(self) -> str:
         """The SQLAlchemy URL of the store."""
         return self.database_url or f"sqlite:///{self.data_dir / 'tinkex.db'}"
+
+    @property
+    def path_of_signing_secret(self) -> Path:
+        """Where the secret lies that signs tokens and download links."""
+        return self.signing_secret_file or self.data_dir / "signing-secret"

@@ -14,6 +14,7 @@ from typing import Self
 
 import msgspec
 
+from tinkex.child_environment import PROXY_NAMES, child_environment
 from tinkex.errors import ServerError
 from tinkex.server.config import ServerConfig
 from tinkex.server.process import Started
@@ -58,6 +59,8 @@ class EmbeddedServer:
         """Starts the server and returns once it can take work."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tinkex.server"],
+            # The config has its keys; models may be fetched from the hub, through a proxy.
+            env=child_environment(keep=("HF_", "HUGGING_FACE_", *PROXY_NAMES)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

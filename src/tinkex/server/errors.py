@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tinkex.engine.interface import EngineStorageError
 from tinkex.errors import ClientError, ServerError, TinkexError, ValidationError
+from tinkex.files.errors import StorageError
 from tinkex.store import StoreError
 from tinkex.wire import json
 
@@ -52,11 +52,10 @@ class LimitExceeded(ClientError):
 
 
 class TooLarge(ClientError):
-    """413: the body is too large. `head` is how it begins, as far as it was read."""
+    """413: the body is larger than its route takes."""
 
     code = "body-too-large"
     status = 413
-    head: bytes = b""
 
 
 class HeadTooLarge(ClientError):
@@ -64,6 +63,30 @@ class HeadTooLarge(ClientError):
 
     code = "head-too-large"
     status = 431
+
+
+class MalformedRequest(ClientError):
+    """400: the bytes are not a request of HTTP/1.1; the connection is closed."""
+
+    code = "malformed-request"
+    status = 400
+    default_hint = "Use a client that speaks HTTP/1.1; TLS only to a proxy that ends it."
+
+
+class BadRange(ClientError):
+    """400: the Range header of a download is not understood."""
+
+    code = "bad-range"
+    status = 400
+    default_hint = "Write it as 'bytes=FIRST-LAST', or leave it out to get the whole file."
+
+
+class RangeNotSatisfiable(ClientError):
+    """416: the file has no such bytes; Content-Range says how long it is."""
+
+    code = "range-not-satisfiable"
+    status = 416
+    default_hint = "Ask for bytes below the size in Content-Range."
 
 
 class Gone(ClientError):
@@ -126,20 +149,36 @@ class DiskLow(ServerError):
     code = "disk-full"
     status = 503
     retry_after_s = 5.0
-    default_hint = "Try again later; the server goes on by itself once there is room."
+    default_hint = (
+        "Delete checkpoints that are not needed ('tinkex checkpoint delete' works on a full disk), "
+        "or try again later; the server goes on by itself once there is space."
+    )
 
 
-def error_response(error: TinkexError) -> Response:
-    """The answer that says what the error says."""
-    status = getattr(error, "status", 422 if isinstance(error, ValidationError) else 500)
+def status_of(error: TinkexError) -> int:
+    """The HTTP status of the answer to an error."""
+    status: int = getattr(error, "status", 422 if isinstance(error, ValidationError) else 500)
+    return status
+
+
+def error_response(error: TinkexError, more: dict[str, object] | None = None) -> Response:
+    """The answer that says what the error says, and `more` fields beside it."""
+    status = status_of(error)
     headers = {}
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None:
         headers["retry-after"] = f"{retry_after_s:g}"
     # A message may quote what was sent, which may be long: it is not sent back whole.
     detail = error.message if len(error.message) <= _SHOWN_CHARS else _cut(error.message)
-    fields = {"detail": detail, "code": error.code, "hint": error.hint}
+    fields = {"detail": detail, "code": error.code, "hint": error.hint, **(more or {})}
     return json_response(fields, status=status, headers=headers)
+
+
+def closing_response(error: TinkexError) -> Response:
+    """The same, as the last answer on its connection."""
+    answer = error_response(error)
+    answer.headers["connection"] = "close"
+    return answer
 
 
 def _cut(message: str) -> str:
@@ -165,7 +204,7 @@ async def on_tinkex_error(_request: Request, error: Exception) -> Response:
 
 async def on_storage_error(_request: Request, error: Exception) -> Response:
     """The answer when files cannot be written now, or are not as they were written."""
-    assert isinstance(error, EngineStorageError)
+    assert isinstance(error, StorageError)
     _logger.error("%s", error)
     if error.code == "files-damaged":  # for good, so nothing a client would try again
         return error_response(Unprocessable(error.message, code=error.code))

@@ -1,55 +1,66 @@
 """A whole server in one process: store, scheduler, engine and HTTP, built from a config.
 
-SIGTERM and SIGINT drain: long polls are let go, the running batch ends, snapshots are taken; what
-is unfinished stays in the log and runs at the next start on the same data folder.
+SIGTERM drains, and so does SIGINT unless it was ignored at the start: long polls are let go, the
+running batch ends, snapshots are taken; what is unfinished stays in the log and runs at the next
+start on the same data folder. A second SIGINT ends the process at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-import signal
+import logging
 import socket
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from pathlib import Path
-from types import FrameType
-from typing import IO
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 
 import msgspec
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
-from tinkex.engine.begun_worker import BegunWorker
 from tinkex.engine.interface import Engine, EngineUserError
+from tinkex.engine.process.spawn import BegunWorker
 from tinkex.errors import ConfigError
 from tinkex.scheduler.scheduler import Progress, Scheduler
-from tinkex.server import collecting
-from tinkex.server.admission import Admission
 from tinkex.server.app import build_app
-from tinkex.server.auth import Keyring
 from tinkex.server.config import ServerConfig
-from tinkex.server.connections import protocol_class
-from tinkex.server.doorstep import Doorstep
-from tinkex.server.engines import engine_factory
-from tinkex.server.janitor import Janitor
-from tinkex.server.overload import Door, OverloadMiddleware, Pace, Room
+from tinkex.server.data_folder import lock_folder, make_private
+from tinkex.server.gate.admission import Admission
+from tinkex.server.gate.auth import Keyring
+from tinkex.server.gate.early_refusal import Doorstep
+from tinkex.server.gate.overload import Door, OverloadMiddleware, Pace, Room
+from tinkex.server.gate.signing import Signer
+from tinkex.server.gate.signing_secret import SecretFile, ensure_secret_file
+from tinkex.server.http.access_log import AccessLog
+from tinkex.server.http.headers import HeadMiddleware
+from tinkex.server.listen.connections import protocol_class
+from tinkex.server.listen.socket import listen, url_of
+from tinkex.server.listen.uvicorn_server import HttpServer
+from tinkex.server.models.engine_factory import engine_factory
+from tinkex.server.result_waiters import Waiters
 from tinkex.server.services import Services
-from tinkex.server.signing import Signer
-from tinkex.server.waiting import Waiters
-from tinkex.store import Database, keys, settings
+from tinkex.server.upkeep import gc_tuning
+from tinkex.server.upkeep.first_key import keep_bootstrap_key, make_first_key, revoke_first_key
+from tinkex.server.upkeep.janitor import Janitor
+from tinkex.server.upkeep.signals import stopped_by_signals
+from tinkex.store import owners
+from tinkex.store.opening import open_database
+from tinkex.store.owners import Owner
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_logger = logging.getLogger(__name__)
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server listens; `new_key` is a key made at this start, shown once and never again."""
+    """Where a server listens, and whose work is on it; `new_key` is a key made at this start,
+    shown once and never again."""
 
     url: str
-    new_key: str | None
+    new_key: str | None = None
+    owners: list[Owner] = []
+
+
+OnStarted = Callable[[Started], None]
 
 
 class ServerProcess:
@@ -68,40 +79,73 @@ class ServerProcess:
         self._config = config
         self._make_engine = make_engine or engine_factory(config, worker)
         self._services: Services | None = None
-        self._http: _Http | None = None
+        self._http: HttpServer | None = None
+        self._on_ready: Callable[[], None] | None = None
+        self._is_stopping = False
         self._fatal: EngineUserError | None = None
+        self._failure: Exception | None = None
         with ExitStack() as opened:
-            _make_private(config.data_dir)
-            opened.enter_context(_lock_folder(config.data_dir))
-            self._db = Database(config.url_of_database)
+            make_private(config.data_dir)
+            opened.enter_context(lock_folder(config.data_dir))
+            self._db = open_database(config.url_of_database, reserve_bytes=config.reserve_bytes)
             opened.callback(self._db.close)
-            self._signer = Signer(self._db.write(settings.secret, "signing"))
+            self._signer = Signer(_signing_secret(config))
             self._keyring = Keyring(self._db, self._signer)
             self._admission = Admission(
                 config.limits, max_body_bytes_in_memory=config.max_body_bytes_in_memory
             )
-            self.new_key = self._first_key()
+            keep_bootstrap_key(self._db, config.bootstrap_key)
             self._opened = opened.pop_all()
 
-    def run(self, on_started: Callable[[Started], None]) -> None:
-        """Serves until a signal or `stop`; `on_started` is called when the socket listens."""
-        with self._opened as opened:
-            listener = opened.enter_context(_listen(self._config))
-            uvloop.run(self._serve(listener, on_started))
+    def run(
+        self, *, on_listening: OnStarted | None = None, on_ready: OnStarted | None = None
+    ) -> None:
+        """Serves until a signal or `stop`.
+
+        `on_listening` is called when the socket listens, `on_ready` when the engine has started;
+        only then is a first key made, so that none is lost by a start that fails. What either of
+        them raises ends the server and is raised here; a key made for `on_ready` is revoked then.
+
+        Raises:
+            ConfigError: nothing can listen there, or the engine can never start.
+        """
+        with self._opened as opened, stopped_by_signals(self.stop):
+            listener = opened.enter_context(listen(self._config.host, self._config.port))
+            url = url_of(listener)
+            if on_ready is not None:
+                self._on_ready = lambda: self._tell_ready(url, on_ready)
+            if on_listening is not None:
+                on_listening(Started(url=url))
+            uvloop.run(self._serve(listener))
+        if self._failure is not None:
+            raise self._failure
         if self._fatal is not None:
-            raise ConfigError(str(self._fatal), code=self._fatal.code) from self._fatal
+            raise ConfigError(
+                str(self._fatal),
+                hint="Correct --model, --device or --dtype, then start again.",
+                code=self._fatal.code,
+            ) from self._fatal
+        _logger.info(
+            "Stopped. The state is kept in %s; the next start on it continues.",
+            self._config.data_dir,
+        )
 
     def stop(self) -> None:
-        """Has `run` drain and return; any thread may call it."""
+        """Has `run` drain and return; any thread may call it, and before `run` serves, too."""
+        self._is_stopping = True
         if self._http is not None:
             self._http.drain()
 
-    async def _serve(self, listener: socket.socket, on_started: Callable[[Started], None]) -> None:
-        inner = build_app(self._keyring, self._config, self._admission, self._lifespan)
+    async def _serve(self, listener: socket.socket) -> None:
+        inner = build_app(self._keyring, self._admission, self._lifespan)
         room = Room(self._config.busy_after_s)
         pace = Pace(self._progress, lambda: room.inside)
         door = Door(room, pace, self._keyring.known_owner)
-        app = OverloadMiddleware(inner, door)
+        overload = OverloadMiddleware(inner, door)
+        app: ASGIApp = HeadMiddleware(overload, self._config.connections)
+        access_log = None
+        if self._config.verbosity > 0:
+            app = access_log = AccessLog(app, with_polls=self._config.verbosity > 1)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -113,11 +157,12 @@ class ServerProcess:
             server_header=False,
             ws="none",
         )
-        self._http = _Http(config, self._begin_drain)
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        on_started(Started(url=f"http://{shown}:{port}", new_key=self.new_key))
+        self._http = HttpServer(config, self._begin_drain)
+        if self._is_stopping:  # asked to before there was anything to drain
+            return
         await self._http.serve(sockets=[listener])
+        if access_log is not None:
+            access_log.tell_polls()
 
     def _progress(self) -> Progress:
         assert self._services is not None, "requests come only while it serves"
@@ -148,7 +193,7 @@ class ServerProcess:
         self._services = app.state.services = parts
         await asyncio.to_thread(scheduler.start)
         janitor = Janitor(parts)
-        chores = (janitor.run(), self._watch(parts), collecting.look_at_everything())
+        chores = (janitor.run(), self._watch(parts), gc_tuning.look_at_everything())
         tasks = [asyncio.create_task(chore) for chore in chores]
         try:
             yield
@@ -161,124 +206,57 @@ class ServerProcess:
             await janitor.last_round()
 
     async def _watch(self, parts: Services) -> None:
-        """Ends the server if its engine can never start."""
+        """Tells that the engine has started, or ends the server if it can never start."""
         while not parts.scheduler.is_ready():
             self._fatal = parts.scheduler.fatal()
             if self._fatal is not None:
                 self.stop()
                 return
             await asyncio.sleep(0.1)
+        if self._on_ready is not None:
+            await asyncio.to_thread(self._on_ready)
 
     def _begin_drain(self) -> None:
         if self._services is not None and not self._services.is_draining:
+            if self._fatal is None:
+                self._tell_of_drain(self._services)
             self._services.is_draining = True
             self._services.waiters.close()
 
-    def _first_key(self) -> str | None:
-        """The bootstrap key kept, or a key made because there is none; the latter is returned."""
-        bootstrap_key = self._config.bootstrap_key
-        if bootstrap_key is not None:
-            if not bootstrap_key.startswith(keys.PREFIX):
-                raise ConfigError(
-                    f"The bootstrap key must begin with {keys.PREFIX!r}.",
-                    hint="The official client sends no other keys.",
-                    code="bad-bootstrap-key",
-                )
-            self._db.write(keys.add, bootstrap_key, name="bootstrap", owner="bootstrap")
-            return None
-        if any(key.revoked_at is None for key in self._db.read(keys.list_all)):
-            return None
-        key = keys.new_key()
-        self._db.write(keys.add, key, name="first")
-        return key
+    def _tell_ready(self, url: str, on_ready: OnStarted) -> None:
+        """Calls `on_ready` with a first key if one is needed; stops the server if it fails.
 
-
-class _Http(uvicorn.Server):
-    """uvicorn that drains as soon as it is asked to stop, and ends without the signal's code."""
-
-    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_exit = on_exit
-        self._loop = asyncio.get_running_loop()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Takes SIGINT and SIGTERM while serving; a second one does not wait for open requests."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {each: signal.signal(each, self.handle_exit) for each in _SIGNALS}
+        Runs in a thread that outlives the task waiting for it, so the failure is kept here.
+        """
         try:
-            yield
-        finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            new_key = make_first_key(self._db)
+            try:
+                found = self._db.read(owners.list_all)
+                on_ready(Started(url=url, new_key=new_key, owners=found))
+            except BaseException:
+                if new_key is not None:  # it may never have been shown: the next start makes one
+                    revoke_first_key(self._db, new_key)
+                raise
+        except Exception as error:
+            _logger.error("The server stops, because it could not report its start: %s", error)
+            self._failure = error
+            self.stop()
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.should_exit
-        self.drain()
-
-    def drain(self) -> None:
-        self.should_exit = True
-        with suppress(RuntimeError):  # the loop may have ended already
-            self._loop.call_soon_threadsafe(self._on_exit)
-
-
-def _listen(config: ServerConfig) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    # The protocol is named so that asyncio switches off the delay of small packets.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((config.host, config.port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"Cannot listen on {config.host}:{config.port}: {error.strerror}.",
-            hint="Choose another --port, or 0 for any.",
-            code="port-in-use",
-        ) from error
-    listener.listen(2048)
-    return listener
+    def _tell_of_drain(self, parts: Services) -> None:
+        _logger.info(
+            "Stopping: %d open requests get up to %g s, then the running batch ends and adapters "
+            "are saved. %d operations and samples stay queued for the next start. Ctrl-C again "
+            "ends at once.",
+            0 if self._http is None else self._http.num_open_requests,
+            self._config.drain_s,
+            parts.scheduler.progress().num_ready,
+        )
 
 
-def _make_private(folder: Path) -> None:
-    with _usable(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
-
-
-def _lock_folder(folder: Path) -> IO[str]:
-    with _usable(folder):
-        handle = (folder / "lock").open("a+")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        handle.close()
-        raise ConfigError(
-            f"Another server uses the data folder {folder}.",
-            hint="Stop it, or choose another --data-dir.",
-            code="data-dir-in-use",
-        ) from error
-    try:
-        with _usable(folder):
-            handle.truncate(0)
-            handle.write(str(os.getpid()))
-            handle.flush()
-    except ConfigError:
-        with suppress(OSError):  # what was not written is tried again at the end
-            handle.close()
-        raise
-    return handle
-
-
-@contextmanager
-def _usable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"The data folder {folder} cannot be used: {error.strerror}.",
-            hint="Make room or make it writable, or choose another --data-dir.",
-            code="data-dir-unusable",
-        ) from error
+def _signing_secret(config: ServerConfig) -> SecretFile:
+    """The secrets to sign with. A file the operator names is never made here: one that is missing
+    was not mounted or not moved along, and a new secret would end all tokens and links."""
+    path, is_named = config.path_of_signing_secret, config.signing_secret_file is not None
+    if not is_named:
+        ensure_secret_file(path)
+    return SecretFile(path, may_be_link=is_named)

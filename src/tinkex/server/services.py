@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from tinkex.scheduler.scheduler import Scheduler
-from tinkex.server.admission import Admission, Aside
-from tinkex.server.auth import Keyring
-from tinkex.server.catalog import Catalog
 from tinkex.server.config import ServerConfig
 from tinkex.server.errors import DiskLow, Gone, NotFound, NotReady
-from tinkex.server.signing import Signer
-from tinkex.server.waiting import Waiters
+from tinkex.server.gate.admission import Admission, Aside
+from tinkex.server.gate.auth import Keyring
+from tinkex.server.gate.signing import Signer
+from tinkex.server.models.catalog import Catalog
+from tinkex.server.result_waiters import Waiters
 from tinkex.store import Database, sessions
+from tinkex.store.clock import steady_now
 from tinkex.store.keys import Key
 from tinkex.store.samplers import Sampler
 from tinkex.store.sessions import Session
@@ -39,6 +40,8 @@ class Services:
     catalog: Catalog | None = None
     heartbeats: dict[str, float] = field(default_factory=dict)  # not yet written
     sampler_uses: dict[str, float] = field(default_factory=dict)  # not yet written
+    heard: dict[str, float] = field(default_factory=dict)  # last sign of sampling sessions' clients
+    heard_since: float = field(default_factory=steady_now)
     is_draining: bool = False
     is_disk_low: bool = False
     started_at: float = field(default_factory=time.monotonic)

@@ -9,6 +9,6 @@ Knows SQL; knows nothing of HTTP or tensors.
 from __future__ import annotations
 
 from tinkex.store.database import Database
-from tinkex.store.failures import StoreError
+from tinkex.store.store_errors import StoreError
 
 __all__ = ["Database", "StoreError"]

@@ -13,6 +13,8 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, func, or_, select
 from tinkex.store.clock import not_before
 from tinkex.store.schema import checkpoints, models
 
+_EXPIRED_AT_ONCE = 100
+
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One checkpoint as stored."""
@@ -136,9 +138,10 @@ def set_expiry(conn: Connection, owner: str, checkpoint_id: str, at: float | Non
 
 
 def drop_expired(conn: Connection) -> list[str]:
-    """The ids of the checkpoints whose time is over; their rows are gone."""
-    where = checkpoints.c.expires_at <= not_before()
-    ids = list(conn.execute(select(checkpoints.c.checkpoint_id).where(where)).scalars())
+    """The ids of some checkpoints whose time is over, while there are any; their rows are gone."""
+    over = checkpoints.c.expires_at <= not_before()
+    query = select(checkpoints.c.checkpoint_id).where(over).limit(_EXPIRED_AT_ONCE)
+    ids = list(conn.execute(query).scalars())
     if ids:
         conn.execute(delete(checkpoints).where(checkpoints.c.checkpoint_id.in_(ids)))
     return ids

@@ -6,6 +6,7 @@ longer the next one waits for as many: what a commit costs the disk hardly depen
 that are alike are tried at once (see `together`). First all are trusted; if one fails, nothing is
 kept and they run again, each in a savepoint, so that it takes nothing else with it. What a thread
 waits for goes at once and before what requests wait for: it ends work, and requests bring more.
+A write that frees space has the reserve of a full disk at its service (see `reserve`).
 Knows nothing of what the tables mean.
 """
 
@@ -19,19 +20,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import make_url
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from tinkex import crashpoints
 from tinkex.store import clock
-from tinkex.store.failures import StoreError, as_store_error
+from tinkex.store.bulk_sql import AtOnce, given_up
 from tinkex.store.migrations import migrate
-from tinkex.store.space import prepare, shrink
-from tinkex.store.together import AtOnce, given_up
+from tinkex.store.reserve import Reserve
+from tinkex.store.sql_engine import BUSY_TIMEOUT_MS, make_engine
+from tinkex.store.sqlite_file import sqlite_file
+from tinkex.store.sqlite_space import fold_log, shrink
+from tinkex.store.store_errors import StoreError, as_store_error, is_disk_full
 
 T = TypeVar("T")
 
@@ -40,7 +42,6 @@ _BESIDE_FIRST = 32  # how many, going one by one, may delay a commit that a thre
 _MANY = 4  # jobs in a commit that show a busy store: the next one waits a moment for company
 _WAIT_PER_JOB_S = 0.001
 _MOST_WAIT_S = 0.012
-_BUSY_TIMEOUT_MS = 30_000
 _CAREFUL_COMMITS = 16  # after one in which a job failed: who fails once often does so again
 
 
@@ -49,20 +50,30 @@ class _Job:
     run: Callable[[Any], Any]
     future: Future[Any] | asyncio.Future[Any]
     is_bare: bool = False  # gets the driver's cursor and no transaction
+    is_freeing: bool = False  # frees space, so it may use the reserve
     at_once: AtOnce[Any] | None = None  # what it runs, if many can run together
     args: tuple[Any, ...] = ()
 
 
 class Database:
-    """A migrated database at an SQLAlchemy URL (SQLite file or PostgreSQL)."""
+    """A migrated database at an SQLAlchemy URL (SQLite file or PostgreSQL).
 
-    def __init__(self, url: str, *, readers: int = 4) -> None:
+    Beside an SQLite file up to `reserve_bytes` are kept aside for a full disk.
+    """
+
+    def __init__(self, url: str, *, readers: int = 4, reserve_bytes: int = 0) -> None:
         self.url = url
-        self._writer = _make_engine(url, begin="BEGIN IMMEDIATE", pool_size=1, cache_kib=32 * 1024)
-        self._reader = _make_engine(url, begin="BEGIN", pool_size=readers + 4, cache_kib=2048)
+        path = sqlite_file(url)
+        self._reserve = Reserve(path, reserve_bytes) if path and reserve_bytes else None
+        if self._reserve is not None:
+            self._reserve.release_if_short()
+        self._writer = make_engine(url, begin="BEGIN IMMEDIATE", pool_size=1, cache_kib=32 * 1024)
+        self._reader = make_engine(url, begin="BEGIN", pool_size=readers + 4, cache_kib=2048)
         with self._writer.begin() as conn:
-            migrate(conn)
+            is_migrated = bool(migrate(conn))
             clock.resume(conn)
+        if is_migrated:
+            self._fold_log()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: look around
         self._first: deque[_Job] = deque()
         self._is_worth_it = threading.Event()  # a thread waits, or as many as in the last commit
@@ -93,19 +104,23 @@ class Database:
         """What `run(connection, ...)` returns, once it is on disk."""
         return self.submit(run, *args, **kwargs).result()
 
+    def write_freeing(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """`write` of what frees space, here or in files afterwards: works on a full disk too."""
+        future: Future[T] = Future()
+        self._hand_in(_Job(lambda conn: run(conn, *args, **kwargs), future, is_freeing=True))
+        return future.result()
+
     async def ashrink(self) -> None:
         """Gives room that was freed back to the disk, in slices between other writes."""
-        if self._writer.dialect.name != "sqlite":
-            return
-        name = self._writer.url.database
-        path = None if name is None else Path(name)
-        more = True
+        path = sqlite_file(self.url)
+        more = self._writer.dialect.name == "sqlite"
         while more and not self._closed:
-            future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            job = _Job(lambda cursor: shrink(cursor, path, _BUSY_TIMEOUT_MS), future)
-            job.is_bare = True
-            self._hand_in(job)
-            more = await future
+            more = await self._arun_bare(lambda cursor: shrink(cursor, path, BUSY_TIMEOUT_MS))
+
+    async def arestore_reserve(self) -> None:
+        """Fills up what is kept aside for a full disk, as far as there is space."""
+        if (reserve := self._reserve) is not None:
+            await self._arun_bare(lambda _cursor: reserve.restore())
 
     async def aread(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """`read` without blocking the event loop."""
@@ -121,6 +136,12 @@ class Database:
         self._hand_in(job)
         return await future
 
+    async def awrite_freeing(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """`write_freeing` without blocking the event loop."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._hand_in(_Job(lambda conn: run(conn, *args, **kwargs), future, is_freeing=True))
+        return await future
+
     def close(self) -> None:
         """Finishes the writes already handed in, then lets go of the database."""
         if self._closed:
@@ -132,6 +153,21 @@ class Database:
         self._read_pool.shutdown(wait=True)
         self._writer.dispose()
         self._reader.dispose()
+
+    def _fold_log(self) -> None:
+        """Has SQLite overwrite its pages now: until then what a migration removed can be read."""
+        if self._writer.dialect.name != "sqlite":
+            return
+        connection = self._writer.raw_connection()
+        try:
+            fold_log(connection.cursor())
+        finally:
+            connection.close()
+
+    async def _arun_bare(self, run: Callable[[Any], T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._hand_in(_Job(run, future, is_bare=True, is_freeing=True))
+        return await future
 
     def _hand_in(self, job: _Job) -> None:
         if self._closed:
@@ -183,6 +219,10 @@ class Database:
                         self._commit([job])
                     return
                 outcomes = [error]
+        outcomes = [
+            self._with_reserve(job, outcome, self._attempt_alone)
+            for job, outcome in zip(jobs, outcomes, strict=True)
+        ]
         crashpoints.passing("store.commit.after")
         _tell(jobs, outcomes)
 
@@ -208,17 +248,38 @@ class Database:
             crashpoints.passing("store.commit.before")
         return outcomes
 
+    def _attempt_alone(self, job: _Job) -> _Outcome:
+        try:
+            (outcome,) = self._transact(_attempt_all, [job])
+        except Exception as error:
+            return error
+        return outcome
+
     def _run_bare(self, job: _Job) -> None:
-        outcome: _Outcome
+        outcome = self._attempt_bare(job)
+        _tell([job], [self._with_reserve(job, outcome, self._attempt_bare)])
+
+    def _attempt_bare(self, job: _Job) -> _Outcome:
         try:
             connection = self._writer.raw_connection()
             try:
-                outcome = _Value(job.run(connection.cursor()))
+                return _Value(job.run(connection.cursor()))
             finally:
                 connection.close()
         except Exception as error:
-            outcome = error
-        _tell([job], [outcome])
+            return error
+
+    def _with_reserve(
+        self, job: _Job, outcome: _Outcome, attempt: Callable[[_Job], _Outcome]
+    ) -> _Outcome:
+        """The outcome, or that of another attempt if the reserve of a full disk may help."""
+        if self._reserve is None or not job.is_freeing or not is_disk_full(outcome):
+            return outcome
+        self._reserve.release()
+        try:
+            return attempt(job)
+        finally:
+            self._reserve.restore()
 
 
 @dataclass(slots=True)
@@ -318,29 +379,3 @@ def _resolve(job: _Job, outcome: _Outcome) -> None:
         job.future.set_exception(wrapped)
     else:
         job.future.set_exception(outcome)
-
-
-def _make_engine(url: str, *, begin: str, pool_size: int, cache_kib: int) -> Engine:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        if parsed.drivername in {"postgresql", "postgres"}:
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        return create_engine(parsed, pool_size=pool_size, max_overflow=8, pool_pre_ping=True)
-    engine = create_engine(
-        parsed, pool_size=pool_size, max_overflow=64, connect_args={"check_same_thread": False}
-    )
-    event.listen(engine, "connect", lambda conn, _record: _prepare_sqlite(conn, cache_kib))
-    event.listen(engine, "begin", lambda conn: conn.exec_driver_sql(begin))
-    return engine
-
-
-def _prepare_sqlite(connection: Any, cache_kib: int) -> None:
-    # The driver's own transaction handling is switched off, or savepoints would not work.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    prepare(cursor)
-    cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
-    cursor.execute(f"PRAGMA cache_size=-{cache_kib}")
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()

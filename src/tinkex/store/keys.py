@@ -9,6 +9,7 @@ import time
 import msgspec
 from sqlalchemy import Connection, Row, select, update
 
+from tinkex.store.owners import new_owner
 from tinkex.store.schema import keys
 
 PREFIX = "tml-"  # the official client insists on it
@@ -25,6 +26,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     tail: str
     created_at: float
     revoked_at: float | None
+    used_at: float | None
 
 
 def new_key() -> str:
@@ -44,7 +46,7 @@ def add(conn: Connection, key: str, *, name: str, owner: str | None = None, note
         return known
     conn.execute(
         keys.insert().values(
-            owner=owner or f"user-{secrets.token_hex(6)}",
+            owner=owner or new_owner(),
             name=name,
             note=note,
             hash=hash_key(key),
@@ -82,6 +84,12 @@ def revoke(conn: Connection, key_id: int) -> bool:
         .values(revoked_at=time.time())
     )
     return result.rowcount > 0
+
+
+def record_uses(conn: Connection, uses: dict[int, float]) -> None:
+    """Notes when each key was last used, by the wall clock."""
+    for key_id, at in uses.items():
+        conn.execute(update(keys).where(keys.c.key_id == key_id).values(used_at=at))
 
 
 def _to_key(row: Row[tuple[object, ...]]) -> Key:

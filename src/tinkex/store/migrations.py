@@ -11,7 +11,9 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Float, MetaData, String, Table, inspect, select, text
 
+from tinkex.errors import ConfigError
 from tinkex.store import schema
+from tinkex.version import __version__
 
 _log = Table(
     "migrations",
@@ -69,20 +71,42 @@ def m005_digests_of_checkpoints(conn: Connection) -> None:
     _add_column(conn, schema.checkpoints.c.digest)
 
 
+def m006_no_signing_secret(conn: Connection) -> None:
+    """The secret that signs tokens lies in a file: the one in this table is gone and worthless."""
+    is_sqlite = conn.dialect.name == "sqlite"
+    if is_sqlite:  # deleted bytes are overwritten with zeros
+        conn.execute(text("PRAGMA secure_delete=ON"))
+    conn.execute(text("DELETE FROM settings WHERE name = 'signing'"))
+    if is_sqlite:
+        conn.execute(text("PRAGMA secure_delete=FAST"))
+
+
+def m007_last_use_of_keys(conn: Connection) -> None:
+    """When a key was last used; of earlier uses nothing is known."""
+    _add_column(conn, schema.keys.c.used_at)
+
+
 MIGRATIONS: list[Callable[[Connection], None]] = [
     m001_first_tables,
     m002_sizes_on_disk,
     m003_marks_of_what_was_trimmed,
     m004_deletions,
     m005_digests_of_checkpoints,
+    m006_no_signing_secret,
+    m007_last_use_of_keys,
 ]
 
 
 def migrate(conn: Connection) -> list[str]:
-    """The names of the migrations applied now, in order; none on an up-to-date database."""
+    """The names of the migrations applied now, in order; none on an up-to-date database.
+
+    Raises:
+        ConfigError: a newer version was here. Nothing is changed then.
+    """
     if not inspect(conn).has_table("migrations"):
         _log.create(conn, checkfirst=True)
     known = set(conn.execute(select(_log.c.name)).scalars())
+    _refuse_newer(known)
     applied = []
     for step in MIGRATIONS:
         if step.__name__ in known:
@@ -91,6 +115,18 @@ def migrate(conn: Connection) -> list[str]:
         conn.execute(_log.insert().values(name=step.__name__, applied_at=time.time()))
         applied.append(step.__name__)
     return applied
+
+
+def _refuse_newer(known: set[str]) -> None:
+    """Refuses a schema this version does not know: it might write rows the newer one misreads."""
+    newer = sorted(known - {step.__name__ for step in MIGRATIONS})
+    if newer:
+        raise ConfigError(
+            f"The database was made by a newer version of Tinkex: it has the schema change "
+            f"{newer[0]!r}, which version {__version__} does not know.",
+            hint="Upgrade Tinkex, or choose another --data-dir or --database-url.",
+            code="newer-database",
+        )
 
 
 def _add_column(conn: Connection, column: Column[Any]) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
-from tinkex.store.prepared import Prepared
+from tinkex.store.bulk_sql import ManyRows
+from tinkex.store.compiled_sql import Prepared
 from tinkex.store.schema import models, sessions
-from tinkex.store.together import ManyRows
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

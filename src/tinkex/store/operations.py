@@ -16,13 +16,13 @@ from sqlalchemy import ColumnElement, Connection, bindparam, func, null, select,
 
 from tinkex.errors import ClientError
 from tinkex.store import models
+from tinkex.store.bulk_sql import ManyRows
 from tinkex.store.clock import steady_now
-from tinkex.store.prepared import Prepared
+from tinkex.store.compiled_sql import Prepared
 from tinkex.store.request_ids import new_request_id
 from tinkex.store.results import Result, keep, keep_all
 from tinkex.store.schema import models as model_rows
 from tinkex.store.schema import operations
-from tinkex.store.together import ManyRows
 from tinkex.store.upsert import insert_if_absent
 
 
@@ -174,9 +174,9 @@ def nothing(owner: str, model_id: str, seq_id: int) -> NewOperation:
     )
 
 
-def skip(conn: Connection, holes: list[NewOperation]) -> set[int]:
+def skip(conn: Connection, missing: list[NewOperation]) -> set[int]:
     """The numbers of these that were free; nothing will run under them."""
-    return {hole.seq_id for hole in holes if consume(conn, hole, "skipped")}
+    return {each.seq_id for each in missing if consume(conn, each, "skipped")}
 
 
 def get(conn: Connection, owner: str, request_id: str) -> Operation | None:

@@ -8,10 +8,10 @@ from typing import Literal, Protocol
 import msgspec
 from sqlalchemy import Connection, literal, select
 
+from tinkex.store.bulk_sql import ManyRows
 from tinkex.store.clock import steady_now
-from tinkex.store.prepared import Prepared
+from tinkex.store.compiled_sql import Prepared
 from tinkex.store.schema import operations, results, samples
-from tinkex.store.together import ManyRows
 
 Encoding = Literal["json", "proto", "error"]
 

@@ -8,6 +8,8 @@ from sqlalchemy import Connection, func, select, update
 from tinkex.store.clock import steady_now
 from tinkex.store.schema import sampling_sessions, sessions
 
+_AT_ONCE = 500  # names in one query
+
 
 class Sampler(msgspec.Struct, frozen=True, kw_only=True):
     """One sampling session as stored.
@@ -91,6 +93,32 @@ def free_of_ended_sessions(conn: Connection) -> None:
         )
         .values(freed_at=steady_now(), size_bytes=None)
     )
+
+
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the client of a sampling session was heard of, and whether its session is over."""
+
+    sampling_session_id: str
+    session_id: str
+    heartbeat_at: float
+    finished_at: float | None
+
+
+def lives(conn: Connection, sampling_session_ids: list[str]) -> list[Life]:
+    """What is known of the clients of these sampling sessions."""
+    columns = (
+        sampling_sessions.c.sampling_session_id,
+        sessions.c.session_id,
+        sessions.c.heartbeat_at,
+        sessions.c.finished_at,
+    )
+    query = select(*columns).join(sessions, sessions.c.session_id == sampling_sessions.c.session_id)
+    found: list[Life] = []
+    for start in range(0, len(sampling_session_ids), _AT_ONCE):
+        some = sampling_session_ids[start : start + _AT_ONCE]
+        rows = conn.execute(query.where(sampling_sessions.c.sampling_session_id.in_(some)))
+        found += [Life(**row._mapping) for row in rows]
+    return found
 
 
 def record_size(conn: Connection, sampling_session_id: str, size_bytes: int) -> bool:

@@ -6,13 +6,13 @@ import msgspec
 from sqlalchemy import Connection, bindparam, func, null, select, update
 
 from tinkex.errors import ClientError
+from tinkex.store.bulk_sql import AtOnce, ManyRows
 from tinkex.store.clock import steady_now
+from tinkex.store.compiled_sql import Prepared
 from tinkex.store.operations import SequenceError
-from tinkex.store.prepared import Prepared
 from tinkex.store.request_ids import new_request_id
 from tinkex.store.results import Result, keep, keep_all
 from tinkex.store.schema import results, sample_marks, samples
-from tinkex.store.together import AtOnce, ManyRows
 from tinkex.store.upsert import insert_if_absent
 
 

@@ -44,6 +44,7 @@ keys = Table(
     Column("tail", String(8), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("revoked_at", Float),
+    Column("used_at", Float),  # written from time to time
 )
 
 sessions = Table(

@@ -109,13 +109,18 @@ def finish(conn: Connection, owner: str, session_id: str, reason: str, detail: s
     return result.rowcount > 0
 
 
-def finish_silent(conn: Connection, before: float) -> list[str]:
-    """The sessions not heard of since `before`; they are over now."""
-    where = (sessions.c.heartbeat_at < before, sessions.c.finished_at.is_(None))
-    silent = list(conn.execute(select(sessions.c.session_id).where(*where)).scalars())
-    if silent:
-        ended = {"finished_at": steady_now(), "finish_reason": "interrupted"}
-        conn.execute(update(sessions).where(*where).values(**ended))
+def finish_silent(
+    conn: Connection, before: float, heard: frozenset[str] = frozenset()
+) -> list[str]:
+    """The sessions not heard of since `before`; they are over now. Sessions in `heard` stay open:
+    their heartbeats came, but could not be written yet."""
+    query = select(sessions.c.session_id).where(
+        sessions.c.heartbeat_at < before, sessions.c.finished_at.is_(None)
+    )
+    silent = [each for each in conn.execute(query).scalars() if each not in heard]
+    ended = {"finished_at": steady_now(), "finish_reason": "interrupted"}
+    for session_id in silent:
+        conn.execute(update(sessions).where(sessions.c.session_id == session_id).values(**ended))
     return silent
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import BindParameter, Table, bindparam
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Executable
 
-from tinkex.store.prepared import Prepared
+from tinkex.store.compiled_sql import Prepared
 
 __all__ = ["insert_if_absent"]
 

@@ -113,9 +113,14 @@ class SupportedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GetServerCapabilitiesResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server offers."""
+    """What the server offers.
+
+    `supported_models` has every name a model may be asked for by. `aliases` leads from a model's
+    other names to its main one; only Tinkex servers send it.
+    """
 
     supported_models: list[SupportedModel]
+    aliases: dict[str, str] = {}
 
 
 class CreateSessionResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -205,6 +205,25 @@ def decode_forward_backward_request(
         raise invalid_body(str(error)) from error
 
 
+def peek_target(head: bytes) -> tuple[str | None, int | None]:
+    """The model id and the number in the beginning of a training request, as far as they are there.
+
+    For a server that refuses the request. Every known encoder writes them first.
+    """
+    model_id, seq_id = None, None
+    try:
+        for key, a, b in fields(head, 0, len(head)):
+            if key == 0x0A:
+                model_id = to_text(head, a, b)
+            elif key == 0x10:
+                seq_id = to_int32(a)
+            if model_id is not None and seq_id is not None:
+                break
+    except Malformed:
+        pass
+    return model_id, seq_id
+
+
 class _Reader:
     """Reads one body. Nested messages are spans of it, so only values are copied out."""
 

@@ -78,19 +78,28 @@ def decode_request(body: bytes, type_: type[T], *, limits: Limits = DEFAULT_LIMI
     Raises:
         ClientError: it is not of this type (status 422, code "invalid-body", `field`).
     """
-    check_depth(body, limits.max_json_depth)
+    check_shape(body, limits)
     try:
         return cast(T, _reader(cast(Any, type_))(body, limits))
     except BAD_INPUT as error:
         raise invalid_body(reason(error), field_path(error)) from error
 
 
-def check_depth(body: bytes, limit: int) -> None:
-    """Refuse JSON in which arrays and objects are nested deeper than `limit`.
+def check_shape(body: bytes, limits: Limits) -> None:
+    """Refuse JSON that would take long to read for its size: too many keys, or nested too deep.
+
+    A decoder cannot be interrupted, and keys cost far more than the numbers that data consists of.
+    Colons are counted in their place, so one inside a text counts as well.
 
     Raises:
-        ClientError: it is nested deeper.
+        ClientError: it has too many, or is nested deeper.
     """
+    if body.count(b":") > limits.max_json_keys:
+        raise invalid_body(f"it has more than {limits.max_json_keys} keys")
+    _check_depth(body, limits.max_json_depth)
+
+
+def _check_depth(body: bytes, limit: int) -> None:
     if body.count(b"[") + body.count(b"{") <= limit:
         return
     depth = 0

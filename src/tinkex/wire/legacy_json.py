@@ -125,7 +125,7 @@ def decode_forward_backward_request(
     Raises:
         ClientError: it is none (status 422, code "invalid-body").
     """
-    json.check_depth(body, limits.max_json_depth)
+    json.check_shape(body, limits)
     try:
         return _REQUEST.decode(body).build(limits)
     except json.BAD_INPUT as error:

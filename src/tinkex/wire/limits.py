@@ -22,6 +22,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_json_bytes: int = 32 * 1024 * 1024
     """Size of a JSON body; its values take several times that in memory."""
 
+    max_control_bytes: int = 256 * 1024
+    """Size of the body of a control request, which holds no training data and no prompt; a request
+    that may hold metadata has room for that as well."""
+
+    max_json_keys: int = 100_000
+    """Keys of all objects in a JSON body together; reading one costs as much as fifty bytes."""
+
     max_decompression_ratio: int = 1000
     """Decompressed size of a body divided by its compressed size."""
 
@@ -94,8 +101,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_models_per_owner: int = 10_000
     """Models in the open sessions of one tenant."""
 
-    max_disk_bytes_per_owner: int = 1 << 40
-    """Bytes of one tenant on disk: checkpoints, samplers, and what its models recover from."""
+    max_disk_bytes_per_owner: int = 0
+    """Bytes of one tenant on disk: checkpoints, samplers, and what its models recover from; 0 for
+    80 % of the space on the data folder's disk, free or taken by tenants' files."""
 
     max_requests_per_s: int = 2000
     """Requests of one tenant per second, on average; 0 for no limit."""

@@ -12,6 +12,7 @@ from tinkex.wire._pb_request import (
     encode_datums,
     encode_forward_backward_request,
     frame_forward_backward_request,
+    peek_target,
 )
 from tinkex.wire._pb_result import (
     decode_forward_backward_output,
@@ -29,4 +30,5 @@ __all__ = [
     "encode_forward_backward_request",
     "encode_sample_response",
     "frame_forward_backward_request",
+    "peek_target",
 ]

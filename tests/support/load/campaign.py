@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import psutil
+
 from tests.server.children import start_module
 from tests.support.load import judge, work
 from tests.support.load.driver import Load, Report
-
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.admin import create_key
 from tinkex.server.config import ServedModel, ServerConfig
@@ -27,7 +27,10 @@ class Outcome(msgspec.Struct, frozen=True):
 def run(folder: Path, *, tenants: int, timeout_s: float, **load: Any) -> Outcome:
     """The outcome of a load on a fresh server with the null engine."""
     config = server_config(folder / "server")
-    keys = [create_key(config.data_dir, None, name=f"t{n}")[0] for n in range(tenants)]
+    keys = [
+        create_key(config.data_dir, None, name=f"t{n}", is_new_owner=True).key
+        for n in range(tenants)
+    ]
     records = folder / "records"
     with EmbeddedServer(config) as server:
         engine = psutil.Process(server.pid).children()[0].pid

@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
+
 from tests.support.load import work
 from tests.support.load.tenant import Operation, Phase, Tenant
 

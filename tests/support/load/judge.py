@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.support.load import work
 
+from tests.support.load import work
 from tinkex.engine.interface import LoraSpec, OptimResult, TrainResult
 from tinkex.engine.null import NullEngine
-from tinkex.scheduler import decoding
+from tinkex.scheduler import convert
 from tinkex.wire import json, protobuf
 
 _ADAPTER = "a"
@@ -77,11 +77,11 @@ def _replay_mistakes(model_id: str, spec: str, kept: dict[int, work.Record]) -> 
     engine = NullEngine((work.BASE_MODEL,))
     engine.create_adapter(_ADAPTER, work.BASE_MODEL, msgspec.json.decode(spec, type=LoraSpec))
     trains = [
-        decoding.train_request(work.training_request(_ADAPTER, variant))
+        convert.train_request(work.training_request(_ADAPTER, variant))
         for variant in range(work.VARIANTS)
     ]
     steps = [
-        decoding.optim_request(_ADAPTER, work.step_request(_ADAPTER, variant).params)
+        convert.optim_request(_ADAPTER, work.step_request(_ADAPTER, variant).params)
         for variant in range(work.VARIANTS)
     ]
     for seq_id, record in sorted(kept.items()):
@@ -89,7 +89,7 @@ def _replay_mistakes(model_id: str, spec: str, kept: dict[int, work.Record]) -> 
         if record.kind == "pass":
             (trained,) = engine.forward_backward([trains[record.variant]])
             assert isinstance(trained, TrainResult)
-            body = protobuf.encode_forward_backward_output(decoding.train_output(trained))
+            body = protobuf.encode_forward_backward_output(convert.train_output(trained))
         else:
             (stepped,) = engine.optim_step([steps[record.variant]])
             assert isinstance(stepped, OptimResult)
@@ -103,9 +103,9 @@ def _sample_checksum(variant: int) -> int:
     engine = NullEngine((work.BASE_MODEL,))
     asked = work.sample_request(variant)
     engine.submit_sample(
-        decoding.sample_request(
+        convert.sample_request(
             asked, request_id="any", model=work.BASE_MODEL, sampler_id=None, owner="any"
         )
     )
     (result,) = engine.step_sampling().finished
-    return zlib.crc32(protobuf.encode_sample_response(decoding.sample_response(result, asked)))
+    return zlib.crc32(protobuf.encode_sample_response(convert.sample_response(result, asked)))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+
 from tests.support.load import work
 from tests.support.load.wire import Wire, connect
 

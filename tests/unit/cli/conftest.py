@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.support.loopback import LoopbackServer
 
+from tests.support.loopback import LoopbackServer
 from tinkex.cli.main import run as run_cli
 from tinkex.client import runtime
 
@@ -72,7 +72,7 @@ def cli(run, server, monkeypatch):
 @pytest.fixture(scope="session")
 def model(tmp_path_factory) -> str:
     """A model's name that is also the folder of its tokenizer."""
-    from tinkex.engine.tiny import make_tiny_model
+    from tinkex.engine.convert.tiny_model import make_tiny_model
 
     return str(make_tiny_model(tmp_path_factory.mktemp("models") / "tiny"))
 

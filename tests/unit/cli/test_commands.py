@@ -145,7 +145,7 @@ def test_config_show_masks_secrets(run, monkeypatch, extra):
 @pytest.mark.parametrize("is_json", [True, False])
 def test_config_error_is_told_without_the_key(run, is_json):
     ran = run("config", "show", "--api-key", KEY + " x", *(["--json"] if is_json else []))
-    assert ran.code == 1
+    assert ran.code == 2
     assert "api_key" in ran.err
     assert KEY not in ran.err
     assert "invalid-config" in ran.err

@@ -63,4 +63,4 @@ def test_listing_commands_imports_none_of_them(monkeypatch):
     monkeypatch.setattr("tinkex.cli.lazy.import_module", refuse)
     items = root.shell_complete(click.Context(root), "")
     assert [item.value for item in items] == sorted(COMMANDS)
-    assert items[0].help == COMMANDS["chat"].summary
+    assert items[0].help == COMMANDS["auth"].summary

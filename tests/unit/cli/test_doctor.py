@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tinkex.cli import doctor
+from tinkex.cli.installing import install_command
 
 
 def statuses(ran) -> dict[str, str]:
@@ -13,7 +14,7 @@ def statuses(ran) -> dict[str, str]:
 
 
 def test_all_is_well(cli, server, model, monkeypatch):
-    monkeypatch.setattr("tinkex.server.engines.kernels_trouble", lambda: None)
+    monkeypatch.setattr("tinkex.server.models.engine_factory.kernels_trouble", lambda: None)
     server.service.models = [model]
     ran = cli("doctor", "--json")
     assert ran.code == 0
@@ -33,7 +34,7 @@ def test_no_key(run):
     ran = run("doctor", "--json")
     assert ran.code == 1
     assert ran.json["checks"][-1]["name"] == "key"
-    assert "export TINKER_API_KEY" in ran.json["checks"][-1]["next_step"]
+    assert "tinkex auth login" in ran.json["checks"][-1]["next_step"]
 
 
 def test_nobody_there(run, monkeypatch):
@@ -94,13 +95,13 @@ def test_old_python_missing_torch_and_full_disk():
         raise PackageNotFoundError(name)
 
     torch = doctor.check_torch(missing)
-    assert (torch.status, torch.next_step) == ("skipped", "pip install 'tinkex[server]'")
+    assert (torch.status, torch.next_step) == ("skipped", install_command("server"))
     assert doctor.check_disk(Path(), 5).status == "warning"
 
 
 def test_kernels_that_cannot_be_built(monkeypatch):
     monkeypatch.setattr(
-        "tinkex.server.engines.kernels_trouble", lambda: ("no C compiler", "Get one.")
+        "tinkex.server.models.engine_factory.kernels_trouble", lambda: ("no C compiler", "Get one.")
     )
     found = doctor.check_kernels()
     assert found.status == "warning"

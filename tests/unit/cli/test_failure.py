@@ -18,7 +18,7 @@ def status(number: int) -> errors.APIStatusError:
     ("error", "code"),
     [
         (errors.ValidationError("m"), 1),
-        (errors.ConfigError("m"), 1),
+        (errors.ConfigError("m"), 2),
         (errors.TokenizerError("m"), 1),
         (errors.InvalidPathError("m"), 1),
         (click.UsageError("m"), 2),

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tinkex.cli.data_dir import default_data_dir
+from tinkex.cli.installing import install_command
 
 
 @pytest.fixture
@@ -20,8 +21,9 @@ def started(monkeypatch):
             assert (worker is None) is (config.device == "null"), "torch is imported meanwhile"
             configs.append(config)
 
-        def run(self, announce):
-            announce(Started(url="http://127.0.0.1:9", new_key="tml-new"))
+        def run(self, *, on_listening, on_ready):
+            on_listening(Started(url="http://127.0.0.1:9"))
+            on_ready(Started(url="http://127.0.0.1:9", new_key="tml-new"))
 
     monkeypatch.setattr("tinkex.server.process.ServerProcess", Process)
     return configs
@@ -88,7 +90,7 @@ def test_missing_server_packages_say_what_to_install(run, monkeypatch):
     ran = run("serve")
     assert ran.code == 1
     assert "starlette is not installed" in ran.err
-    assert "pip install 'tinkex[server]'" in ran.err
+    assert f"Run: {install_command('server')}" in ran.err
 
 
 def test_keys_are_made_listed_and_revoked(run):
@@ -115,7 +117,7 @@ def test_models_of_an_empty_folder(run):
     assert (ran.code, ran.out) == (0, "")
     assert "tinkex models pull" in ran.err
     assert run("models", "list", "--data-dir", "d", "--json").json == {"models": []}
-    assert run("models", "rm", "nope", "--data-dir", "d").code in (1, 4)
+    assert run("models", "rm", "nope", "--data-dir", "d").code == 4
 
 
 @pytest.mark.parametrize("is_json", [False, True])
@@ -129,6 +131,29 @@ def test_models_of_a_server(cli, server, is_json):
         assert ran.out.splitlines()[1].split() == ["a/b", "4096", "True", "True"]
     server.service.models = []
     assert cli("models", "list", "--remote").out == ""
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_model_with_two_names_is_listed_once(cli, server, is_json):
+    server.service.models = ["a", "org/a", "b"]
+    server.service.aliases = {"org/a": "a"}
+    ran = cli("models", "list", "--remote", *(["--json"] if is_json else []))
+    assert ran.code == 0, ran.err
+    if is_json:
+        listed = {each["model_name"]: each["aliases"] for each in ran.json["models"]}
+        assert listed == {"a": ["org/a"], "b": []}
+    else:
+        header, first, second = ran.out.splitlines()
+        assert header.endswith("also called")
+        assert (first.split()[0], first.split()[-1], second.split()[0]) == ("a", "org/a", "b")
+    models = cli("doctor", "--json").json["checks"]
+    assert "a (also org/a), b" in [each["detail"] for each in models]
+
+
+def test_greeting_tells_of_a_model_with_two_names_once(run, started):
+    ran = run("serve", "--model", "a=/m", "--model", "org/a=/m", "--data-dir", "d")
+    assert "Models: a (also org/a)\n" in ran.out
+    assert "base_model='a'" in ran.out
 
 
 def test_data_folder_has_a_place_of_its_own():

@@ -212,6 +212,22 @@ def test_ctrl_c_saves_and_says_how_to_go_on(train, monkeypatch, tmp_path, number
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.fixture
+def ignored_sigint():
+    """SIGINT as `nohup` in a script and cron leave it to a program."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ignored_sigint")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 130)])
+def test_where_sigint_is_ignored_only_sigterm_stops(train, monkeypatch, number, code):
+    stop_after(monkeypatch, 2, lambda: os.kill(os.getpid(), number))
+    assert train().code == code
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
 def test_ctrl_c_under_json_is_json_with_the_command(train, monkeypatch):
     stop_after(monkeypatch, 1)
     ran = train("--json")

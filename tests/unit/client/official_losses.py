@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 import tinker
+
 from tests.unit.client import losses
 
 if __name__ == "__main__":

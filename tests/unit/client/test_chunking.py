@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tests.support.data import make_data, make_datum
 from tests.unit.client.steady import steady
-
 from tinkex import ForwardBackwardOutput, ValidationError
 from tinkex.client.chunking import combine, reduce_metrics, split
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
-
 from tinkex import RestClient, ValidationError
 from tinkex.client.download import _put_in_place, _safe_name
 from tinkex.errors import APIConnectionError, APIError, APIResponseValidationError

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tests.support.clock import FakeClock
 from tests.unit.client.steady import steady
-
 from tinkex.client.budget import ByteBudget
 from tinkex.client.limiter import RateLimiter
 from tinkex.client.ordering import Order

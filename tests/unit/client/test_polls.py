@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tests.support.clock import FakeClock
 from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
 from tests.unit.client.steady import steady
-
 from tinkex import Runtime
 from tinkex.client import polling
 from tinkex.client.futures_poll import FuturesPoll
@@ -148,7 +148,8 @@ def test_a_poll_that_is_refused_fails_its_waiters_each_with_its_own_line(
     shared: LoopbackServer, connect: Connect
 ) -> None:
     sampler = connect().create_sampling_client(base_model=MODEL)
-    rule = shared.on("retrieve_futures").reply(404, json_body={"detail": "no such"}).held()
+    # Every poll is refused: the second sample may begin to wait after the first poll has failed.
+    rule = shared.on("retrieve_futures").reply(404, json_body={"detail": "no such"}).held().always()
     handles = [
         sampler.sample(PROMPT, 1, PARAMS),
         sampler.sample(PROMPT, 1, PARAMS),
@@ -159,6 +160,7 @@ def test_a_poll_that_is_refused_fails_its_waiters_each_with_its_own_line(
     errors = [handle.exception(10) for handle in handles]
     assert all(isinstance(error, NotFoundError) for error in errors)
     assert [len(error.__notes__) for error in errors if error is not None] == [1, 1]
+    rule.off()
     assert len(sampler.sample(PROMPT, 1, PARAMS).result(10).sequences) == 1
 
 

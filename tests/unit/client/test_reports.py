@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, make_data
 from tests.support.fixtures import Connect
 from tests.support.loopback import LoopbackServer
-
 from tinkex import telemetry
 from tinkex.client.reporter import MAX_BATCH, REPORTED
 from tinkex.telemetry import events

@@ -10,11 +10,11 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
+
+import tinkex
 from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
-
-import tinkex
 from tinkex import AdminClient, ModelInput, RestClient, RetryPolicy, Runtime, ServiceClient
 from tinkex.client.logs import show_log
 from tinkex.client.sampler_handle import SamplerHandle

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.client.steady import steady
 
+from tests.unit.client.steady import steady
 from tinkex import RetryConfig, RetryPolicy, ValidationError
 from tinkex.client.retry import (
     MAX_RETRY_AFTER_S,

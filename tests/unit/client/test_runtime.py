@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, make_data
 from tests.support.fixtures import Connect, make_config
 from tests.support.leaks import client_threads, eventually, no_new_threads
 from tests.support.loopback import LoopbackServer
-
 from tinkex import AdamParams, Runtime, ServiceClient, default_runtime
 from tinkex.client.runtime import submit_site
 from tinkex.errors import ClientClosedError, TinkexError, ValidationError
@@ -105,7 +105,7 @@ def test_submits_that_race_with_a_stop_end_one_way_or_the_other() -> None:
 
 
 def test_what_a_cancelled_task_begins_is_ended_too() -> None:
-    """A sample that is cancelled tells the server; at a stop there is no time for that."""
+    """Only what was begun by `spawn_last` is given time at a stop."""
     ended = []
 
     async def tidy() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tests.support.clock import FakeClock
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.unit.client.steady import steady
-
 from tinkex import Runtime, ServiceClient
 from tinkex.client import pools
 from tinkex.client.body import PartsPayload, pieces

@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.parametrize(
     "name",
     [
-        "tinkex.setting_values",
+        "tinkex.setting_parsers",
         "tinkex.telemetry.bus",
         "tinkex.telemetry.logger",
         "tinkex.telemetry.metrics",

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from tests.unit.wire.strategies import MODEL_INPUTS, token_ids
 from tinker import types as official
 
+from tests.unit.wire.strategies import MODEL_INPUTS, token_ids
 from tinkex.errors import TokenizerError, ValidationError
 from tinkex.types import (
     DmelChunk,

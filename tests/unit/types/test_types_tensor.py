@@ -13,9 +13,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.wire.strategies import ANY_TENSOR
 from tinker.types import TensorData as Official
 
+from tests.unit.wire.strategies import ANY_TENSOR
 from tinkex.errors import ValidationError
 from tinkex.types import TensorData
 

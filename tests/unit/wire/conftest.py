@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tests.unit.wire.official_calls import Recorded
 
 

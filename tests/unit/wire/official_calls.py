@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import tinker
 import torch
-from tests.unit.wire.recorder import Call, Recorder
 from tinker import types as official
 
+from tests.unit.wire.recorder import Call, Recorder
 from tinkex import types
 
 KEY = "tml-test"

@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.wire import strategies as s
 
+from tests.unit.wire import strategies as s
 from tinkex.errors import APIResponseValidationError, ClientError
 from tinkex.types import Datum, ForwardBackwardOutput, SampleResponse
 from tinkex.wire import legacy_json, protobuf

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.wire import strategies as s
 
+from tests.unit.wire import strategies as s
 from tinkex import types
 from tinkex.errors import APIResponseValidationError, ClientError, ValidationError
 from tinkex.wire import json

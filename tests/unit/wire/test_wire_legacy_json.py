@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tests.unit.wire import strategies as s
 from tests.unit.wire.test_wire_official_answers import FULL
-
 from tinkex import types
 from tinkex.errors import APIResponseValidationError, ClientError
 from tinkex.wire import legacy_json

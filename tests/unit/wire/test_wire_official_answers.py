@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.wire.official_calls import Recorded
-from tests.unit.wire.recorder import ANSWERS, INFO, OUTPUT, RESULTS, RUN, SAMPLE
 from tinker.proto.response_conv import (
     deserialize_forward_backward_output,
     deserialize_sample_response,
 )
 
+from tests.unit.wire.official_calls import Recorded
+from tests.unit.wire.recorder import ANSWERS, INFO, OUTPUT, RESULTS, RUN, SAMPLE
 from tinkex import types
 from tinkex.wire import json, protobuf
 

@@ -6,10 +6,10 @@ from datetime import UTC
 
 import msgspec
 import pytest
-from tests.unit.wire.official_calls import DATA, MEDIA, PATH, SAMPLER, SEARCH, TEXT, Recorded
 from tinker.lib.public_interfaces.training_client import _estimate_datum_bytes_count_proto
 from tinker.proto import tinker_public_pb2 as pb
 
+from tests.unit.wire.official_calls import DATA, MEDIA, PATH, SAMPLER, SEARCH, TEXT, Recorded
 from tinkex import types
 from tinkex.wire import json, protobuf
 

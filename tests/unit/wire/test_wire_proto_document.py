@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.wire import proto_text
-from tests.unit.wire.official_calls import DATA
-from tests.unit.wire.test_wire_official_answers import FULL, OUTPUTS
 from tinker.proto import tinker_public_pb2 as pb
 
 import tinkex.wire
+from tests.unit.wire import proto_text
+from tests.unit.wire.official_calls import DATA
+from tests.unit.wire.test_wire_official_answers import FULL, OUTPUTS
 from tinkex.wire import protobuf
 
 DOCUMENT = Path(tinkex.wire.__file__).with_name("tinker_public.proto")

@@ -9,9 +9,9 @@ from array import array
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.wire import strategies as s
 from tinker.proto import tinker_public_pb2 as pb
 
+from tests.unit.wire import strategies as s
 from tinkex import types
 from tinkex.errors import APIResponseValidationError, ClientError, ValidationError
 from tinkex.wire import protobuf

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinkex.engine.lora import AdapterWeights, LoraGroup, LoraLayout
+from tinkex.engine.lora.adapter import AdapterWeights, LoraGroup, LoraLayout
 from tinkex.engine.native.kernels import MOST_PARTS, Lora
 
 __all__ = ["LAYER_PLACES", "AdapterCopies", "RowRuns", "Run"]

@@ -1,7 +1,8 @@
 """Kernels compiled on the machine they run on, by its own C compiler, once.
 
 The result is kept in the user's cache folder, named by everything it depends on (sources, compiler,
-flags, processor) and by its own hash. Where there is no compiler, or torch has another team of
+flags, processor) and by its own hash, and loaded from there only if folder and file are the user's
+alone and the hash is right. Where there is no compiler, or torch has another team of
 threads than GNU's OpenMP, there are no kernels, and sampling runs on torch's operations alone:
 nothing that goes wrong here is worse than that. Knows nothing of torch.
 """
@@ -22,6 +23,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from platformdirs import user_cache_path
+
+from tinkex.child_environment import child_environment
 
 __all__ = ["FUNCTIONS", "NoKernels", "library", "team_function"]
 
@@ -109,7 +112,7 @@ def _build(compiler: str, kept: Path | None, name: str) -> ctypes.CDLL:
         command = [compiler, *_FLAGS, "-o", str(made), *sources, "-lm"]
         subprocess.run(  # noqa: S603
             command, check=True, capture_output=True, encoding="utf-8", errors="replace",
-            timeout=_TIMEOUT_S,
+            timeout=_TIMEOUT_S, env=child_environment(),
         )  # fmt: skip
         found = _load(made)
         if kept is not None:
@@ -127,16 +130,37 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _load_kept(folder: Path, name: str) -> ctypes.CDLL | None:
-    """What was kept, if it is whole and loads. A damaged file goes."""
+    """What was kept, if it is our own file, whole, and loads. Any other file goes."""
     for path in folder.glob(f"{name}-*.so"):
         with suppress(OSError, AttributeError):
-            if path.name == _file_name(name, path.read_bytes()):
-                found = _load(path)
+            content = _own_content(path)
+            if content is not None and path.name == _file_name(name, content):
+                found = _load_content(content)
                 with suppress(OSError):  # it is as good without
                     os.utime(path)
                 return found
             path.unlink()
     return None
+
+
+def _own_content(path: Path) -> bytes | None:
+    """The bytes of a regular file that is ours and that no other user can write to; else None."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # such as a symbolic link
+        return None
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(file.fileno())
+        is_ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+        return file.read() if is_ours and not found.st_mode & _OTHERS_MAY_WRITE else None
+
+
+def _load_content(content: bytes) -> ctypes.CDLL:
+    """Loads these very bytes from a private copy: the file they came from may be another by now."""
+    with tempfile.TemporaryDirectory(prefix="tinkex-kernels-") as folder:
+        copy = Path(folder) / "kernels.so"
+        copy.write_bytes(content)
+        return _load(copy)
 
 
 def _keep(content: bytes, folder: Path, name: str) -> None:

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tinkex.engine.linear import FrozenLinear
-from tinkex.engine.model import Decoder, rope_frequencies
+from tinkex.engine.model.decoder import Decoder, rope_frequencies
 from tinkex.engine.native.adapters import LAYER_PLACES, AdapterCopies, RowRuns, Run
 from tinkex.engine.native.kernels import Kernels, Lora
 from tinkex.engine.native.step import Angles, Step
+from tinkex.engine.ops.linear import FrozenLinear
 
 __all__ = ["NativePass", "WantedRows"]
 

@@ -14,8 +14,8 @@ from ctypes import Structure, byref, c_float, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from tinkex.engine.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.native.build import FUNCTIONS
+from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 
 __all__ = ["MOST_PARTS", "Attention", "Kernels", "Lora", "Turn"]
 

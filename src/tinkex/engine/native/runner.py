@@ -7,16 +7,16 @@ from functools import cached_property
 
 import torch
 
-from tinkex.engine.cached_runner import CachedRunner
-from tinkex.engine.lora import HEAD_SITE, LoraLayout
-from tinkex.engine.model import Decoder
+from tinkex.engine.lora.adapter import HEAD_SITE, LoraLayout
+from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.native.adapters import AdapterCopies, Run
 from tinkex.engine.native.forward import NativePass, WantedRows
 from tinkex.engine.native.kernels import Kernels
 from tinkex.engine.native.step import Step, StepList
-from tinkex.engine.prompt_line import SamplerLimits
-from tinkex.engine.sample_jobs import Job, PromptPart, Sequence
-from tinkex.engine.step_rows import FEWEST_ROWS, StepRows
+from tinkex.engine.sampling.cached_runner import CachedRunner
+from tinkex.engine.sampling.prefill_queue import SamplerLimits
+from tinkex.engine.sampling.state import Job, PromptPart, Sequence
+from tinkex.engine.sampling.step_output import FEWEST_ROWS, StepRows
 
 __all__ = ["NativeRunner"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinkex.engine.kv_cache import BLOCK_TOKENS, WASTE_BLOCK, KvCache, blocks_for
-from tinkex.engine.model_config import ModelConfig
+from tinkex.engine.model.config import ModelConfig
 from tinkex.engine.native.kernels import Attention, Kernels, Turn
-from tinkex.engine.sample_jobs import PromptPart, Sequence
+from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, WASTE_BLOCK, KvCache, blocks_for
+from tinkex.engine.sampling.state import PromptPart, Sequence
 
 __all__ = ["Angles", "Step", "StepList"]
 

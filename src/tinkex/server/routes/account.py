@@ -8,11 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tinkex.server.auth import user_urn
-from tinkex.server.bodies import read_body
 from tinkex.server.errors import NotSupported, json_response
+from tinkex.server.gate.auth import user_urn
 from tinkex.server.services import caller, services
-from tinkex.store import keys, usage
+from tinkex.server.submit.bodies import read_body
+from tinkex.store import keys, quotas
+from tinkex.store.clock import steady_now
 from tinkex.types.billing import (
     CurrentCheckpointStorageUsageItem,
     CurrentCheckpointStorageUsageResponse,
@@ -21,17 +22,23 @@ from tinkex.types.session import ApiKeyDetails, ApiKeyInfo, OrgDetails, UserDeta
 
 
 async def token(request: Request) -> Response:
-    """A short-lived token in exchange for the key."""
+    """A short-lived token in exchange for the key, or for a token made from it: one chain of tokens
+    ends `max_token_life_s` after the key was last shown."""
     parts, key = services(request), caller(request)
-    now, life_s = int(time.time()), parts.config.token_life_s
+    born = parts.keyring.born(request.headers.get("x-api-key", ""))
+    now, steady = int(time.time()), steady_now()
+    end = (steady if born is None else born) + parts.config.max_token_life_s
+    life_s = min(parts.config.token_life_s, end - steady)
     claims = {
         "sub": user_urn(key.owner),
         "org_id": "tinkex",
         "email": f"{key.owner}@localhost",
         "iat": now,
         "exp": now + int(life_s),  # for the client, which renews it in time
-        "until": parts.signer.good_for(life_s),  # for us
+        "until": steady + life_s,  # for us, and so are the rest
+        "born": steady if born is None else born,
         "key": key.hash.hex(),
+        "key_id": key.key_id,
     }
     return json_response({"jwt": parts.signer.make_token(claims)})
 
@@ -66,7 +73,7 @@ async def storage(request: Request) -> Response:
     """How many checkpoints the caller keeps, by project, and how large they are."""
     key = caller(request)
     kept = await services(request).db.aread(
-        usage.kept_by_project, key.owner, request.query_params.get("project_id")
+        quotas.kept_by_project, key.owner, request.query_params.get("project_id")
     )
     items = [
         CurrentCheckpointStorageUsageItem(

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import re
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
-from tinkex.server.errors import NotFound, Unauthenticated
+from tinkex.server.errors import (
+    BadRange,
+    NotFound,
+    RangeNotSatisfiable,
+    Unauthenticated,
+    error_response,
+)
+from tinkex.server.http.headers import header
 from tinkex.server.services import services
 from tinkex.store import checkpoints
 
@@ -34,7 +43,33 @@ async def download(request: Request) -> Response:
     path = parts.scheduler.folders.checkpoint(checkpoint_id) / name
     if not path.is_file():
         raise NotFound("There is no such file.", code="no-such-file")
-    return FileResponse(path, media_type="application/octet-stream", filename=name)
+    return _File(path, media_type="application/octet-stream", filename=name)
+
+
+class _File(FileResponse):
+    """A file, or a part of it, whose errors of range are answered like all others."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused: Response | None = None
+
+        async def send_typed(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] in {400, 416}:
+                refused = _refusal(message, header(scope, b"range"))
+            if refused is None:
+                await send(message)
+
+        await super().__call__(scope, receive, send_typed)
+        if refused is not None:
+            await refused(scope, receive, send)
+
+
+def _refusal(start: Message, given: str) -> Response:
+    if start["status"] == 400:
+        return error_response(BadRange(f"The Range header {given!r} is not understood."))
+    answer = error_response(RangeNotSatisfiable(f"The file has no bytes in the range {given!r}."))
+    answer.headers["content-range"] = Headers(raw=start["headers"])["content-range"]
+    return answer
 
 
 ROUTES = [Route("/download/{checkpoint_id}/{name}", download)]

@@ -10,13 +10,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.errors import ServerError
-from tinkex.server.admission import Aside
-from tinkex.server.bodies import read_json
 from tinkex.server.errors import Gone, NotFound, Unprocessable, json_response
-from tinkex.server.queue_state import queue_state
+from tinkex.server.gate.admission import Aside
+from tinkex.server.result_waiters import wait_for
 from tinkex.server.services import Services, owner, services
-from tinkex.server.waiting import wait_for
+from tinkex.server.submit.bodies import read_json
+from tinkex.server.submit.queue_state import queue_state
 from tinkex.store import results, samplers, samples
+from tinkex.store.clock import steady_now
 from tinkex.store.request_ids import was_made_for
 from tinkex.store.results import Found, Result
 from tinkex.types.requests import (
@@ -73,6 +74,7 @@ async def retrieve_futures(request: Request) -> Response:
         )
     if await parts.db.aread(samplers.get, me, target.sampling_session_id) is None:
         raise NotFound("There is no such sampling session.", code="unknown-sampling-session")
+    parts.heard[target.sampling_session_id] = steady_now()
     deadline = asyncio.get_running_loop().time() + parts.config.poll_hold_s
     while True:
         with parts.waiters.watch(target.sampling_session_id) as future:
@@ -115,9 +117,18 @@ async def _await_result(parts: Services, me: str, request_id: str) -> Found | No
             found = await parts.db.aread(results.find, me, request_id)
         if found is None or found.is_finished:
             return found
+        if found.kind == "sample":
+            _note_sign_of_life(parts, me, request_id)
         async with Aside():
             result = await wait_for(future, parts.config.poll_hold_s)
         return msgspec.structs.replace(found, result=result)
+
+
+def _note_sign_of_life(parts: Services, me: str, request_id: str) -> None:
+    """A client that polls is there, whatever became of its session."""
+    sampling_session_id = parts.scheduler.sampling_session_of(me, request_id)
+    if sampling_session_id is not None:
+        parts.heard[sampling_session_id] = steady_now()
 
 
 async def _answer(

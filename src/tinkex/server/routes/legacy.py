@@ -15,12 +15,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tinkex import crashpoints
-from tinkex.engine.folders import payload_files
-from tinkex.server.bodies import read_json
+from tinkex.files.atomic_folder import payload_files
 from tinkex.server.errors import NotFound, Unauthenticated, json_response
-from tinkex.server.paths import find_checkpoint
 from tinkex.server.services import owner, services
-from tinkex.server.submission import require_model
+from tinkex.server.submit.bodies import read_json
+from tinkex.server.submit.checkpoint_lookup import find_checkpoint
+from tinkex.server.submit.submission import require_model
 from tinkex.store import checkpoints, models, operations
 from tinkex.store.operations import NewOperation, Outcome
 from tinkex.store.results import Result

@@ -16,14 +16,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex import crashpoints
-from tinkex.engine.folders import payload_files
 from tinkex.engine.interface import LoraSpec
-from tinkex.server.bodies import read_json
+from tinkex.files.atomic_folder import payload_files
 from tinkex.server.errors import NotFound, Unprocessable, json_response
-from tinkex.server.limits import check_ttl
-from tinkex.server.pages import page_of
-from tinkex.server.paths import find_checkpoint
+from tinkex.server.gate.limits import check_ttl
+from tinkex.server.http.paging import page_of
 from tinkex.server.services import owner, services
+from tinkex.server.submit.bodies import read_json
+from tinkex.server.submit.checkpoint_lookup import find_checkpoint
 from tinkex.store import checkpoints, deletions, models
 from tinkex.store.models import Model
 from tinkex.types.checkpoint import (
@@ -90,7 +90,7 @@ async def delete(request: Request) -> Response:
         if await _was_answered_in_vain(request):
             return json_response({})
         raise
-    await parts.db.awrite(_delete, owner(request), found)
+    await parts.db.awrite_freeing(_delete, owner(request), found)
     crashpoints.passing("checkpoint.deleted")
     folders = parts.scheduler.folders
     await asyncio.to_thread(folders.remove, folders.checkpoint(found.checkpoint_id))

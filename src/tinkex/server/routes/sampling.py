@@ -9,12 +9,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex import crashpoints
-from tinkex.server.bodies import decode_json, read_body, read_json
 from tinkex.server.errors import Busy, NotFound, Unprocessable, json_response
-from tinkex.server.limits import check_sample, check_text
-from tinkex.server.paths import find_checkpoint
+from tinkex.server.gate.limits import check_sample, check_text
 from tinkex.server.services import Services, owner, services
-from tinkex.server.submission import check_number
+from tinkex.server.submit.bodies import decode_json, read_body, read_json
+from tinkex.server.submit.checkpoint_lookup import find_checkpoint
+from tinkex.server.submit.submission import check_number
 from tinkex.store import samplers, samples
 from tinkex.store.clock import steady_now
 from tinkex.store.samplers import Sampler
@@ -62,7 +62,7 @@ async def asample(request: Request) -> Response:
     _check_room(parts, me)
     limits = parts.config.limits
     body = await read_body(request, limits)
-    asked = await decode_json(body, SampleRequest, limits)
+    asked = await decode_json(request, body, SampleRequest, limits)
     if asked.sampling_session_id is None or asked.seq_id is None:
         raise Unprocessable(
             "sampling_session_id and seq_id are needed.", hint="Create a sampling session first."
@@ -88,6 +88,7 @@ async def asample(request: Request) -> Response:
     crashpoints.passing("sample.before")
     sample, is_new = await parts.db.awrite(samples.append, new)
     crashpoints.passing("sample.kept")
+    parts.heard[sample.sampling_session_id] = now
     # One that came before may be kept and not scheduled, if the store failed at that moment.
     if is_new or (sample.state == "queued" and not parts.scheduler.has_sample(sample.request_id)):
         parts.waiters.expect(sample.request_id, me, "sample")

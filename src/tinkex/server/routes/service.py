@@ -7,20 +7,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tinkex.server.bodies import read_json
-from tinkex.server.errors import NotReady, json_response
+from tinkex.server.errors import NotReady, error_response, json_response
 from tinkex.server.services import services
+from tinkex.server.submit.bodies import read_json
 from tinkex.types.requests import ClientConfigRequest
 from tinkex.types.session import ClientConfig, ClientDynamicConfig, SupportedModel
 from tinkex.version import PROTOCOL_VERSION, __version__
 
 
 async def healthz(request: Request) -> Response:
-    """200 once the server can take work."""
+    """200 once the server can take work, and what its engine does now.
+
+    It stays 200 while the engine is replaced: work is accepted and waits, so a probe must neither
+    restart the server for it nor keep clients from it.
+    """
     parts = services(request)
+    state = parts.scheduler.engine_state()
+    engine = {"state": state.state, "since_s": round(state.since_s, 1)}
     if parts.is_draining or not parts.scheduler.is_ready():
-        raise NotReady("The server is starting or stopping.")
-    return json_response({"status": "ok"})
+        why = "is stopping" if parts.is_draining else "starts: its engine loads the models"
+        return error_response(NotReady(f"The server {why}."), {"engine": engine})
+    return json_response({"status": "ok", "engine": engine})
 
 
 async def version(_request: Request) -> Response:
@@ -32,7 +39,10 @@ async def capabilities(request: Request) -> Response:
     """The models with their context lengths, and the limits of this server."""
     parts = services(request)
     catalog = await parts.models()
-    limits = parts.config.limits
+    limits = msgspec.structs.replace(
+        parts.config.limits,
+        max_disk_bytes_per_owner=await parts.db.aread(parts.scheduler.disk_quota.limit),
+    )
     models = [
         SupportedModel(
             model_name=name,
@@ -45,6 +55,7 @@ async def capabilities(request: Request) -> Response:
     return json_response(
         {
             "supported_models": models,
+            "aliases": {alias: each.name for each in catalog.models() for alias in each.aliases},
             "limits": msgspec.to_builtins(limits),
             "server": {"name": "tinkex", "version": __version__},
         }

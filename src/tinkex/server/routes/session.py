@@ -11,13 +11,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex import crashpoints
-from tinkex.server.auth import user_urn
-from tinkex.server.bodies import read_json
 from tinkex.server.errors import NotFound, NotSupported, json_response
-from tinkex.server.limits import check_search, check_session, check_text
-from tinkex.server.pages import page_of
+from tinkex.server.gate.auth import user_urn
+from tinkex.server.gate.limits import check_search, check_session, check_text
+from tinkex.server.http.paging import page_of
 from tinkex.server.services import owner, services
-from tinkex.store import checkpoints, sessions, usage
+from tinkex.server.submit.bodies import read_json
+from tinkex.store import checkpoints, quotas, sessions
 from tinkex.store.clock import steady_now
 from tinkex.store.sessions import Session
 from tinkex.types.requests import (
@@ -67,7 +67,7 @@ async def finish(request: Request) -> Response:
     asked = await read_json(request, FinishSessionRequest, parts.config.limits)
     # A reason that is too long is cut: the session must end all the same.
     detail = asked.detail and asked.detail[: parts.config.limits.max_text_chars]
-    ended = await parts.db.awrite(
+    ended = await parts.db.awrite_freeing(
         sessions.finish, owner(request), session_id, asked.reason.type, detail
     )
     parts.forget_session(session_id)
@@ -147,7 +147,7 @@ async def search(request: Request) -> Response:
 
 
 def _create(conn: Connection, me: str, asked: CreateSessionRequest, most: int) -> str:
-    usage.check_sessions(conn, me, most)
+    quotas.check_sessions(conn, me, most)
     return sessions.create(
         conn,
         me,

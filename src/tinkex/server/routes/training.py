@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import secrets
 import time
@@ -15,22 +14,20 @@ from starlette.routing import Route
 
 from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
-from tinkex.server.bodies import check_json_size, decode_json, read_body, read_json
-from tinkex.server.errors import NotSupported, TooLarge, Unprocessable, json_response
-from tinkex.server.limits import check_metadata, check_rank, check_text, check_training
-from tinkex.server.peek import target_of_protobuf
+from tinkex.server.errors import NotSupported, Unprocessable, json_response
+from tinkex.server.gate.limits import check_metadata, check_rank, check_text, check_training
 from tinkex.server.services import Services, owner, services
-from tinkex.server.submission import (
+from tinkex.server.submit.bodies import decode, read_body, read_json
+from tinkex.server.submit.sequence_numbers import is_json, numbered
+from tinkex.server.submit.submission import (
     CONTROL_COST,
     check_number,
     promise,
-    refusals_counted,
     require_model,
     schedule,
     submit,
-    target_of_json,
 )
-from tinkex.store import models, operations, usage
+from tinkex.store import models, operations, quotas
 from tinkex.store.models import Model
 from tinkex.store.operations import Appended, NewOperation
 from tinkex.types.requests import (
@@ -42,8 +39,6 @@ from tinkex.types.requests import (
 from tinkex.types.training import AdamOptimizerConfig, GetInfoResponse, LoraConfig, ModelData
 from tinkex.wire import json, legacy_json, protobuf
 from tinkex.wire.limits import Limits
-
-_INLINE_BYTES = 32 * 1024
 
 
 async def create_model(request: Request) -> Response:
@@ -97,46 +92,36 @@ async def start_model(parts: Services, model: Model, kind: str, body: bytes) -> 
 async def forward_backward(request: Request) -> Response:
     """A promise of a forward pass, with or without a backward pass."""
     parts, me = services(request), owner(request)
-    limits = parts.config.limits
-    is_json = "json" in request.headers.get("content-type", "")
-    try:
-        body = await read_body(request, limits)
-    except TooLarge as refusal:
-        async with refusals_counted(parts, me, target_of_protobuf(refusal.head)):
-            raise
-    target = target_of_json(body) if is_json else target_of_protobuf(body)
-    async with refusals_counted(parts, me, target):
-        if len(body) <= _INLINE_BYTES:
-            asked, body, cost = _decode(body, is_json, limits)
-        else:
-            asked, body, cost = await asyncio.to_thread(_decode, body, is_json, limits)
-        return await submit(
-            parts,
-            me,
-            model_id=asked.model_id,
-            seq_id=asked.seq_id or None,
-            kind="forward" if asked.forward_only else "forward_backward",
-            body=body,
-            cost=cost,
-            request=asked,
-        )
+    limits, is_old = parts.config.limits, is_json(request)
+    sent = await read_body(request, limits)
+    asked, body, cost = await decode(
+        request, sent, lambda: _decode(sent, is_old, limits), is_json=is_old
+    )
+    return await submit(
+        parts,
+        me,
+        model_id=asked.model_id,
+        seq_id=asked.seq_id or None,
+        kind="forward" if asked.forward_only else "forward_backward",
+        body=body,
+        cost=cost,
+        request=asked,
+    )
 
 
 async def optim_step(request: Request) -> Response:
     """A promise of an optimizer step."""
     parts, me = services(request), owner(request)
-    body = await read_body(request, parts.config.limits)
-    async with refusals_counted(parts, me, target_of_json(body)):
-        asked = await decode_json(body, OptimStepRequest, parts.config.limits)
-        return await submit(
-            parts,
-            me,
-            model_id=asked.model_id,
-            seq_id=asked.seq_id,
-            kind="optim_step",
-            body=json.encode(asked),
-            request=asked,
-        )
+    asked = await read_json(request, OptimStepRequest, parts.config.limits)
+    return await submit(
+        parts,
+        me,
+        model_id=asked.model_id,
+        seq_id=asked.seq_id,
+        kind="optim_step",
+        body=json.encode(asked),
+        request=asked,
+    )
 
 
 async def get_info(request: Request) -> Response:
@@ -171,12 +156,9 @@ async def create_custom_loss(_request: Request) -> Response:
     )
 
 
-def _decode(
-    body: bytes, is_json: bool, limits: Limits
-) -> tuple[ForwardBackwardRequest, bytes, int]:
+def _decode(body: bytes, is_old: bool, limits: Limits) -> tuple[ForwardBackwardRequest, bytes, int]:
     """The request, the protobuf form to keep, and its tokens."""
-    if is_json:
-        check_json_size(body, limits)
+    if is_old:
         asked = legacy_json.decode_forward_backward_request(body, limits=limits)
         parts = protobuf.encode_forward_backward_request(
             model_id=asked.model_id,
@@ -195,7 +177,7 @@ def _decode(
 def _insert_model(conn: Connection, model: Model, new: NewOperation, most: int) -> Appended:
     known = models.get(conn, model.owner, model.model_id)
     if known is None:
-        usage.check_models(conn, model.owner, most)
+        quotas.check_models(conn, model.owner, most)
         models.insert(conn, model)
     return operations.append(conn, new, trimmed_seq=None if known is None else known.trimmed_seq)
 
@@ -211,11 +193,12 @@ def _spec(config: LoraConfig) -> LoraSpec:
     )
 
 
+_forward_backward = numbered(forward_backward, may_be_protobuf=True)
 ROUTES = [
     Route("/create_model", create_model, methods=["POST"]),
-    Route("/forward_backward", forward_backward, methods=["POST"]),
-    Route("/forward", forward_backward, methods=["POST"]),
-    Route("/optim_step", optim_step, methods=["POST"]),
+    Route("/forward_backward", _forward_backward, methods=["POST"]),
+    Route("/forward", _forward_backward, methods=["POST"]),
+    Route("/optim_step", numbered(optim_step), methods=["POST"]),
     Route("/get_info", get_info, methods=["POST"]),
     Route("/create_custom_loss", create_custom_loss, methods=["POST"]),
 ]

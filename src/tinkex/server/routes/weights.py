@@ -16,22 +16,17 @@ from starlette.routing import Route
 
 from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
-from tinkex.scheduler.bodies import LoadCommand, SaveCommand
-from tinkex.server.admission import Aside
-from tinkex.server.bodies import decode_json, read_body, read_json
+from tinkex.scheduler.operation_bodies import LoadCommand, SaveCommand
 from tinkex.server.errors import Unprocessable, json_response
-from tinkex.server.limits import check_metadata, check_recipients, check_text, check_ttl
-from tinkex.server.paths import find_checkpoint, parse_path
+from tinkex.server.gate.admission import Aside
+from tinkex.server.gate.limits import check_metadata, check_recipients, check_text, check_ttl
 from tinkex.server.routes.training import start_model
 from tinkex.server.services import Services, owner, services
-from tinkex.server.submission import (
-    check_number,
-    refusals_counted,
-    require_model,
-    submit,
-    target_of_json,
-)
-from tinkex.store import checkpoints, models, sessions, usage
+from tinkex.server.submit.bodies import read_json
+from tinkex.server.submit.checkpoint_lookup import find_checkpoint, parse_path
+from tinkex.server.submit.sequence_numbers import numbered
+from tinkex.server.submit.submission import check_number, require_model, submit
+from tinkex.store import checkpoints, models, sessions
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.models import Model
 from tinkex.types.requests import (
@@ -73,23 +68,21 @@ async def save_weights_external(request: Request) -> Response:
 async def load_weights(request: Request) -> Response:
     """A promise of saved weights in a model, an old one or a new one."""
     parts, me = services(request), owner(request)
-    body = await read_body(request, parts.config.limits)
-    async with refusals_counted(parts, me, target_of_json(body)):
-        asked = await decode_json(body, LoadWeightsRequest, parts.config.limits)
-        parse_path(asked.path)
-        as_owner = await _reader(parts, me, asked.weights_access_token)
-        command = LoadCommand(path=asked.path, optimizer=asked.optimizer, as_owner=as_owner)
-        if asked.model_id is not None:
-            return await submit(
-                parts,
-                me,
-                model_id=asked.model_id,
-                seq_id=asked.seq_id,
-                kind="load_weights",
-                body=json.encode(command),
-                request=command,
-            )
-        return await _create_by_loading(parts, me, asked, command)
+    asked = await read_json(request, LoadWeightsRequest, parts.config.limits)
+    parse_path(asked.path)
+    as_owner = await _reader(parts, me, asked.weights_access_token)
+    command = LoadCommand(path=asked.path, optimizer=asked.optimizer, as_owner=as_owner)
+    if asked.model_id is not None:
+        return await submit(
+            parts,
+            me,
+            model_id=asked.model_id,
+            seq_id=asked.seq_id,
+            kind="load_weights",
+            body=json.encode(command),
+            request=command,
+        )
+    return await _create_by_loading(parts, me, asked, command)
 
 
 async def weights_info(request: Request) -> Response:
@@ -121,7 +114,7 @@ async def copy_weights(request: Request) -> Response:
     limits = parts.config.limits
     check_ttl(asked.ttl_seconds, limits)
     check_text("destination_project_id", asked.destination_project_id, limits.max_text_chars)
-    await parts.db.aread(usage.check_disk, me, limits.max_disk_bytes_per_owner)
+    await _check_disk(parts, me)
     source = await find_checkpoint(parts, reader, asked.source_path, published=True)
     folders = parts.scheduler.folders
     now = time.time()
@@ -142,24 +135,21 @@ async def copy_weights(request: Request) -> Response:
 
 async def _save(request: Request, type_: type[S]) -> Response:
     parts, me = services(request), owner(request)
-    body = await read_body(request, parts.config.limits)
-    async with refusals_counted(parts, me, target_of_json(body)):
-        asked = await decode_json(body, type_, parts.config.limits)
-        command = await _save_command(parts, me, asked)
-        most = parts.config.limits.max_disk_bytes_per_owner
-        await parts.db.aread(usage.check_disk, me, most)
-        # Sent again, an unnamed save asks for another sampling session: it is still the same one.
-        identity = msgspec.structs.replace(command, sampling_session_id=None)
-        return await submit(
-            parts,
-            me,
-            model_id=asked.model_id,
-            seq_id=asked.seq_id,
-            kind="save_sampler" if command.name is None else asked.type,
-            body=json.encode(command),
-            identity=json.encode(identity),
-            request=command,
-        )
+    asked = await read_json(request, type_, parts.config.limits)
+    command = await _save_command(parts, me, asked)
+    await _check_disk(parts, me)
+    # Sent again, an unnamed save asks for another sampling session: it is still the same one.
+    identity = msgspec.structs.replace(command, sampling_session_id=None)
+    return await submit(
+        parts,
+        me,
+        model_id=asked.model_id,
+        seq_id=asked.seq_id,
+        kind="save_sampler" if command.name is None else asked.type,
+        body=json.encode(command),
+        identity=json.encode(identity),
+        request=command,
+    )
 
 
 async def _save_command(parts: Services, me: str, asked: SaveRequest) -> SaveCommand:
@@ -238,6 +228,12 @@ async def _reader(parts: Services, me: str, token: str | None) -> str:
     return (await parts.keyring.authenticate(token)).owner
 
 
+async def _check_disk(parts: Services, me: str) -> None:
+    """Refuses to write files while the disk is all but full, and above the caller's quota."""
+    parts.check_disk()  # first: it passes, and clients try again
+    await parts.db.aread(parts.scheduler.disk_quota.check, me)
+
+
 def _insert_copy(conn: Connection, copy: Checkpoint, project_id: str | None) -> Checkpoint:
     """The copy, now of a run of its own in a finished session of the project."""
     session_id = sessions.create(
@@ -266,10 +262,10 @@ def _insert_copy(conn: Connection, copy: Checkpoint, project_id: str | None) -> 
 
 
 ROUTES = [
-    Route("/save_weights", save_weights, methods=["POST"]),
-    Route("/save_weights_for_sampler", save_weights_for_sampler, methods=["POST"]),
-    Route("/save_weights_external", save_weights_external, methods=["POST"]),
-    Route("/load_weights", load_weights, methods=["POST"]),
+    Route("/save_weights", numbered(save_weights), methods=["POST"]),
+    Route("/save_weights_for_sampler", numbered(save_weights_for_sampler), methods=["POST"]),
+    Route("/save_weights_external", numbered(save_weights_external), methods=["POST"]),
+    Route("/load_weights", numbered(load_weights), methods=["POST"]),
     Route("/weights_info", weights_info, methods=["POST"]),
     Route("/copy_weights", copy_weights, methods=["POST"]),
 ]

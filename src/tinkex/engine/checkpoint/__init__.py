@@ -1,0 +1,1 @@
+"""Adapters on disk: PEFT folders with the optimizer state beside them."""

@@ -1,0 +1,193 @@
+"""LoRA adapters: where they sit, how their numbers lie in memory, and how they start.
+
+All weights of an adapter are views of one flat float32 tensor, so that copying, clipping,
+optimizing and saving it are single operations.
+
+Scaling is PEFT's: the change of a weight is `(LORA_ALPHA / rank) * B @ A`, with alpha a constant
+(the protocol does not carry one) that is written into every adapter_config.json. A starts
+uniform in ±1/sqrt(inputs), B at zero, so a new adapter changes nothing. The start depends on
+the seed and the model's shape alone: it is drawn by numpy's Philox, one stream per matrix, never
+by a device.
+
+On the unembedding the LoRA belongs to the head only. With tied embeddings the input embedding
+keeps the base weights; merging such an adapter must untie the two.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tinkex.engine.interface import LoraSpec
+from tinkex.engine.lora.batched import together
+from tinkex.engine.lora.linear import LoraPair, LoraRows, Segment
+
+__all__ = [
+    "HEAD_SITE",
+    "LORA_ALPHA",
+    "AdapterWeights",
+    "LoraBatch",
+    "LoraGroup",
+    "LoraLayout",
+    "LoraTarget",
+]
+
+LORA_ALPHA = 32.0
+HEAD_SITE = "head"
+
+_identities = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraTarget:
+    """One matrix of the base that can carry a LoRA; `name` is its module path, as in PEFT."""
+
+    name: str
+    in_features: int
+    out_features: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoraGroup:
+    """Matrices applied to the same input (q, k, v; gate, up), in the order they are fused."""
+
+    site: str
+    kind: Literal["attn", "mlp", "unembed"]
+    targets: tuple[LoraTarget, ...]
+
+
+class LoraLayout:
+    """Where each matrix of an adapter lies in its flat tensor.
+
+    Group by group: the A of all its targets, one below the other, then each target's B.
+    """
+
+    def __init__(self, groups: Iterable[LoraGroup], spec: LoraSpec) -> None:
+        wanted = {"attn": spec.train_attn, "mlp": spec.train_mlp, "unembed": spec.train_unembed}
+        self.spec = spec
+        self.rank = spec.rank
+        self.scale = LORA_ALPHA / spec.rank
+        self.all_groups = tuple(groups)
+        self.groups = tuple(group for group in self.all_groups if wanted[group.kind])
+        self.numel = sum(
+            self.rank * (t.in_features + t.out_features) for g in self.groups for t in g.targets
+        )
+
+    def pairs(self, flat: Tensor) -> dict[str, LoraPair]:
+        """The LoRA of every site, as views of `flat`."""
+        found, offset = {}, 0
+        for group in self.groups:
+            rows, width = self.rank * len(group.targets), group.targets[0].in_features
+            a_RD = flat[offset : offset + rows * width].view(rows, width)
+            offset += rows * width
+            bs = []
+            for target in group.targets:
+                size = target.out_features * self.rank
+                bs.append(flat[offset : offset + size].view(target.out_features, self.rank))
+                offset += size
+            found[group.site] = LoraPair(a_RD, tuple(bs), self.scale)
+        return found
+
+    def named(self, flat: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """A and B of every target by its module path, as views of `flat`."""
+        pairs = self.pairs(flat)
+        return {
+            target.name: (
+                pairs[group.site].a_RD[j * self.rank : (j + 1) * self.rank],
+                pairs[group.site].bs_OR[j],
+            )
+            for group in self.groups
+            for j, target in enumerate(group.targets)
+        }
+
+    def initial(self) -> Tensor:
+        """The flat tensor a new adapter starts with."""
+        # Zeros that the system hands out when they are written to: B costs nothing yet.
+        flat = torch.from_numpy(np.zeros(self.numel, dtype=np.float32))
+        for index, (a_RD, _) in enumerate(self.named(flat).values()):
+            stream = np.random.SeedSequence(entropy=self.spec.seed % 2**64, spawn_key=(index,))
+            numbers = a_RD.numpy().reshape(-1)  # a view: drawn and scaled in place
+            np.random.Generator(np.random.Philox(stream)).random(dtype=np.float32, out=numbers)
+            bound = 1.0 / math.sqrt(a_RD.shape[1])
+            numbers *= np.float32(2 * bound)
+            numbers -= np.float32(bound)
+        return flat
+
+
+class AdapterWeights:
+    """The numbers of one adapter, ready to be applied. Immutable if nobody else has `flat`."""
+
+    def __init__(self, layout: LoraLayout, flat: Tensor) -> None:
+        self.identity = next(_identities)  # tells apart what was computed with other weights
+        self.layout = layout
+        self.flat = flat
+        self.pairs = layout.pairs(flat)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory the weights take."""
+        return self.flat.numel() * self.flat.element_size()
+
+    def copy(self) -> AdapterWeights:
+        """The same weights in memory of their own."""
+        return AdapterWeights(self.layout, self.flat.clone())
+
+
+class LoraBatch:
+    """Which adapter each row of a packed batch belongs to.
+
+    `runs` are (end row, weights or None for the base), in order and without gaps.
+    """
+
+    def __init__(self, runs: list[tuple[int, dict[str, LoraPair] | None]]) -> None:
+        self._runs = runs
+        self._at: dict[str, list[LoraRows]] = {}
+
+    @classmethod
+    def merged(cls, runs: Iterable[tuple[int, dict[str, LoraPair] | None]]) -> LoraBatch:
+        """A batch of (end row, weights) where neighbours of one adapter become one run."""
+        merged: list[tuple[int, dict[str, LoraPair] | None]] = []
+        for end, pairs in runs:
+            if merged and merged[-1][1] is pairs:
+                merged.pop()
+            merged.append((end, pairs))
+        return cls(merged)
+
+    def at(self, site: str) -> list[LoraRows]:
+        """The rows whose adapters have a LoRA at this site, alike ones together."""
+        if site not in self._at:
+            self._at[site] = together(self._segments(site))
+        return self._at[site]
+
+    def _segments(self, site: str) -> list[Segment]:
+        segments, start = [], 0
+        for end, pairs in self._runs:
+            pair = pairs.get(site) if pairs else None
+            if pair is not None and end > start:
+                segments.append(Segment(start, end, pair))
+            start = end
+        return segments
+
+    def pairs_at(self, row: int) -> dict[str, LoraPair] | None:
+        """The adapter of this row, or None for the base."""
+        return next((pairs for stop, pairs in self._runs if row < stop), None)
+
+    def rows(self, start: int, end: int) -> LoraBatch:
+        """The batch made of these rows alone."""
+        return LoraBatch([(min(max(stop, start), end) - start, p) for stop, p in self._runs])
+
+    def select(self, indices: Tensor) -> LoraBatch:
+        """The batch made of these rows, given in rising order."""
+        return LoraBatch([(int((indices < stop).sum()), pairs) for stop, pairs in self._runs])
+
+    def stretch(self, lengths: list[int]) -> LoraBatch:
+        """The batch in which row i has become `lengths[i]` rows."""
+        ends = np.cumsum([0, *lengths])
+        return LoraBatch([(int(ends[stop]), pairs) for stop, pairs in self._runs])

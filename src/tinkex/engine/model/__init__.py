@@ -1,0 +1,1 @@
+"""The lean decoder: configuration, layers, weights, and the fallback through transformers."""

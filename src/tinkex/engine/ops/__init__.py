@@ -1,0 +1,1 @@
+"""Operations that layers are made of, each with its hand-written backward."""

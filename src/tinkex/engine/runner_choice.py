@@ -1,0 +1,40 @@
+"""Which way a base model's steps of sampling are computed."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor
+
+from tinkex.engine.model.decoder import Backbone, Decoder
+from tinkex.engine.native.build import NoKernels, library, team_function
+from tinkex.engine.native.kernels import Kernels
+from tinkex.engine.native.runner import NativeRunner
+from tinkex.engine.sampling.prefill_queue import SamplerLimits
+from tinkex.engine.sampling.runner import StepRunner
+from tinkex.engine.sampling.torch_runner import PagedRunner
+from tinkex.engine.sampling.uncached_runner import WholeRunner
+
+__all__ = ["runner_for"]
+
+_log = logging.getLogger(__name__)
+
+
+def runner_for(backbone: Backbone, limits: SamplerLimits, *, with_kernels: bool) -> StepRunner:
+    """The fastest there is for the model and the machine."""
+    if not isinstance(backbone, Decoder):
+        return WholeRunner(backbone)
+    if with_kernels and _is_for_kernels(backbone.head_VD):
+        try:
+            team = team_function()
+            kernels = Kernels(library(), team, torch.get_num_threads())
+        except NoKernels as error:
+            _log.warning("Sampling runs without compiled kernels: %s.", error)
+        else:
+            return NativeRunner(backbone, limits, kernels)
+    return PagedRunner(backbone, limits)
+
+
+def _is_for_kernels(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype == torch.float32

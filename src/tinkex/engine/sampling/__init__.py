@@ -1,0 +1,1 @@
+"""Continuous batching: requests, prefill, KV cache, and the choice of tokens."""

@@ -1,0 +1,45 @@
+"""What the ways to run the lean decoder have in common: its cache, and weights for few rows."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tinkex.engine.model.decoder import Decoder
+from tinkex.engine.ops.linear import FrozenLinear
+from tinkex.engine.sampling.block_pool import BlockPool
+from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, FIRST_BLOCK, KvCache
+from tinkex.engine.sampling.prefill_queue import SamplerLimits
+
+__all__ = ["CachedRunner"]
+
+
+class CachedRunner:
+    """The lean decoder. Its packed weights and its cache are made when they are first needed."""
+
+    def __init__(self, decoder: Decoder, limits: SamplerLimits) -> None:
+        self._decoder = decoder
+        self._num_blocks = limits.cache_tokens // BLOCK_TOKENS
+        self.pool = BlockPool(self._num_blocks, FIRST_BLOCK, remembers=limits.reuses_prompts)
+
+    @cached_property
+    def _packed(self) -> Decoder:
+        return self._decoder.for_few_rows()
+
+    @cached_property
+    def _cache(self) -> KvCache:
+        return KvCache(self._decoder.config, self._num_blocks, self._decoder.head_VD)
+
+    @property
+    def head(self) -> FrozenLinear:
+        """The unembedding."""
+        return self._packed.head
+
+    def trim(self) -> None:
+        """Lets go of the cache, unless a sequence lies in it; prompts seen before are forgotten."""
+        if not self.pool.num_owned:
+            self.pool.forget()
+            self.__dict__.pop("_cache", None)
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Makes one block like another."""
+        self._cache.copy(source, target)

@@ -1,0 +1,360 @@
+"""Continuous batching: requests join and leave the running batch between any two tokens.
+
+Each step writes one token for every running sequence and computes a part of the prompts that wait,
+adapters mixed, all in one pass through the model. A prompt is computed once for all its samples,
+which then share its blocks of the cache. A request that only scores its prompt, or wants one token,
+ends with its prompt. Where more could run than there are seats, they are shared between tenants and
+requests (`Seating`): sequences are parked and resume later. When the cache is full, sequences go
+back to the queue with the tokens they have (`KvEviction`). Either way a sequence's random stream
+goes on where it was.
+
+Shapes: B sequences · T rows · D hidden · V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections import deque
+from collections.abc import Sequence as Many
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tinkex.engine.interface import (
+    ModelInfo,
+    RequestError,
+    SampledSequence,
+    SampleRequest,
+    SampleResult,
+)
+from tinkex.engine.lora.adapter import AdapterWeights, LoraBatch
+from tinkex.engine.model.lm_head import Head, chunk_rows
+from tinkex.engine.sampling.block_pool import prefix_keys
+from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
+from tinkex.engine.sampling.kv_eviction import KvEviction
+from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
+from tinkex.engine.sampling.prompt_scores import PromptRows, score_prompts
+from tinkex.engine.sampling.runner import StepRunner
+from tinkex.engine.sampling.seating import Seating
+from tinkex.engine.sampling.state import Job, PromptPart, Sequence, Stem
+from tinkex.engine.sampling.step_output import StepRows
+from tinkex.engine.sampling.stops import StopRule, TextDecoder
+from tinkex.engine.sampling.token_choice import ChoiceRule, choose, stream, top_logprobs
+from tinkex.engine.sampling.validation import max_new_tokens
+
+__all__ = ["Sampler", "SamplerLimits"]
+
+
+_REST_EVERY = 4
+"""Running sequences rest in one of so many steps at most."""
+
+
+class Sampler:
+    """All sampling on one base model. `submit` and `cancel` may be called from any thread."""
+
+    def __init__(
+        self, runner: StepRunner, info: ModelInfo, decode: TextDecoder, limits: SamplerLimits
+    ) -> None:
+        self._runner, self._info, self._decode = runner, info, decode
+        self._pool = runner.pool
+        self._inbox: deque[Stem] = deque()
+        self._cancelled: set[str] = set()
+        self._line = PromptLine(limits, self._pool)
+        self._complete: list[Stem] = []  # in this step
+        self._seating = Seating(limits.max_sequences)
+        self._eviction: KvEviction | None = None
+        if self._pool is not None:
+            self._eviction = KvEviction(self._pool, self._seating, self._line)
+        self._numbers = itertools.count(1)
+        self._steps_since_rest = 0
+        self._lock = threading.Lock()
+
+    @property
+    def num_running(self) -> int:
+        """Sequences being decoded."""
+        return len(self._seating.running)
+
+    @property
+    def num_parked(self) -> int:
+        """Sequences that wait for a seat with their blocks in the cache."""
+        return len(self._seating.parked)
+
+    @property
+    def num_waiting(self) -> int:
+        """Prompts not yet begun, half way, or sent back to the queue, and parked sequences."""
+        return len(self._inbox) + len(self._line) + self.num_parked
+
+    def bytes_for(self, weights: AdapterWeights) -> int:
+        """Memory that an adapter takes which can be sampled from."""
+        return weights.size_bytes + self._runner.copy_bytes(weights.layout)
+
+    def submit(self, request: SampleRequest, weights: AdapterWeights | None) -> None:
+        """Queues a valid request to run with these weights."""
+        eos = self._info.eos_token_ids if request.stop_at_eos else ()
+        job = Job(
+            request=request,
+            weights=weights,
+            rule=ChoiceRule(request.temperature, request.top_k, request.top_p),
+            stop=StopRule(
+                frozenset({*request.stop_token_ids, *eos}), request.stop_strings, self._decode
+            ),
+            max_new=max_new_tokens(request, self._info),
+            result=SampleResult(request_id=request.request_id),
+            unfinished=request.num_samples,
+        )
+        job.result.sequences = [_EMPTY] * request.num_samples
+        with self._lock:
+            sequences = [
+                Sequence(job, i, stream(request.seed, i), next(self._numbers))
+                for i in range(request.num_samples)
+            ]
+            self._inbox.append(Stem(job, sequences))
+
+    def cancel(self, request_id: str) -> None:
+        """Drops the request at the next step."""
+        with self._lock:
+            self._cancelled.add(request_id)
+
+    @torch.inference_mode()
+    def step(self) -> list[SampleResult]:
+        """Writes a token for everything that runs and computes prompts; the finished results."""
+        self._take_inbox()
+        self._seating.balance()
+        self._grow()
+        seats = self._seating.allowance(self._line.claims())
+        parts = self._line.next_parts(self.num_running, seats, self._eviction)
+        sequences = list(self._seating.running)  # fewer now if prompts got blocks of some
+        if not sequences and not parts:
+            return []
+        if self._lets_pass(parts):
+            sequences = []
+        rows = self._runner.run(sequences, parts)
+        for sequence in sequences:
+            self._remember_full_block(sequence)
+        self._complete = stems = self._finish_parts(parts, rows)
+        self._score(stems)
+        finished = self._extend(sequences, stems, rows, parts)
+        for sequence in sequences:
+            if sequence.ended is not None:
+                self._release(sequence)
+        self._seating.keep(lambda each: each.ended is None)
+        for stem in stems:
+            self._fork(stem)
+        self._complete = []
+        return finished
+
+    def trim(self) -> None:
+        """Gives back what only saves time: prompts seen before, and memory laid out for steps."""
+        if not (self.num_running or self.num_waiting):
+            self._runner.trim()
+
+    def drop_all(self) -> list[str]:
+        """Forgets everything queued or running; the ids of the requests that are lost."""
+        self._take_inbox()
+        stems = [*self._line.stems(), *self._complete]
+        sequences = self._seating.sequences()
+        jobs = [stem.job for stem in stems] + [each.job for each in sequences]
+        self._line.clear()
+        for stem in self._complete:
+            self._line.give_back(stem)
+        self._complete = []
+        for sequence in sequences:
+            self._release(sequence)
+        self._seating.keep(lambda _: False)
+        if self._pool is not None:
+            self._pool.release_all()  # also those of a prompt that was about to begin
+        return list(dict.fromkeys(job.request.request_id for job in jobs))
+
+    def _take_inbox(self) -> None:
+        with self._lock:
+            for stem in self._inbox:
+                self._line.add(stem)
+            self._inbox.clear()
+            cancelled, self._cancelled = self._cancelled, set()
+        if not cancelled:
+            return
+        self._line.remove(cancelled)
+        for sequence in self._seating.sequences():
+            if sequence.job.request.request_id in cancelled:
+                self._release(sequence)
+                self._seating.remove(sequence)
+
+    def _lets_pass(self, parts: list[PromptPart]) -> bool:
+        """Whether running sequences rest in this step for requests that it completes, which are
+        done sooner then."""
+        self._steps_since_rest += 1
+        is_rest = self._steps_since_rest >= _REST_EVERY and any(part.completes for part in parts)
+        if is_rest:
+            self._steps_since_rest = 0
+        return is_rest
+
+    def _grow(self) -> None:
+        """Gives running sequences the blocks for their next token; where the cache is full, some
+        lose theirs."""
+        if self._pool is None or self._eviction is None:
+            return
+        self._eviction.new_step()
+        for sequence in list(self._seating.running):
+            has_room = len(sequence.blocks) >= blocks_for(sequence.num_tokens)
+            while not has_room and sequence.blocks:  # else they were taken back meanwhile
+                taken = self._pool.take(1)
+                if taken is None:
+                    self._eviction.free_for(sequence)
+                    continue
+                self._runner.clear_block(taken[0])
+                sequence.blocks += taken
+                has_room = True
+
+    def _finish_parts(self, parts: list[PromptPart], rows: StepRows) -> list[Stem]:
+        """Keeps the rows that prompts will be scored by; the stems that are complete."""
+        for part, start in zip(parts, rows.part_rows, strict=True):
+            stem = part.stem
+            if not stem.job.is_scored and part.num_kept and _is_scoring(stem):
+                stem.hidden.append(rows.hidden_TD[start : start + part.num_kept])
+        return self._line.finish_parts(parts)
+
+    def _score(self, stems: list[Stem]) -> None:
+        """Fills in what the prompts of complete stems score."""
+        unscored = [stem for stem in stems if not stem.job.is_scored]
+        hidden, prompts, ends = [], [], []
+        count = 0
+        for stem in unscored:
+            stem.job.is_scored = True
+            if stem.hidden:
+                start = count - stem.first_row
+                prompts.append(PromptRows(stem.job.request, start, stem.job.result))
+                hidden += stem.hidden
+                count += len(stem.tokens) - stem.first_row
+                ends.append((count, stem.job))
+        if prompts:
+            score_prompts(self._head(ends), torch.cat(hidden), prompts)
+
+    def _extend(
+        self,
+        sequences: list[Sequence],
+        stems: list[Stem],
+        rows: StepRows,
+        parts: list[PromptPart],
+    ) -> list[SampleResult]:
+        """Gives every sequence its next token; the results this completes."""
+        last_row = {
+            part.stem: start + part.num_kept - 1
+            for part, start in zip(parts, rows.part_rows, strict=True)
+        }
+        pairs = list(zip(rows.sequence_rows, sequences, strict=True))
+        pairs += [(last_row[stem], sequence) for stem in stems for sequence in stem.sequences]
+        if not pairs:
+            return []
+        pairs.sort(key=lambda pair: pair[0])  # rows of one adapter lie side by side
+        row_B = torch.tensor([row for row, _ in pairs], device=rows.hidden_TD.device)
+        extended = [sequence for _, sequence in pairs]
+        hidden_BD = rows.hidden_TD.index_select(0, row_B)
+        head = self._head([(n + 1, each.job) for n, each in enumerate(extended)])
+        for start, end in chunk_rows(len(extended), head.vocab_size):
+            logits_BV = head.rows(start, end).logits(hidden_BD[start:end])
+            _extend_chunk(extended[start:end], logits_BV)
+        self._seating.charge(extended)
+        return [result for each in extended if (result := _settle(each)) is not None]
+
+    def _fork(self, stem: Stem) -> None:
+        """Lets the stem's sequences run on: they share its full blocks, each has a last one."""
+        going_on = [each for each in stem.sequences if each.ended is None]
+        if self._pool is None:
+            for sequence in going_on:
+                self._seating.add(sequence)
+            return
+        num_full = len(stem.tokens) // BLOCK_TOKENS
+        full, partial = stem.blocks[:num_full], stem.blocks[num_full:]
+        last_key = stem.keys[-1] if stem.keys and going_on else stem.job.root_key
+        for place, sequence in enumerate(going_on):
+            sequence.last_key = last_key
+            own = partial if place == 0 else self._pool.take(len(partial))
+            if own is None:
+                self._line.put_back(Stem(sequence.job, [sequence]))
+                continue
+            for source, target in zip(partial, own, strict=True):
+                if source != target:
+                    self._runner.copy_block(source, target)
+            self._pool.share(full)
+            sequence.blocks = [*full, *own]
+            if stem.is_restart:
+                sequence.protect(len(stem.tokens))
+            self._seating.add(sequence)
+        self._pool.release(full if going_on else stem.blocks)
+        stem.start_over()
+
+    def _remember_full_block(self, sequence: Sequence) -> None:
+        """Lets the newest block be found once its last token is in it."""
+        if self._pool is None or sequence.num_tokens % BLOCK_TOKENS:
+            return
+        part = sequence.all_tokens()[-BLOCK_TOKENS:]
+        (sequence.last_key,) = prefix_keys(sequence.last_key, part, BLOCK_TOKENS)
+        self._pool.remember(sequence.blocks[-1], sequence.last_key)
+
+    def _head(self, ends: list[tuple[int, Job]]) -> Head:
+        """The head for rows of these jobs; each comes with the row its own end before."""
+        runs = ((end, None if job.weights is None else job.weights.pairs) for end, job in ends)
+        return Head(self._runner.head, LoraBatch.merged(runs))
+
+    def _release(self, sequence: Sequence) -> None:
+        if self._pool is not None:
+            self._pool.release(sequence.blocks)
+        sequence.blocks = []
+
+
+def _is_scoring(stem: Stem) -> bool:
+    request = stem.job.request
+    return bool(
+        request.prompt_logprobs
+        or request.topk_prompt_logprobs
+        or request.prompt_alt_tokens_k
+        or request.target_prompt_logprobs is not None
+    )
+
+
+def _extend_chunk(sequences: Many[Sequence], logits_BV: Tensor) -> None:
+    rules = [each.job.rule for each in sequences]
+    choice = choose(logits_BV, rules, [each.random.random() for each in sequences])
+    tokens, logprobs = choice.token_N.tolist(), choice.logprob_N.tolist()
+    wanted: dict[int, list[int]] = {}
+    for row, sequence in enumerate(sequences):
+        sequence.tokens.append(tokens[row])
+        sequence.logprobs.append(logprobs[row])
+        wanted.setdefault(sequence.job.request.topk_sample_logprobs, []).append(row)
+    for k, rows in wanted.items():
+        if k:
+            ids, best = top_logprobs(choice.tempered_NV[rows], choice.lse_N[rows], k)
+            for row, *one in zip(rows, ids.cpu().numpy(), best.cpu().numpy(), strict=True):
+                sequences[row].topk.append((one[0], one[1]))
+
+
+def _settle(sequence: Sequence) -> SampleResult | None:
+    """Ends the sequence if its newest token does; the result if it was its job's last."""
+    job = sequence.job
+    if not math.isfinite(sequence.logprobs[-1]):
+        sequence.ended = "stop"
+        job.result = SampleResult(request_id=job.request.request_id, error=_RUINED)
+    elif job.stop.is_met(sequence.tokens):
+        sequence.ended = "stop"
+    elif len(sequence.tokens) >= job.max_new:
+        sequence.ended = "length"
+    if sequence.ended is None:
+        return None
+    if job.result.error is None:
+        job.result.sequences[sequence.index] = sequence.to_answer()
+    job.unfinished -= 1
+    return None if job.unfinished else job.result
+
+
+_RUINED = RequestError(
+    message="The model gives no finite logprobs, so nothing can be sampled from it. Its adapter "
+    "was probably ruined by a learning rate far too high; go back to an earlier checkpoint.",
+    code="not-finite",
+)
+
+_EMPTY = SampledSequence(
+    tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), stop_reason="length"
+)

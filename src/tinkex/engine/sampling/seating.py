@@ -1,0 +1,106 @@
+"""Which sequences run: those with a seat in the batch, and those parked until they get one.
+
+A parked sequence keeps its blocks of the cache and resumes at no cost, unless its blocks are taken
+back meanwhile (`KvEviction`). Within a request the oldest sequences run, so none of a request that
+is alone is ever preempted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from tinkex.engine.sampling.seat_shares import SeatClaim, SeatShares
+from tinkex.engine.sampling.state import Sequence
+
+__all__ = ["Seating"]
+
+
+class Seating:
+    """The sequences that have been begun and are not done."""
+
+    def __init__(self, num_seats: int) -> None:
+        self._num_seats = num_seats
+        self._shares = SeatShares(num_seats)
+        self.running: list[Sequence] = []
+        self.parked: list[Sequence] = []  # the one parked longest first
+
+    def sequences(self) -> list[Sequence]:
+        """All of them."""
+        return [*self.running, *self.parked]
+
+    def add(self, sequence: Sequence) -> None:
+        """Lets a sequence run if there is a seat; else it is parked until `balance` finds one."""
+        has_seat = len(self.running) < self._num_seats
+        (self.running if has_seat else self.parked).append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Takes a sequence out."""
+        (self.running if sequence in self.running else self.parked).remove(sequence)
+
+    def keep(self, is_kept: Callable[[Sequence], bool]) -> None:
+        """Takes all others out."""
+        self.running = [each for each in self.running if is_kept(each)]
+        self.parked = [each for each in self.parked if is_kept(each)]
+
+    def balance(self) -> None:
+        """Gives every request the seats it has a right to, of those with sequences to run."""
+        if len(self.running) + len(self.parked) <= self._num_seats:
+            self.running += self.parked
+            self.parked = []
+            return
+        claims = self._claims({})
+        allotted = self._shares.allot(claims)
+        for request_id, claim in claims.items():
+            self._park(request_id, claim.held - allotted[request_id])
+        for request_id, claim in claims.items():
+            self._resume(request_id, allotted[request_id] - claim.held)
+
+    def allowance(self, prompts: dict[str, SeatClaim]) -> dict[str, int]:
+        """For each request how many more of its sequences may begin; `prompts` are the claims of
+        sequences that wait for their prompt (held: those half way)."""
+        claims = self._claims(prompts)
+        self._shares.settle(claims)
+        num_parked = Counter(each.job.request.request_id for each in self.parked)
+        return {
+            request_id: seats - claims[request_id].held - num_parked[request_id]
+            for request_id, seats in self._shares.allot(claims).items()
+        }
+
+    def charge(self, sequences: Iterable[Sequence]) -> None:
+        """Notes a token written for each sequence."""
+        for sequence in sequences:
+            request = sequence.job.request
+            self._shares.charge(request.cache_scope, request.request_id)
+
+    def _claims(self, prompts: dict[str, SeatClaim]) -> dict[str, SeatClaim]:
+        claims = dict(prompts)
+        for sequences, held in ((self.running, 1), (self.parked, 0)):
+            for sequence in sequences:
+                request = sequence.job.request
+                claim = claims.get(request.request_id)
+                if claim is None:
+                    claim = claims[request.request_id] = SeatClaim(request.cache_scope)
+                claim.held += held
+                claim.wanted += 1
+        return claims
+
+    def _park(self, request_id: str, count: int) -> None:
+        """Takes the seats of a request's youngest sequences."""
+        if count <= 0:
+            return
+        own = [each for each in self.running if each.job.request.request_id == request_id]
+        own.sort(key=lambda each: each.number, reverse=True)
+        for sequence in own[:count]:
+            self.running.remove(sequence)
+            self.parked.append(sequence)
+
+    def _resume(self, request_id: str, count: int) -> None:
+        """Gives a request's oldest parked sequences seats."""
+        if count <= 0:
+            return
+        own = [each for each in self.parked if each.job.request.request_id == request_id]
+        own.sort(key=lambda each: each.number)
+        for sequence in own[:count]:
+            self.parked.remove(sequence)
+            self.running.append(sequence)

@@ -1,0 +1,175 @@
+"""What the sampler works on: requests, the sequences they want, and prompts on their way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from tinkex.engine.interface import SampledSequence, SampleRequest, SampleResult, TopK
+from tinkex.engine.lora.adapter import AdapterWeights
+from tinkex.engine.sampling.block_pool import prefix_keys
+from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS
+from tinkex.engine.sampling.prompt_scores import first_row_needed
+from tinkex.engine.sampling.stops import StopRule
+from tinkex.engine.sampling.token_choice import ChoiceRule
+
+__all__ = ["Job", "PromptPart", "Sequence", "Stem"]
+
+_MOST_PROTECTED = 512
+"""Tokens a sequence that was computed again may write before it can lose its blocks to a prompt."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A request on its way, with the weights it was given when it came."""
+
+    request: SampleRequest
+    weights: AdapterWeights | None
+    rule: ChoiceRule
+    stop: StopRule
+    max_new: int
+    result: SampleResult
+    unfinished: int
+    is_scored: bool = False
+    due: int = 0  # its place among its tenant's requests: the smallest is next
+
+    @property
+    def scope(self) -> str:
+        """The tenant it belongs to."""
+        return self.request.cache_scope
+
+    @property
+    def root_key(self) -> bytes:
+        """Everything but the tokens that keys and values depend on, and whose they are."""
+        identity = 0 if self.weights is None else self.weights.identity
+        return f"{identity} {self.request.cache_scope}".encode()
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One sample being written. All its tokens but the newest lie in `blocks`."""
+
+    job: Job
+    index: int
+    random: np.random.Generator
+    number: int = 0  # the older of two has the smaller one
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    topk: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    last_key: bytes = b""  # of the last full block
+    protected_until: int = 0  # tokens of its answer
+    ended: Literal["stop", "length"] | None = None
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether it was computed again so lately that its blocks are not for others' prompts."""
+        return len(self.tokens) < self.protected_until
+
+    def protect(self, num_computed: int) -> None:
+        """Notes that so many tokens were computed again."""
+        self.protected_until = len(self.tokens) + min(num_computed, _MOST_PROTECTED)
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and answer so far."""
+        return int(self.job.request.tokens.size) + len(self.tokens)
+
+    def all_tokens(self) -> np.ndarray:
+        """The prompt and what follows it so far."""
+        return np.concatenate([self.job.request.tokens, self.tokens]).astype(np.int64)
+
+    def to_answer(self) -> SampledSequence:
+        """The sample as the caller gets it."""
+        topk = None
+        if self.topk:
+            topk = TopK(
+                token_ids=np.stack([ids for ids, _ in self.topk]).astype(np.int32),
+                logprobs=np.stack([logprobs for _, logprobs in self.topk]),
+            )
+        return SampledSequence(
+            tokens=np.array(self.tokens, np.int32),
+            logprobs=np.array(self.logprobs, np.float32),
+            stop_reason=self.ended or "length",
+            topk=topk,
+        )
+
+
+class Stem:
+    """Tokens that sequences of one job begin with: a prompt, or a sample that lost its blocks."""
+
+    def __init__(self, job: Job, sequences: list[Sequence]) -> None:
+        self.job = job
+        self.sequences = sequences
+        self.tokens = sequences[0].all_tokens()
+        self.blocks: list[int] = []
+        self.done = 0  # how many tokens were computed or found
+        self.due = 0  # its place in the line: the smallest is next
+        self.first_row = len(self.tokens) - 1 if job.is_scored else first_row_needed(job.request)
+        self.hidden: list[Tensor] = []  # rows from `first_row` on, until all are there
+        self._keys: list[bytes] | None = None
+
+    @property
+    def keys(self) -> list[bytes]:
+        """What its full blocks are found by."""
+        if self._keys is None:
+            self._keys = prefix_keys(self.job.root_key, self.tokens, BLOCK_TOKENS)
+        return self._keys
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its last token was computed."""
+        return self.done == len(self.tokens)
+
+    @property
+    def scope(self) -> str:
+        """The tenant it belongs to."""
+        return self.job.scope
+
+    @property
+    def is_restart(self) -> bool:
+        """Whether it holds tokens of an answer: those of a sample that lost its blocks."""
+        return len(self.tokens) > self.job.request.tokens.size
+
+    @property
+    def ends_with_prompt(self) -> bool:
+        """Whether the request is done once these tokens are: scored, or one token longer."""
+        return self.job.max_new == 1
+
+    @property
+    def most_blocks_skipped(self) -> int:
+        """How many blocks may be found rather than computed: rows that are asked for may not."""
+        return self.first_row // BLOCK_TOKENS
+
+    def split(self, count: int) -> Stem:
+        """A stem of the first sequences; the others stay."""
+        first, self.sequences = self.sequences[:count], self.sequences[count:]
+        stem = Stem(self.job, first)
+        stem.due = self.due
+        return stem
+
+    def start_over(self) -> None:
+        """Forgets what was computed."""
+        self.blocks, self.done, self.hidden = [], 0, []
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """Tokens `start..end` of a stem, to be computed in this step."""
+
+    stem: Stem
+    start: int
+    end: int
+
+    @property
+    def completes(self) -> bool:
+        """Whether the request is done with this step."""
+        return self.stem.ends_with_prompt and self.end == len(self.stem.tokens)
+
+    @property
+    def num_kept(self) -> int:
+        """How many of its rows, the last ones, are asked for: what follows them or scores them."""
+        return max(0, self.end - max(self.start, self.stem.first_row))

@@ -1,0 +1,1 @@
+"""Training steps: forward, loss, backward, optimizer."""

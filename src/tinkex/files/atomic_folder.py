@@ -1,0 +1,167 @@
+"""Folders that appear on disk whole or not at all, stay after a power cut, and know their files.
+
+Every folder carries a list of its files with their sizes and hashes, so that a flipped bit, a cut
+or missing file, or one from another folder is found when it is read. Knows nothing of what the
+files mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tinkex import crashpoints
+from tinkex.files.os_errors import damaged, files_told
+
+__all__ = [
+    "MANIFEST",
+    "Content",
+    "folder_size_bytes",
+    "manifest_digest",
+    "payload_files",
+    "verify_folder",
+    "write_folder",
+]
+
+MANIFEST = "tinkex_files.json"
+
+Content = bytes | Callable[[], Iterable[Any]]
+"""A file's bytes, or a function that gives them in parts, bytes-like each."""
+
+
+class _File(msgspec.Struct, frozen=True):
+    size: int
+    sha256: str
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    files: dict[str, _File]
+    sha256: str  # of the list above, so that a change in it shows too
+
+
+def write_folder(folder: Path, files: Mapping[str, Content]) -> None:
+    """Puts a folder with these files at `folder`, replacing what was there.
+
+    The files are written and synced under a hidden name beside it, then renamed into place. A sync
+    that fails is not tried again: what the disk has then is unknown, so all of it is thrown away.
+
+    Raises:
+        StorageError: the disk is full, read-only or failed; there is no trace of the folder.
+    """
+    unique = uuid.uuid4().hex[:12]
+    staging = folder.parent / f".{folder.name}.{unique}.new"
+    aside = folder.parent / f".{folder.name}.{unique}.old"
+    placed = False
+    try:
+        with files_told(f"{folder.name} could not be written"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            staging.mkdir()
+            written = {name: _write_file(staging / name, each) for name, each in files.items()}
+            _write_file(staging / MANIFEST, _manifest_of(written))
+            _sync(staging)
+            crashpoints.passing("engine.folder.synced", folder.parent.name)
+            # A non-empty folder cannot be renamed over, so an old one steps aside first.
+            if folder.exists():
+                folder.rename(aside)
+            staging.rename(folder)
+            placed = True
+            crashpoints.passing("engine.folder.renamed", folder.parent.name)
+            _sync(folder.parent)
+    except BaseException:
+        shutil.rmtree(folder if placed else staging, ignore_errors=True)
+        if aside.exists() and not folder.exists():
+            aside.rename(folder)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def verify_folder(folder: Path) -> None:
+    """Returns if every file is as it was written; a folder without a list is taken as it is.
+
+    Raises:
+        StorageError: a file was changed, cut, exchanged or lost; the message names it.
+    """
+    listed = _read_manifest(folder)
+    for name, file in listed.items():
+        path = folder / name
+        with files_told(f"{folder.name} could not be read"):
+            if not path.is_file():
+                raise damaged(folder.name, name, "it is missing")
+            size = path.stat().st_size
+            if size != file.size:
+                raise damaged(folder.name, name, f"it has {size} bytes, not {file.size}")
+            with path.open("rb") as handle:
+                found = hashlib.file_digest(handle, "sha256").hexdigest()
+        if found != file.sha256:
+            raise damaged(folder.name, name, "its content is not what was written")
+
+
+def manifest_digest(folder: Path) -> str | None:
+    """What tells the folder from every other one; None if it carries no list of its files."""
+    path = folder / MANIFEST
+    with files_told(f"{folder.name} could not be read"):
+        if not path.is_file():
+            return None
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def payload_files(folder: Path) -> list[Path]:
+    """The folder's files, by name, but for the list of them."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
+
+
+def folder_size_bytes(folder: Path) -> int:
+    """The sum of the sizes of the folder's files, but for the list of them."""
+    return sum(path.stat().st_size for path in payload_files(folder))
+
+
+def _write_file(path: Path, content: Content) -> _File:
+    """What was written. Synced by the handle that wrote it, or an error could go unseen."""
+    size, digest = 0, hashlib.sha256()
+    with path.open("xb", buffering=0) as handle:
+        for part in (content,) if isinstance(content, bytes) else content():
+            digest.update(part)
+            size += len(part)
+            left = memoryview(part)
+            while left:
+                left = left[handle.write(left) :]
+        crashpoints.passing("engine.folder.begun", path.parent.parent.name)
+        os.fsync(handle.fileno())
+    return _File(size=size, sha256=digest.hexdigest())
+
+
+def _manifest_of(files: dict[str, _File]) -> bytes:
+    listed = msgspec.json.encode(files, order="sorted")
+    manifest = _Manifest(files=files, sha256=hashlib.sha256(listed).hexdigest())
+    return msgspec.json.format(msgspec.json.encode(manifest, order="sorted"))
+
+
+def _read_manifest(folder: Path) -> dict[str, _File]:
+    path = folder / MANIFEST
+    with files_told(f"{folder.name} could not be read"):
+        if not path.is_file():
+            return {}
+        raw = path.read_bytes()
+    try:
+        manifest = msgspec.json.decode(raw, type=_Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(folder.name, MANIFEST, "it cannot be read") from error
+    listed = msgspec.json.encode(manifest.files, order="sorted")
+    if hashlib.sha256(listed).hexdigest() != manifest.sha256:
+        raise damaged(folder.name, MANIFEST, "its content is not what was written")
+    return manifest.files
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

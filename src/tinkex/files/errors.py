@@ -1,0 +1,20 @@
+"""The error of a disk: what could not be written or read, with a code clients can act on."""
+
+from __future__ import annotations
+
+__all__ = ["STORAGE_CODES", "StorageError"]
+
+STORAGE_CODES = frozenset({"disk-full", "disk-read-only", "disk-failed", "files-damaged"})
+
+
+class StorageError(OSError):
+    """Files could not be written, or are not as they were written; nothing of them was used.
+
+    `code` is one of STORAGE_CODES; `field` names a file.
+    """
+
+    def __init__(self, message: str, *, code: str, field: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.field = field

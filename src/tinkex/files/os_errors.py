@@ -1,0 +1,50 @@
+"""Trouble with files, told as what it is: no room, no right to write, a failing disk, damage."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tinkex.files.errors import StorageError
+
+__all__ = ["damaged", "files_told"]
+
+_CODES = {
+    errno.ENOSPC: "disk-full",
+    errno.EDQUOT: "disk-full",
+    errno.EFBIG: "disk-full",
+    errno.EROFS: "disk-read-only",
+    errno.EACCES: "disk-read-only",
+    errno.EPERM: "disk-read-only",
+}
+_WORDS = {
+    "disk-full": "the disk of the server is full",
+    "disk-read-only": "the disk of the server cannot be written to",
+    "disk-failed": "the disk of the server failed",
+}
+
+
+@contextmanager
+def files_told(what: str) -> Iterator[None]:
+    """Turns an error of the system inside into one that says what could not be done and why."""
+    try:
+        yield
+    except StorageError:
+        raise  # it says so already
+    except OSError as error:
+        code = _CODES.get(error.errno or 0, "disk-failed")
+        raise StorageError(
+            f"{what}: {_WORDS[code]}. Nothing was half written; try again once it is well.",
+            code=code,
+        ) from error
+
+
+def damaged(folder: str, name: str, how: str) -> StorageError:
+    """The error for a file that is not as it was saved."""
+    return StorageError(
+        f"The file {name!r} of {folder} is damaged: {how}. It is not used; load another "
+        "checkpoint, and tell the operator to look at the disk.",
+        code="files-damaged",
+        field=name,
+    )

@@ -1,0 +1,1 @@
+"""The engine's adapters and samplers: cached, snapshotted, recovered, saved."""

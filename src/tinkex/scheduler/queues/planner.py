@@ -1,0 +1,217 @@
+"""Which operations make the next engine batch.
+
+Pure. First an operation of the tenant that used the least engine time, and of that tenant's model
+that used the least; then others that fit in (see `batch`), in the same order, until the batch is
+full. Of one model, consecutive forward passes may share a batch; anything that changes weights
+stands alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+from tinkex.fair_queue import FairTurns
+from tinkex.scheduler.queues.batch import Batch, BatchLimits
+from tinkex.scheduler.queues.cost_model import FORWARD_KINDS, CostModel
+from tinkex.scheduler.queues.model_queue import ModelQueue
+from tinkex.store.operations import Operation
+
+__all__ = ["BatchLimits", "Computed", "Planner"]
+
+_LEAST_S = 1e-6
+"""Charged for an operation at least, so that operations that take no time are shared out too."""
+
+
+class Computed(msgspec.Struct, frozen=True, kw_only=True):
+    """Operations that the engine was given in one call, and how long that took."""
+
+    operations: list[Operation]
+    engine_s: float
+    load_s: float = 0.0  # for what had to be loaded first
+    is_typical: bool = True  # all were computed; refusals would make work look cheap
+
+
+class Planner:
+    """The waiting operations of all models, and the engine time that tenants and models used."""
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self._limits = limits
+        self._costs = CostModel()
+        self._queues: dict[str, ModelQueue] = {}
+        self._busy: dict[str, None] = {}  # models with something pending, in order
+        self._busy_of: dict[str, set[str]] = {}  # the same by owner
+        self._owners = FairTurns()
+        self._models: dict[str, FairTurns] = {}  # by owner
+        self._charged: dict[str, float] = {}  # estimated seconds of what runs, by request id
+
+    def queue(self, model_id: str) -> ModelQueue | None:
+        """The model's queue."""
+        return self._queues.get(model_id)
+
+    def open(self, queue: ModelQueue) -> ModelQueue:
+        """The model's queue: the one known already, or this one from now on."""
+        return self._queues.setdefault(queue.model_id, queue)
+
+    def close(self, model_id: str) -> None:
+        """Forgets the model's queue, unless something waits in it."""
+        if model_id not in self._busy:
+            self._queues.pop(model_id, None)
+
+    def add(self, operation: Operation, now: float) -> None:
+        """Queues an operation of a model whose queue is open."""
+        queue = self._queues[operation.model_id]
+        queue.add(operation, now)
+        self._busy[queue.model_id] = None
+        self._busy_of.setdefault(queue.owner, set()).add(queue.model_id)
+
+    def pending(self, owner: str) -> int:
+        """How many of the owner's operations wait."""
+        return sum([len(self._queues[model_id]) for model_id in self._busy_of.get(owner, ())])
+
+    def owners(self) -> set[str]:
+        """Whose operations wait."""
+        return set(self._busy_of)
+
+    def blocked(self) -> Iterable[ModelQueue]:
+        """Queues that wait for a number that has not come."""
+        return [q for q in self._busy_queues() if q.head() is None]
+
+    def has_ready(self) -> bool:
+        """Whether anything can run now."""
+        return any(q.head() is not None for q in self._busy_queues())
+
+    def num_ready(self) -> int:
+        """How many operations wait for nothing but their turn."""
+        return sum(len(q) for q in self._busy_queues() if q.head() is not None)
+
+    def forward_heads(self) -> tuple[str, dict[str, int]] | None:
+        """The base, and the tokens of every model that could run, if all of them are forward
+        passes on one base and others still fit into their batch."""
+        ready = self._ready(lambda _queue, _operation: True)
+        bases = {self._queues[model_id].engine_model for model_id in ready}
+        if len(bases) != 1 or not all(each.kind in FORWARD_KINDS for each in ready.values()):
+            return None
+        tokens = {model_id: operation.cost for model_id, operation in ready.items()}
+        is_full = len(tokens) >= self._limits.max_operations
+        is_full |= sum(tokens.values()) >= self._limits.max_tokens
+        return None if is_full else (bases.pop(), tokens)
+
+    def forward_arrivals(self, base: str) -> dict[str, float]:
+        """When the forward passes on this base that could run now have come, by model."""
+        ready = self._ready(lambda queue, _operation: queue.engine_model == base)
+        return {
+            model_id: operation.created_at
+            for model_id, operation in ready.items()
+            if operation.kind in FORWARD_KINDS
+        }
+
+    def next_batch(self) -> list[Operation]:
+        """The operations to run together; empty if nothing can run."""
+        ready = self._ready(lambda _queue, _operation: True)
+        by_owner = _by_owner(ready)
+        self._update_shares(by_owner)
+        batch: Batch | None = None
+        least_passed: float | None = None  # the use of the first owner whose operation did not fit
+        line = [(self._owners.used(owner), n, owner) for n, owner in enumerate(by_owner)]
+        heapify(line)
+        while line and (batch is None or not batch.is_full):
+            used, place, owner = heappop(line)
+            # Were other models to pass the one that is next, their use would keep its owner behind.
+            operation = ready[self._models[owner].next(by_owner[owner])]
+            if batch is None:
+                batch = Batch(self._limits, self._costs, self._base(operation), operation)
+                self._owners.advance(owner)
+            elif self._is_ahead(operation, used, least_passed) or not batch.accepts(
+                self._base(operation), operation
+            ):
+                least_passed = used if least_passed is None else least_passed
+                continue
+            else:
+                batch.add(operation)
+            self._take(operation, ready, by_owner)
+            if by_owner[owner]:
+                heappush(line, (self._owners.used(owner), place, owner))
+        return [] if batch is None else batch.operations
+
+    def finished(self, batch: list[Operation], computed: list[Computed]) -> None:
+        """Notes what the engine took for a batch, and charges tenants and models for that instead
+        of the estimates."""
+        for operation in batch:
+            self._charge(operation, -self._charged[operation.request_id])
+        for each in computed:
+            if each.is_typical:
+                self._costs.record(self._base(each.operations[0]), each.operations, each.engine_s)
+            estimates = [self._charged[operation.request_id] for operation in each.operations]
+            for operation, estimate_s in zip(each.operations, estimates, strict=True):
+                part = estimate_s / sum(estimates)
+                self._charge(operation, part * (each.engine_s + each.load_s))
+        for operation in batch:
+            del self._charged[operation.request_id]
+
+    def _update_shares(self, by_owner: dict[str, list[str]]) -> None:
+        self._owners.update(by_owner)
+        for owner in [owner for owner in self._models if owner not in by_owner]:
+            del self._models[owner]
+        for owner, model_ids in by_owner.items():
+            self._models.setdefault(owner, FairTurns()).update(model_ids)
+
+    def _is_ahead(self, operation: Operation, used: float, least_passed: float | None) -> bool:
+        """Whether its owner is ahead by more than the operation of one whose own did not fit."""
+        return least_passed is not None and used - least_passed > self._alone_s(operation)
+
+    def _take(
+        self, operation: Operation, ready: dict[str, Operation], by_owner: dict[str, list[str]]
+    ) -> None:
+        """Takes the operation out of its queue, and charges what it will probably take."""
+        owner, model_id = operation.owner, operation.model_id
+        queue = self._queues[model_id]
+        self._models[owner].advance(model_id)
+        self._charged[operation.request_id] = max(_LEAST_S, self._alone_s(operation))
+        self._charge(operation, self._charged[operation.request_id])
+        queue.pop()
+        following = queue.head()
+        if following is not None:
+            ready[model_id] = following
+        else:
+            by_owner[owner].remove(model_id)
+        if not len(queue):
+            self._rest(owner, model_id)
+
+    def _charge(self, operation: Operation, seconds: float) -> None:
+        self._owners.charge(operation.owner, seconds)
+        if operation.owner in self._models:
+            self._models[operation.owner].charge(operation.model_id, seconds)
+
+    def _alone_s(self, operation: Operation) -> float:
+        return self._costs.alone_s(self._base(operation), operation)
+
+    def _base(self, operation: Operation) -> str:
+        return self._queues[operation.model_id].engine_model
+
+    def _ready(self, accept: Callable[[ModelQueue, Operation], bool]) -> dict[str, Operation]:
+        found = {}
+        for queue in self._busy_queues():
+            operation = queue.head()
+            if operation is not None and accept(queue, operation):
+                found[queue.model_id] = operation
+        return found
+
+    def _rest(self, owner: str, model_id: str) -> None:
+        """Nothing of the model waits any more."""
+        self._busy.pop(model_id, None)
+        self._busy_of[owner].discard(model_id)
+        if not self._busy_of[owner]:
+            del self._busy_of[owner]
+
+    def _busy_queues(self) -> list[ModelQueue]:
+        return [self._queues[model_id] for model_id in self._busy]
+
+
+def _by_owner(ready: dict[str, Operation]) -> dict[str, list[str]]:
+    by_owner: dict[str, list[str]] = {}
+    for model_id, operation in ready.items():
+        by_owner.setdefault(operation.owner, []).append(model_id)
+    return by_owner

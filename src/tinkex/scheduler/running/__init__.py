@@ -1,0 +1,1 @@
+"""Runs batches and samples on the engine, and keeps their results."""

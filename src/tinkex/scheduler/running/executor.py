@@ -1,0 +1,281 @@
+"""Runs batches of operations on the engine and keeps what they give.
+
+A result is published only after it is on disk. If the engine fails, it is restarted, adapters are
+rebuilt as they were before the batch, and each operation of the batch is tried once more, alone;
+one that fails again ends with a server error and the rest go on. A batch whose engine hung is tried
+again as it was, a few times, since its requests are rarely the cause. Trouble with the store is
+waited out; trouble with files ends the one operation that needed them, and the engine goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+from sqlalchemy import Connection
+
+from tinkex import crashpoints
+from tinkex.engine.interface import (
+    EngineError,
+    EngineFailure,
+    EngineUserError,
+    OptimRequest,
+    OptimResult,
+    RequestError,
+    TrainRequest,
+    TrainResult,
+)
+from tinkex.errors import ClientError
+from tinkex.files.errors import StorageError
+from tinkex.scheduler.adapters.cache import Residency
+from tinkex.scheduler.adapters.checkpointing import Checkpointer, Done
+from tinkex.scheduler.convert import optim_request, train_output, train_request
+from tinkex.scheduler.operation_bodies import BodyCache, LoadCommand, SaveCommand
+from tinkex.scheduler.queues.cost_model import FORWARD_KINDS
+from tinkex.scheduler.queues.planner import Computed
+from tinkex.scheduler.running.outcomes import (
+    MAX_HANGS,
+    Publish,
+    as_request_error,
+    as_server_error,
+    failure_result,
+    keep_trying,
+)
+from tinkex.scheduler.supervisor import Supervisor
+from tinkex.store import Database, models, operations
+from tinkex.store.operations import Operation, Outcome
+from tinkex.store.results import Result
+from tinkex.types.requests import OptimStepRequest
+from tinkex.wire import protobuf
+
+T = TypeVar("T")
+
+_MOST_LOAD_S = 1.0
+"""Charged to a batch for adapters it has loaded. What takes longer is a replay after a crash."""
+
+Effect = Callable[[Connection], object]
+
+
+class Executor:
+    """Turns batches of operations into results. Used by the driver's thread only."""
+
+    def __init__(
+        self,
+        db: Database,
+        supervisor: Supervisor,
+        residency: Residency,
+        checkpointer: Checkpointer,
+        bodies: BodyCache,
+        publish: Publish,
+    ) -> None:
+        self._db = db
+        self._supervisor = supervisor
+        self._residency = residency
+        self._checkpointer = checkpointer
+        self._bodies = bodies
+        self._publish = publish
+        self._hangs = 0  # of the engine over the batch that runs
+        self._computed: list[Computed] = []  # of that batch
+
+    def run(self, batch: list[Operation]) -> list[Computed]:
+        """Runs the batch to its end: every operation in it has a result when this returns.
+
+        Gives the engine's calls that succeeded. Attempts that were lost with an engine, and its
+        start, are not this batch's use of it.
+        """
+        self._hangs, self._computed = 0, []
+        try:
+            self._run_through_hangs(batch)
+        except Exception as error:
+            self._supervisor.discard(error)
+            for operation in batch:
+                if not self._supervisor.is_closed:  # else it runs at the next start
+                    self._run_again(operation)
+        return self._computed
+
+    def _run_again(self, operation: Operation) -> None:
+        try:
+            self._run_through_hangs([operation])
+        except Exception as error:
+            self._supervisor.discard(error)
+            if not self._supervisor.is_closed:
+                self._finish([_failed(operation, as_server_error(error))])
+
+    def _run_through_hangs(self, batch: list[Operation]) -> None:
+        while True:
+            try:
+                return self._run(batch)
+            except EngineFailure as error:
+                self._hangs += error.is_hang
+                is_forgiven = error.is_hang and self._hangs < MAX_HANGS
+                if not is_forgiven or self._supervisor.is_closed:
+                    raise
+                self._supervisor.discard(error)
+
+    def _run(self, batch: list[Operation]) -> None:
+        kind = batch[0].kind
+        if kind in FORWARD_KINDS:
+            self._forward(batch)
+        elif kind == "optim_step":
+            self._step(batch)
+        else:
+            for operation in batch:
+                self._single(operation)
+
+    def _forward(self, batch: list[Operation]) -> None:
+        asked_at = time.monotonic()
+        prepared, outcomes = self._prepare(batch, self._train_request)
+        results: list[TrainResult | RequestError] = []
+        began = time.monotonic()
+        if prepared:
+            requests = [request for _, request in prepared]
+            crashpoints.passing("execute.before", batch[0].kind)
+            results = self._supervisor.engine.forward_backward(requests)
+            crashpoints.passing("execute.after", batch[0].kind)
+            self._note(prepared, results, time.monotonic() - began, began - asked_at)
+        seconds = (time.monotonic() - began) / max(1, len(prepared))
+        for (operation, request), result in zip(prepared, results, strict=True):
+            if isinstance(result, RequestError):
+                outcomes.append(_failed(operation, result))
+                continue
+            if request.backward:
+                self._residency.applied(operation, seconds)
+            body = protobuf.encode_forward_backward_output(train_output(result))
+            outcomes.append(
+                Outcome(
+                    operation=operation,
+                    result=Result(encoding="proto", body=body),
+                    num_tokens=result.num_tokens,
+                )
+            )
+        self._finish(outcomes)
+
+    def _step(self, batch: list[Operation]) -> None:
+        asked_at = time.monotonic()
+        prepared, outcomes = self._prepare(batch, self._optim_request)
+        results: list[OptimResult | RequestError] = []
+        began = time.monotonic()
+        if prepared:
+            crashpoints.passing("execute.before", "optim_step")
+            results = self._supervisor.engine.optim_step([request for _, request in prepared])
+            crashpoints.passing("execute.after", "optim_step")
+            self._note(prepared, results, time.monotonic() - began, began - asked_at)
+        seconds = (time.monotonic() - began) / max(1, len(prepared))
+        for (operation, _), result in zip(prepared, results, strict=True):
+            if isinstance(result, RequestError):
+                outcomes.append(_failed(operation, result))
+                continue
+            self._residency.applied(operation, seconds)
+            answer = {"metrics": result.metrics, "type": "optim_step"}
+            outcomes.append(Outcome(operation=operation, result=_json_result(answer), num_steps=1))
+        self._finish(outcomes)
+
+    def _single(self, operation: Operation) -> None:
+        began = time.monotonic()
+        crashpoints.passing("execute.before", operation.kind)
+        try:
+            done = self._patiently(partial(self._dispatch, operation))
+        except (EngineUserError, StorageError, ClientError) as error:
+            failed = _failed(operation, as_request_error(error))
+            self._finish([failed], _on_failure(operation))
+            return
+        crashpoints.passing("execute.after", operation.kind)
+        seconds = time.monotonic() - began
+        self._computed.append(Computed(operations=[operation], engine_s=seconds))
+        self._residency.applied(operation, seconds)
+        outcome = Outcome(operation=operation, result=_json_result(done.answer))
+        self._finish([outcome], done.effects)
+        if done.afterwards is not None:
+            self._follow_up(done.afterwards)
+
+    def _note(
+        self,
+        prepared: Sequence[tuple[Operation, object]],
+        results: Sequence[object],
+        engine_s: float,
+        load_s: float,
+    ) -> None:
+        computed = Computed(
+            operations=[operation for operation, _ in prepared],
+            engine_s=engine_s,
+            load_s=min(load_s, _MOST_LOAD_S),
+            is_typical=not any(isinstance(each, RequestError) for each in results),
+        )
+        self._computed.append(computed)
+
+    def _follow_up(self, afterwards: Callable[[], None]) -> None:
+        """What follows an operation that is already answered; recovery makes up for a failure."""
+        try:
+            afterwards()
+        except (EngineError, OSError) as error:
+            self._supervisor.discard(error)
+
+    def _dispatch(self, operation: Operation) -> Done:
+        if operation.kind == "create_model":
+            return self._checkpointer.create(operation)
+        if operation.kind == "load_weights":
+            load = self._bodies.command(operation.request_id, LoadCommand)
+            return self._checkpointer.load(operation, load)
+        save = self._bodies.command(operation.request_id, SaveCommand)
+        if save.name is None:
+            return self._checkpointer.save_ephemeral(operation, save)
+        return self._checkpointer.save(operation, save)
+
+    def _prepare(
+        self, batch: list[Operation], decode: Callable[[Operation], T]
+    ) -> tuple[list[tuple[Operation, T]], list[Outcome]]:
+        """Requests ready to run, and the outcomes of those that cannot."""
+        prepared, failed = [], []
+        for operation in batch:
+            try:
+                request = self._patiently(partial(self._ready, operation, decode))
+                prepared.append((operation, request))
+            except (EngineUserError, StorageError, ClientError) as error:
+                failed.append(_failed(operation, as_request_error(error)))
+        return prepared, failed
+
+    def _ready(self, operation: Operation, decode: Callable[[Operation], T]) -> T:
+        """The request, with its adapter in the engine."""
+        request = decode(operation)
+        self._residency.ensure(operation.model_id)
+        return request
+
+    def _patiently(self, ask_store: Callable[[], T]) -> T:
+        return keep_trying(ask_store, lambda: self._supervisor.is_closed)
+
+    def _train_request(self, operation: Operation) -> TrainRequest:
+        return train_request(self._bodies.training(operation.request_id))
+
+    def _optim_request(self, operation: Operation) -> OptimRequest:
+        step = self._bodies.command(operation.request_id, OptimStepRequest)
+        return optim_request(operation.model_id, step.params)
+
+    def _finish(self, outcomes: list[Outcome], effects: list[Effect] | None = None) -> None:
+        self._patiently(lambda: self._db.write(_keep, outcomes, effects or []))
+        kind = outcomes[0].operation.kind
+        crashpoints.passing("result.kept", kind)
+        self._publish({each.operation.request_id: each.result for each in outcomes}, set())
+        crashpoints.passing("result.published", kind)
+
+
+def _keep(conn: Connection, outcomes: list[Outcome], effects: list[Effect]) -> None:
+    operations.finish(conn, outcomes)
+    for effect in effects:
+        effect(conn)
+
+
+def _on_failure(operation: Operation) -> list[Effect]:
+    if operation.seq_id != 0:
+        return []
+    return [lambda conn: models.set_state(conn, operation.model_id, "failed")]
+
+
+def _failed(operation: Operation, error: RequestError) -> Outcome:
+    return Outcome(operation=operation, result=failure_result(error))
+
+
+def _json_result(answer: Mapping[str, object]) -> Result:
+    return Result(encoding="json", body=msgspec.json.encode(answer))

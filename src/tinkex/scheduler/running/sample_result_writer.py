@@ -1,0 +1,82 @@
+"""Keeps the results of sampling while the engine goes on: encoded, on disk, then published.
+
+A thread of its own, in the order results came. Nobody is told of a result before it is on disk; one
+that is lost with the process is still open in the log and is computed again. If the disk does not
+take results, whoever hands in more of them waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from tinkex import crashpoints
+from tinkex.engine.interface import RequestError, SampleResult
+from tinkex.scheduler.convert import sample_response
+from tinkex.scheduler.queues.sample_queue import Waiting
+from tinkex.scheduler.running.outcomes import Publish, as_server_error, failure_result, keep_trying
+from tinkex.store import Database, samples
+from tinkex.store.results import Result
+from tinkex.wire import protobuf
+
+_logger = logging.getLogger(__name__)
+_MOST_BATCHES = 64
+
+Finished = list[tuple[Waiting, SampleResult | RequestError]]
+
+
+class SampleKeeper:
+    """Takes finished requests from the driver's thread."""
+
+    def __init__(self, db: Database, publish: Publish, is_over: Callable[[], bool]) -> None:
+        self._db, self._publish, self._is_over = db, publish, is_over
+        self._batches: queue.Queue[Finished | None] = queue.Queue(_MOST_BATCHES)
+        self._thread = threading.Thread(target=self._run, name="tinkex-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Begins to work."""
+        self._thread.start()
+
+    def keep(self, finished: Finished) -> None:
+        """Has requests kept and published, soon."""
+        if finished:
+            self._batches.put(finished)
+
+    def close(self) -> None:
+        """Returns when everything handed in is kept."""
+        self._batches.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (finished := self._batches.get()) is not None:
+            try:
+                self._keep(finished)
+            except Exception:
+                # Most likely the store was closed. They are open in the log: the next start
+                # computes them again, or finds that they were kept and not told.
+                _logger.exception("%d results of sampling were not published.", len(finished))
+
+    def _keep(self, finished: Finished) -> None:
+        outcomes = [(waiting.sample, _encode(result, waiting)) for waiting, result in finished]
+        crashpoints.passing("sample.finished")
+        keep_trying(lambda: self._db.write(samples.finish, outcomes), self._is_over)
+        crashpoints.passing("result.kept", "sample")
+        self._publish(
+            {sample.request_id: result for sample, result in outcomes},
+            {sample.sampling_session_id for sample, _ in outcomes},
+        )
+
+
+def _encode(result: SampleResult | RequestError, waiting: Waiting) -> Result:
+    error = result if isinstance(result, RequestError) else result.error
+    if error is not None:
+        return failure_result(error)
+    assert isinstance(result, SampleResult), "an error or a result"
+    assert waiting.request is not None, "it was decoded before it ran"
+    try:
+        response = sample_response(result, waiting.request)
+        return Result(encoding="proto", body=protobuf.encode_sample_response(response))
+    except Exception as wrong:
+        return failure_result(as_server_error(wrong))

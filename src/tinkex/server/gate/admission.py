@@ -1,0 +1,229 @@
+"""How much one tenant may ask at once: requests per second, open requests, bytes being read.
+
+A refusal costs nothing but the look at three numbers and says when to come again. Who was let in
+waits for its turn (see `turns`) where its work begins. Runs on the event loop alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tinkex.server.errors import Busy, OverCapacity, error_response
+from tinkex.server.gate.fair_semaphore import Turns
+from tinkex.wire.limits import Limits
+
+_HINT_LASTS_S = 60.0
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
+_current: ContextVar[Ticket | None] = ContextVar("current", default=None)
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """What one tenant has open, and how many requests it may still send at once."""
+
+    tokens: float
+    counted_at: float
+    open_requests: int = 0
+    open_bytes: int = 0
+    refused_at: float = -1e9
+    refused_for: str = ""
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A request that was let in; what it takes is given back when it leaves."""
+
+    _admission: Admission
+    _tenant: _Tenant
+    _owner: str
+    _bytes: int = field(default=0)
+    has_turn: bool = field(default=False)
+
+    async def take_turn(self) -> None:
+        """Waits until the request may be worked on; at once if it is being so already."""
+        if not self.has_turn:
+            await self._admission.turns.take(self._owner)
+            self.has_turn = True
+
+    def give_turn(self) -> None:
+        """Lets others work while this request waits for something."""
+        if self.has_turn:
+            self.has_turn = False
+            self._admission.turns.give(self._owner)
+
+    def take_bytes(self, count: int) -> None:
+        """Counts bytes of the body, before or while they are read.
+
+        Raises:
+            Busy: the tenant has too many bytes open.
+            OverCapacity: all together have.
+        """
+        self._admission.take_bytes(self._tenant, count)
+        self._bytes += count
+
+    @contextmanager
+    def decoding(self, count: int) -> Iterator[None]:
+        """Counts what a body takes beside itself while it is decoded.
+
+        A body alone always fits: what is counted of it stays below the tenant's limit.
+
+        Raises:
+            Busy: the tenant has too many bytes open.
+            OverCapacity: all together have.
+        """
+        count = max(0, min(count, self._admission.limits.max_open_body_bytes - self._bytes))
+        self._admission.take_bytes(self._tenant, count)
+        try:
+            yield
+        finally:
+            self._admission.give_bytes(self._tenant, count)
+
+    def leave(self) -> None:
+        """Gives everything back."""
+        self.give_turn()
+        self._admission.leave(self._tenant, self._bytes)
+
+
+class Admission:
+    """The accounts of all tenants."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        max_body_bytes_in_memory: int = 2 << 30,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self._max_bytes = max_body_bytes_in_memory
+        self._open_bytes = 0
+        self._clock = clock
+        self._tenants: dict[str, _Tenant] = {}
+        self.turns = Turns()
+
+    def enter(self, owner: str) -> Ticket:
+        """Lets a request in.
+
+        Raises:
+            Busy: the tenant asks too often, or has too many requests open.
+        """
+        limits, now = self.limits, self._clock()
+        tenant = self._tenants.get(owner)
+        if tenant is None:
+            tenant = self._tenants[owner] = _Tenant(limits.max_burst_requests, now)
+        if tenant.open_requests >= limits.max_open_requests:
+            raise self._refusal(
+                tenant,
+                f"You have {tenant.open_requests} requests open, and this server's limit "
+                f"(max_open_requests) is {limits.max_open_requests}.",
+                1.0,
+            )
+        if limits.max_requests_per_s:
+            self._take_token(tenant, now)
+        tenant.open_requests += 1
+        return Ticket(self, tenant, owner)
+
+    def throttled(self, owner: str) -> str:
+        """Why the tenant was refused within the last minute; empty if it was not."""
+        tenant = self._tenants.get(owner)
+        if tenant is None or self._clock() - tenant.refused_at > _HINT_LASTS_S:
+            return ""
+        return tenant.refused_for
+
+    def take_bytes(self, tenant: _Tenant, count: int) -> None:
+        """Counts bytes of a body; see `Ticket`."""
+        limit = self.limits.max_open_body_bytes
+        if tenant.open_bytes + count > limit:
+            message = (
+                f"{tenant.open_bytes} bytes of your requests are being read, and this server's "
+                f"limit (max_open_body_bytes) is {limit}."
+            )
+            raise self._refusal(tenant, message, 1.0)
+        if self._open_bytes + count > self._max_bytes:
+            raise OverCapacity(
+                f"The server is reading {self._open_bytes} bytes of requests, as much as it may."
+            )
+        tenant.open_bytes += count
+        self._open_bytes += count
+
+    def leave(self, tenant: _Tenant, num_bytes: int) -> None:
+        """Ends a request; see `Ticket`."""
+        tenant.open_requests -= 1
+        self.give_bytes(tenant, num_bytes)
+
+    def give_bytes(self, tenant: _Tenant, num_bytes: int) -> None:
+        """Counts bytes no longer."""
+        tenant.open_bytes -= num_bytes
+        self._open_bytes -= num_bytes
+
+    def _take_token(self, tenant: _Tenant, now: float) -> None:
+        """One token a request; they come back at the rate of the limit, up to the burst."""
+        rate, burst = self.limits.max_requests_per_s, max(1, self.limits.max_burst_requests)
+        tenant.tokens = min(burst, tenant.tokens + rate * (now - tenant.counted_at))
+        tenant.counted_at = now
+        if tenant.tokens < 1:
+            raise self._refusal(
+                tenant,
+                f"You send more than {rate} requests per second, this server's limit "
+                "(max_requests_per_s).",
+                max(0.1, (1 - tenant.tokens) / rate),
+            )
+        tenant.tokens -= 1
+
+    def _refusal(self, tenant: _Tenant, message: str, retry_after_s: float) -> Busy:
+        tenant.refused_at, tenant.refused_for = self._clock(), message
+        return Busy(message, retry_after_s=retry_after_s, code="rate-limited")
+
+
+class AdmissionMiddleware:
+    """Lets requests with a key in, or answers 429; those without one are none of its business."""
+
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app = app
+        self._admission = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = scope.get("state", {}).get("key")
+        if key is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            ticket = self._admission.enter(key.owner)
+        except Busy as refusal:
+            await error_response(refusal)(scope, receive, send)
+            return
+        scope["state"]["ticket"] = ticket
+        _current.set(ticket)
+
+        async def send_out(message: Message) -> None:
+            ticket.give_turn()  # the work is done; how quickly it is read is the client's affair
+            await send(message)
+
+        try:
+            if scope["method"] in _WITHOUT_BODY:  # the others wait once their body has come
+                await ticket.take_turn()
+            await self._app(scope, receive, send_out)
+        finally:
+            ticket.leave()
+
+
+class Aside:
+    """Lets other requests have this one's turn while what is inside takes long."""
+
+    __slots__ = ("_ticket",)
+
+    async def __aenter__(self) -> None:
+        ticket = _current.get()
+        self._ticket = ticket if ticket is not None and ticket.has_turn else None
+        if self._ticket is not None:
+            self._ticket.give_turn()
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._ticket is not None and kind is None:
+            await self._ticket.take_turn()

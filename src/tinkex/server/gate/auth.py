@@ -1,0 +1,181 @@
+"""Who asks: every route but the listed ones needs a key, by default and without exception.
+
+Keys are looked up by their SHA-256 and compared in constant time. A token in place of a key is one
+this server signed for one row of the keys, and is good as long as that row is. Answers are
+remembered for two seconds, so a revoked key and its tokens die within that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tinkex.server.errors import (
+    Busy,
+    OverCapacity,
+    Unauthenticated,
+    closing_response,
+    error_response,
+)
+from tinkex.server.gate.signing import Signer
+from tinkex.server.http.connection_shares import claim_connection
+from tinkex.server.http.headers import header
+from tinkex.store import Database, StoreError, keys
+from tinkex.store.keys import Key
+
+PUBLIC_PATHS = frozenset({"/api/v1/healthz", "/healthz", "/api/v1/version"})
+"""Answered without a key. Signed downloads are the one other exception: the link is the key."""
+
+SIGNED_PREFIX = "/api/v1/download/"
+
+_REMEMBER_S = 2.0
+_REMEMBER_MOST = 4096
+_LOOK_UP = 256  # keys at once
+
+
+def user_urn(owner: str) -> str:
+    """The name under which clients know the owner of a key."""
+    return f"tml:user:{owner}"
+
+
+class Keyring:
+    """Finds the owner of a credential."""
+
+    def __init__(self, db: Database, signer: Signer) -> None:
+        self._db = db
+        self._signer = signer
+        self.uses: dict[int, float] = {}  # when keys were last used; not yet written
+        self._known: dict[bytes, tuple[Key, float]] = {}
+        self._asked: dict[bytes, asyncio.Future[Key | None]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def authenticate(self, credential: str) -> Key:
+        """The key's record.
+
+        Raises:
+            Unauthenticated: it is missing, unknown, revoked or expired.
+        """
+        if not credential:
+            raise Unauthenticated("No API key was sent.")
+        claims = self._claims(credential)
+        key = await self._in_use(_digest(credential, claims))
+        if not _is_for(claims, key):
+            raise Unauthenticated("The token was made for a key that was deleted since.")
+        return key
+
+    def born(self, credential: str) -> float | None:
+        """When the key was exchanged for the first token of the chain that this token belongs to,
+        by the steady clock; None for a key."""
+        claims = self._claims(credential)
+        return None if claims is None else float(claims["born"])
+
+    def known_owner(self, credential: str) -> str | None:
+        """Whose key or token it is, if the key was looked up a moment ago: a hash, and an HMAC for
+        a token, but no query."""
+        try:
+            claims = self._claims(credential)
+        except Unauthenticated:
+            return None
+        known = self._known.get(_digest(credential, claims))
+        return known[0].owner if known is not None and _is_for(claims, known[0]) else None
+
+    def forget(self, key: Key) -> None:
+        """Drops what is remembered of a key."""
+        self._known.pop(key.hash, None)
+
+    async def _in_use(self, digest: bytes) -> Key:
+        known = self._known.get(digest)
+        if known is not None and known[1] > time.monotonic():
+            return known[0]
+        key = await self._look_up(digest)
+        if key is None or key.revoked_at is not None or not hmac.compare_digest(key.hash, digest):
+            self._known.pop(digest, None)
+            raise Unauthenticated("The API key is not known here, or it was revoked.")
+        self._remember(digest, key)
+        self.uses[key.key_id] = time.time()
+        return key
+
+    async def _look_up(self, digest: bytes) -> Key | None:
+        """The key in the store. Whoever asks meanwhile shares the next look: a flood of unknown
+        keys costs one query at a time."""
+        answer = self._asked.get(digest)
+        if answer is None:
+            answer = self._asked[digest] = asyncio.get_running_loop().create_future()
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._answer_all())
+        return await asyncio.shield(answer)
+
+    async def _answer_all(self) -> None:
+        while self._asked:
+            asked = {digest: self._asked.pop(digest) for digest in list(self._asked)[:_LOOK_UP]}
+            try:
+                found = await self._db.aread(keys.find_many, list(asked))
+            except Exception as error:
+                for answer in asked.values():
+                    answer.set_exception(error)
+                continue
+            for digest, answer in asked.items():
+                answer.set_result(found.get(digest))
+        self._looking = None
+
+    def _claims(self, credential: str) -> dict[str, Any] | None:
+        """What a token claims; None for a key."""
+        if not credential.startswith("eyJ"):
+            return None
+        claims = self._signer.read_token(credential)
+        if claims is None:
+            raise Unauthenticated(
+                "The token is not ours, or it has expired.",
+                hint="Exchange the API key for a new one: POST /api/v1/auth/token.",
+            )
+        return claims
+
+    def _remember(self, digest: bytes, key: Key) -> None:
+        if len(self._known) >= _REMEMBER_MOST:
+            self._known.clear()
+        self._known[digest] = (key, time.monotonic() + _REMEMBER_S)
+
+
+def _digest(credential: str, claims: dict[str, Any] | None) -> bytes:
+    """What is stored of the key that was sent, or that the token was made for."""
+    return keys.hash_key(credential) if claims is None else bytes.fromhex(claims["key"])
+
+
+def _is_for(claims: dict[str, Any] | None, key: Key) -> bool:
+    """Whether a token was made for this row; a key always fits the row that its hash found."""
+    return claims is None or key.key_id == claims["key_id"]
+
+
+class AuthMiddleware:
+    """Lets a request through with its key in `request.state.key`, or answers 401."""
+
+    def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
+        self._app = app
+        self._keyring = keyring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or self._is_public(scope):
+            await self._app(scope, receive, send)
+            return
+        try:
+            key = await self._keyring.authenticate(header(scope, b"x-api-key"))
+        except (Unauthenticated, StoreError) as error:
+            await error_response(error)(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        state["key"] = key
+        try:
+            claim_connection(state, key.owner)
+        except (Busy, OverCapacity) as error:
+            await closing_response(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    @staticmethod
+    def _is_public(scope: Scope) -> bool:
+        path: str = scope["path"]
+        return path in PUBLIC_PATHS or path.startswith(SIGNED_PREFIX)

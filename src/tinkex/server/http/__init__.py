@@ -1,0 +1,1 @@
+"""Pieces of HTTP: headers, compression, route table, connection shares, access log."""

@@ -1,0 +1,1 @@
+"""Which base models a server has, and the engine that runs them."""

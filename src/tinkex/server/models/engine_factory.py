@@ -1,0 +1,133 @@
+"""The engine a config asks for, and where its models come from."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tinkex import crashpoints
+from tinkex.engine.interface import Engine
+from tinkex.engine.process.spawn import BegunWorker
+from tinkex.errors import ConfigError
+from tinkex.server.config import ServedModel, ServerConfig
+
+_HINT = "Give a folder with config.json and safetensors, or run 'tinkex models pull smollm2-135m'."
+
+
+def engine_factory(config: ServerConfig, begun: BegunWorker | None = None) -> Callable[[], Engine]:
+    """A function that starts the engine in a process of its own; the first in one begun before.
+
+    Raises:
+        ConfigError: there is no model to serve, or one cannot be found.
+    """
+    from tinkex.engine.options import EngineOptions
+    from tinkex.engine.process.client import EngineProcess
+
+    if not config.models:
+        raise ConfigError("There is no model to serve.", hint=_HINT, code="no-model")
+    _check_pings(config)
+    is_null = config.device.partition(":")[0] == "null"
+    folders = {
+        model.name: "" if is_null else str(find_model(model, config.data_dir))
+        for model in config.models
+    }
+    options = EngineOptions(
+        models=folders,
+        device=config.device,
+        dtype=config.dtype,
+        num_threads=config.num_threads,
+        deterministic=config.is_deterministic,
+        kernels=config.has_kernels,
+        max_rank=config.limits.max_rank,
+    )
+    numbers = itertools.count(1)
+    workers = [] if begun is None else [begun]
+
+    def start() -> Engine:
+        crash_at = crashpoints.for_engine(next(numbers))
+        worker = workers.pop() if workers else None
+        return EngineProcess(
+            msgspec.structs.replace(options, crash_at=crash_at),
+            begun=worker,
+            ping_s=config.engine_ping_s,
+            hang_s=config.engine_hang_s,
+        )
+
+    return start
+
+
+def _check_pings(config: ServerConfig) -> None:
+    if not 0 < 2 * config.engine_ping_s <= config.engine_hang_s:
+        raise ConfigError(
+            f"The engine cannot be given up after {config.engine_hang_s:g} s when it is pinged "
+            f"every {config.engine_ping_s:g} s.",
+            hint="Choose an --engine-ping-s above 0 and an --engine-hang-s of at least twice that.",
+            code="bad-engine-pings",
+        )
+
+
+def kernels_trouble() -> tuple[str, str] | None:
+    """Why a server here would sample without compiled kernels, and what to do; None if it would
+    not. Builds them if they are not there yet."""
+    from tinkex.engine.native.build import NoKernels, library, team_function
+
+    importlib.import_module("torch")  # whose threads they run on
+    try:
+        team_function()
+        library()
+    except NoKernels as error:
+        return str(error), error.hint
+    return None
+
+
+def find_model(model: ServedModel, data_dir: Path) -> Path:
+    """The folder of a model: a local one, one that was pulled, or one of the hub's.
+
+    Raises:
+        ConfigError: it is nowhere, or cannot be read.
+    """
+    local = Path(model.source).expanduser()
+    try:
+        if local.is_dir():
+            return local.resolve()
+        is_file = local.is_file()
+    except OSError as error:
+        reason = f"The model folder {model.source!r} cannot be read: {error.strerror}."
+        raise ConfigError(reason, hint=_HINT, code="no-such-model") from error
+    if is_file:
+        reason = f"The model {model.source!r} is a file, not a folder."
+        raise ConfigError(reason, hint=_HINT, code="no-such-model")
+    pulled = models_dir(data_dir) / model.source.replace("/", "--")
+    if pulled.is_dir():
+        return pulled.resolve()
+    return _from_hub(model.source)
+
+
+def models_dir(data_dir: Path) -> Path:
+    """Where pulled models lie."""
+    return data_dir / "models"
+
+
+def _from_hub(source: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise ConfigError(f"There is no model {source!r}.", hint=_HINT) from error
+    patterns = ["*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.txt"]
+    for offline in (True, False):
+        try:
+            folder = snapshot_download(  # nosec B615 # the operator's choice; no code of it is run
+                source, allow_patterns=patterns, local_files_only=offline
+            )
+            return Path(folder)
+        except Exception as error:
+            cause = error
+    raise ConfigError(
+        f"The model {source!r} is neither a local folder nor on a hub this machine can reach.",
+        hint=_HINT,
+        code="no-such-model",
+    ) from cause

@@ -1,0 +1,1 @@
+"""Submitting operations and waiting for their results."""

@@ -1,0 +1,80 @@
+"""What is known of the body of a numbered request while it is read, and when it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.types import Scope
+
+from tinkex.server.http.compression import plain_head
+from tinkex.server.submit.peek import HEAD_BYTES, Target, target_of_json, target_of_protobuf
+
+__all__ = ["SeenBody", "seen_body"]
+
+_STATE = "seen_body"
+_RAW_HEAD_BYTES = 160 * 1024  # of a compressed body: its first block takes up to 128 KiB
+
+
+class SeenBody:
+    """The first bytes of a body, its last ones, or all of it; and the operation it names.
+
+    `on_target` is told as soon as the operation is known, if that is before the body has come.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        *,
+        is_json: bool,
+        is_packed: bool,
+        on_target: Callable[[Target], None],
+    ) -> None:
+        self._is_json = is_json
+        self._is_packed = is_packed
+        self._on_target = on_target
+        self._head = b""
+        self._target: Target | None = None
+        self.head_bytes = _RAW_HEAD_BYTES if self._is_packed else HEAD_BYTES
+        scope["state"][_STATE] = self
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether the last bytes may name the operation when the first ones do not."""
+        return self._is_json and not self._is_packed
+
+    @property
+    def target(self) -> Target | None:
+        """The operation, if it was found."""
+        return self._target
+
+    def starts(self, raw: bytes) -> None:
+        """The body as it was sent begins like this."""
+        self._head = plain_head(raw, HEAD_BYTES) if self._is_packed else raw[:HEAD_BYTES]
+        self._target = target_of_json(self._head) if self._is_json else self._of_protobuf()
+        if self._target is not None:
+            self._on_target(self._target)
+
+    def ends(self, tail: bytes) -> None:
+        """The body ends like this."""
+        self._target = target_of_json(self._head, tail)
+
+    def is_known(self, body: bytes) -> None:
+        """The body is this, decompressed, or as much of it as could be."""
+        if self._target is None:
+            self._head = body
+
+    def find(self) -> Target | None:
+        """The operation that the body names."""
+        if self._target is None:
+            whole = self._head
+            self._target = target_of_json(whole, whole) if self._is_json else self._of_protobuf()
+        return self._target
+
+    def _of_protobuf(self) -> Target | None:
+        return target_of_protobuf(self._head)
+
+
+def seen_body(scope: Scope) -> SeenBody | None:
+    """What is known of the request's body, if the request carries a number."""
+    found: SeenBody | None = scope["state"].get(_STATE)
+    return found

@@ -1,0 +1,1 @@
+"""Start, stop, and background maintenance of a server."""

@@ -1,0 +1,72 @@
+"""Samples without a client: cancelled, so that the engine works for those who wait.
+
+A client that is killed, or the official one after Ctrl-C, cancels nothing: its heartbeats stop.
+Signs of life are heartbeats of the session, and polls and new requests of the sampling session. A
+request that is merely not polled goes on as long as its session has heartbeats. Training is never
+cancelled: every operation is part of its run's log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tinkex.server.services import Services
+from tinkex.store import samplers
+from tinkex.store.clock import steady_now
+from tinkex.store.samplers import Life
+
+__all__ = ["cancel_abandoned"]
+
+_logger = logging.getLogger(__name__)
+
+_BETWEEN_POLLS_S = 15.0  # a client may take that long from the end of one poll to the next
+
+
+async def cancel_abandoned(parts: Services) -> None:
+    """One round: cancels samples of sessions that ended or fell silent."""
+    silence_s = parts.config.sample_silence_s
+    poll_s = parts.config.poll_hold_s + _BETWEEN_POLLS_S
+    in_use = await asyncio.to_thread(parts.scheduler.sampling_sessions_in_use)
+    lives = await parts.db.aread(samplers.lives, list(in_use)) if in_use else []
+    now = steady_now()
+    silent, ended = set(), set()
+    for life in lives:
+        if life.finished_at is not None:
+            if _heard(parts, life) < now - poll_s:
+                ended.add(life.sampling_session_id)
+        elif max(_heartbeat_at(parts, life), _heard(parts, life)) < now - silence_s:
+            silent.add(life.sampling_session_id)
+    reason = "The request was cancelled because its session has ended."
+    await _cancel(parts, ended, now - poll_s, reason)
+    reason = (
+        "The request was cancelled because its client seems to be gone: no heartbeat, poll or new "
+        f"sample came for {silence_s:g} s."
+    )
+    await _cancel(parts, silent, now - silence_s, reason)
+    _forget_old(parts, now - max(silence_s, poll_s))
+
+
+def _heartbeat_at(parts: Services, life: Life) -> float:
+    """The last heartbeat, one that could not be written yet included."""
+    return max(life.heartbeat_at, parts.heartbeats.get(life.session_id, 0.0))
+
+
+def _heard(parts: Services, life: Life) -> float:
+    return parts.heard.get(life.sampling_session_id, parts.heard_since)
+
+
+async def _cancel(parts: Services, sampling_sessions: set[str], before: float, reason: str) -> None:
+    if not sampling_sessions:
+        return
+    scheduler = parts.scheduler
+    count = await asyncio.to_thread(scheduler.cancel_samples, sampling_sessions, before, reason)
+    if count:
+        _logger.warning("%d samples: %s", count, reason)
+
+
+def _forget_old(parts: Services, before: float) -> None:
+    """Signs so old that they say the same as none."""
+    for sampling_session_id, at in list(parts.heard.items()):
+        if at < before:
+            del parts.heard[sampling_session_id]

@@ -1,0 +1,34 @@
+"""What an operator is told while a server starts: what it uses, and how to stop it."""
+
+from __future__ import annotations
+
+import os
+
+from tinkex.server.config import ServerConfig
+from tinkex.server.models.names import names_of
+from tinkex.store.opening import shown_url
+from tinkex.version import __version__
+
+__all__ = ["start_report"]
+
+_LOGGED = (
+    "important events; -v adds one line per request, -q leaves only warnings",
+    "one line per request; -vv adds polls and details",
+    "everything",
+)
+
+
+def start_report(config: ServerConfig, url: str) -> list[str]:
+    """Lines for the log of a server that has begun to listen. None of them holds a secret."""
+    threads = config.num_threads or "all"
+    models = "; ".join(str(each) for each in names_of(config.models))
+    return [
+        f"Tinkex {__version__} listens on {url} (process {os.getpid()})",
+        f"Data folder: {config.data_dir.absolute()}",
+        f"Database: {shown_url(config.url_of_database)}",
+        f"Models: {models}",
+        f"Device: {config.device}, base weights in {config.dtype}, {threads} threads",
+        f"Log: {_LOGGED[min(config.verbosity, 2)]}",
+        "Ctrl-C stops the server; everything stays in the data folder",
+        "Loading the models; requests wait until they are ready",
+    ]

@@ -1,0 +1,153 @@
+"""What a tenant holds in all: open sessions, their models, bytes on disk. And the refusal of more
+sessions and models; that of more bytes is in `disk_quota`.
+
+Counted from the rows themselves, inside the transaction that would add to them, so that two
+requests at once cannot both take the last place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Select, func, select
+
+from tinkex.errors import ClientError
+from tinkex.store.schema import checkpoints, models, sampling_sessions, sessions
+
+
+class QuotaExceeded(ClientError):
+    """422: the tenant holds as much as it may.
+
+    Not 429: waiting does not help, and clients would do so for minutes.
+    """
+
+    code = "quota-exceeded"
+    status = 422
+
+
+class DiskUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies on disk for a tenant, in bytes."""
+
+    num_checkpoints: int
+    checkpoints: int
+    samplers: int
+    snapshots: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.checkpoints + self.samplers + self.snapshots
+
+
+def disk_use(conn: Connection, owner: str) -> DiskUse:
+    """What lies on disk for the owner. A checkpoint past its end counts until it is removed."""
+    saved = checkpoints.c.size_bytes
+    count, size = conn.execute(
+        select(func.count(), func.sum(saved)).where(checkpoints.c.owner == owner)
+    ).one()
+    held = sampling_sessions.c.size_bytes
+    in_samplers = select(func.sum(held)).where(
+        sampling_sessions.c.owner == owner, held.is_not(None)
+    )
+    kept = models.c.snapshot_bytes
+    in_snapshots = select(func.sum(kept)).where(models.c.owner == owner, kept.is_not(None))
+    return DiskUse(
+        num_checkpoints=count,
+        checkpoints=int(size or 0),
+        samplers=_number(conn, in_samplers),
+        snapshots=_number(conn, in_snapshots),
+    )
+
+
+def disk_use_of_all(conn: Connection) -> int:
+    """What lies on disk for all owners together, in bytes."""
+    columns = (checkpoints.c.size_bytes, sampling_sessions.c.size_bytes, models.c.snapshot_bytes)
+    return sum(_number(conn, select(func.sum(column))) for column in columns)
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoints a tenant keeps in one project."""
+
+    project_id: str | None
+    num_checkpoints: int
+    size_bytes: int
+
+
+def kept_by_project(conn: Connection, owner: str, project_id: str | None) -> list[Kept]:
+    """The owner's checkpoints by project, or those of one project."""
+    query = (
+        select(
+            sessions.c.project_id,
+            func.count().label("num_checkpoints"),
+            func.sum(checkpoints.c.size_bytes).label("size_bytes"),
+        )
+        .select_from(checkpoints)
+        .join(models, models.c.model_id == checkpoints.c.model_id)
+        .join(sessions, sessions.c.session_id == models.c.session_id)
+        .where(checkpoints.c.owner == owner)
+        .group_by(sessions.c.project_id)
+        .order_by(sessions.c.project_id)
+    )
+    if project_id is not None:
+        query = query.where(sessions.c.project_id == project_id)
+    return [
+        Kept(
+            project_id=row.project_id,
+            num_checkpoints=row.num_checkpoints,
+            size_bytes=int(row.size_bytes),
+        )
+        for row in conn.execute(query)
+    ]
+
+
+def open_sessions(conn: Connection, owner: str) -> int:
+    """How many sessions of the owner have not ended."""
+    query = select(func.count()).where(sessions.c.owner == owner, sessions.c.finished_at.is_(None))
+    return _number(conn, query)
+
+
+def open_models(conn: Connection, owner: str) -> int:
+    """How many models the owner's open sessions have that were not given up."""
+    query = (
+        select(func.count())
+        .select_from(sessions)
+        .join(models, models.c.session_id == sessions.c.session_id)
+        .where(
+            sessions.c.owner == owner,
+            sessions.c.finished_at.is_(None),
+            models.c.state.in_(["creating", "ready"]),
+        )
+    )
+    return _number(conn, query)
+
+
+def check_sessions(conn: Connection, owner: str, most: int) -> None:
+    """Refuses one more session above the limit.
+
+    Raises:
+        QuotaExceeded: the owner has so many.
+    """
+    if (held := open_sessions(conn, owner)) >= most:
+        raise QuotaExceeded(
+            f"You have {held} open sessions, and this server's limit is {most}.",
+            hint="Close clients that are done (close() ends their session), or wait: sessions "
+            "without a heartbeat end by themselves.",
+        )
+
+
+def check_models(conn: Connection, owner: str, most: int) -> None:
+    """Refuses one more model above the limit.
+
+    Raises:
+        QuotaExceeded: the owner has so many.
+    """
+    if (held := open_models(conn, owner)) >= most:
+        raise QuotaExceeded(
+            f"Your open sessions have {held} models, and this server's limit is {most}.",
+            hint="Close clients that are done: models of a session that has ended do not count.",
+        )
+
+
+def _number(conn: Connection, query: Select[Any]) -> int:
+    return int(conn.execute(query).scalar() or 0)

@@ -1,0 +1,370 @@
+"""Which prompts a step computes: shorter ones first within bounds, tenants in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.engine.work import run_samples, sample_request, tokens
+from tinkex.engine.interface import SampleResult
+from tinkex.engine.sampling.block_pool import BlockPool
+from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
+from tinkex.engine.sampling.prefill_order import PromptOrder
+from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
+from tinkex.engine.sampling.state import Job, PromptPart, Sequence, Stem
+from tinkex.engine.sampling.stops import StopRule
+from tinkex.engine.sampling.token_choice import ChoiceRule
+
+LIMITS = SamplerLimits(
+    cache_tokens=BLOCK_TOKENS * 64,
+    prefill_tokens=512,
+    beside_tokens=256,
+    short_tokens=64,
+    max_sequences=8,
+)
+
+
+def _stem(name: str, length: int = 32, answer: int = 10, scope: str = "") -> Stem:
+    request = sample_request(
+        name, tokens=tokens(length, sum(map(ord, name))), max_tokens=answer, cache_scope=scope
+    )
+    job = Job(
+        request=request,
+        weights=None,
+        rule=ChoiceRule(),
+        stop=StopRule(frozenset(), (), lambda _: ""),
+        max_new=answer,
+        result=SampleResult(request_id=name),
+        unfinished=1,
+    )
+    return Stem(job, [Sequence(job, 0, np.random.default_rng(0))])
+
+
+def _names(stems: list[Stem]) -> list[str]:
+    return [stem.job.request.request_id for stem in stems]
+
+
+def _sizes(parts: list[PromptPart]) -> dict[str, int]:
+    return {part.stem.job.request.request_id: part.end - part.start for part in parts}
+
+
+class _FreeBlocks:
+    """Blocks that are free, and no others."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+
+    def take_for(self, stem: Stem, count: int) -> list[int] | None:
+        return self._pool.take(count)
+
+    def may_pass(self, stem: Stem, waiting: Stem) -> bool:
+        return False
+
+
+class _Line(PromptLine):
+    """A line in which every sequence may have a seat, unless told otherwise."""
+
+    def __init__(self, limits: SamplerLimits, pool: BlockPool) -> None:
+        super().__init__(limits, pool)
+        self._free = _FreeBlocks(pool)
+
+    def next(self, num_running: int, **seats: int) -> list[PromptPart]:
+        wanted = {name: claim.wanted for name, claim in self.claims().items()}
+        return self.next_parts(num_running, wanted | seats, self._free)
+
+
+def _line(limits: SamplerLimits = LIMITS) -> tuple[_Line, BlockPool]:
+    pool = BlockPool(limits.cache_tokens // BLOCK_TOKENS)
+    return _Line(limits, pool), pool
+
+
+def _order(*stems: Stem) -> PromptOrder:
+    order = PromptOrder()
+    for stem in stems:
+        order.add(stem)
+    return order
+
+
+def test_short_requests_pass_longer_ones_and_equals_stay_in_line() -> None:
+    order = _order(_stem("long", 400, 100), _stem("a", 40), _stem("b", 40), _stem("short", 8, 1))
+    assert _names(list(order.in_turn())) == ["short", "a", "b", "long"]
+
+
+def test_no_request_is_passed_for_ever() -> None:
+    order = _order(_stem("long", 100, 1))
+    passed = 0
+    for number in range(100_000):
+        order.add(_stem(f"short-{number}", 10, 1))
+        first = next(order.in_turn())
+        order.remove(first)
+        if first.job.request.request_id == "long":
+            break
+        passed += 10
+    assert 10_000 < passed <= 512 * 100, "many short ones, but not more than its own work allows"
+
+
+def test_a_huge_request_lets_pass_no_more_than_a_fixed_amount() -> None:
+    order = _order(_stem("huge", 100, 100_000))
+    passed = 0
+    for number in range(1000):
+        order.add(_stem(f"short-{number}", 1000, 1))
+        first = next(order.in_turn())
+        order.remove(first)
+        if first.job.request.request_id == "huge":
+            break
+        passed += 1000
+    assert passed <= 2**18
+
+
+def test_tenants_take_turns_by_tokens() -> None:
+    order = _order(*(_stem(f"greedy-{n}", 10, 1, "greedy") for n in range(200)))
+    served = []
+    for _ in range(6):
+        stem = next(order.in_turn())
+        order.charge(stem, len(stem.tokens))
+        order.remove(stem)
+        served.append(stem.scope)
+        if len(served) == 3:
+            order.add(_stem("polite-1", 300, 100, "polite"))
+            order.add(_stem("polite-2", 300, 100, "polite"))
+    assert served[3] == "polite", "whatever others ask for, a newcomer is next"
+    assert served[4:] == ["greedy"] * 2, "and then those who had less"
+
+
+def test_waiting_costs_no_turn() -> None:
+    line, pool = _line()
+    taken = pool.take(64)  # nothing can begin
+    for number in range(50):
+        line.add(_stem(f"many-{number}", 40, 10, "many"))
+    line.add(_stem("few", 40, 10, "few"))
+    for _ in range(100):
+        assert line.next(num_running=1) == []
+    pool.release(taken or [])
+    line.add(_stem("new", 40, 10, "new"))
+    first = line.next(num_running=1)
+    scopes = {part.stem.scope for part in first}
+    assert scopes == {"many", "few", "new"}, "as if nobody had waited"
+
+
+def test_a_stream_of_quick_requests_does_not_keep_another_tenant_out() -> None:
+    line, _ = _line()
+    for number in range(20):
+        line.add(_stem(f"b-{number}", 60, 10, "b"))
+    computed = 0
+    for number in range(40):
+        line.add(_stem(f"a-{number}", 20, 1, "a"))
+        parts = line.next(num_running=1)
+        computed += sum(part.end - part.start for part in parts if part.stem.scope == "b")
+        for stem in line.finish_parts(parts):
+            line.give_back(stem)
+    assert computed >= 700, "every second step has room for it"
+
+
+def test_what_was_sent_back_goes_where_its_request_was() -> None:
+    order = _order(_stem("other", 8, 1, "other"))
+    ran = _stem("ran", 400, 100, "third")
+    order.add(ran)
+    order.remove(ran)
+    order.add(_stem("later", 400, 100, "third"))
+    order.add(_stem("short", 8, 2, "third"))
+    order.put_back(Stem(ran.job, ran.sequences))
+    own = [name for name in _names(list(order.in_turn())) if name != "other"]
+    assert own == ["short", "ran", "later"], "a short request passes it as it would have before"
+    assert _names(list(order.in_turn()))[:2] in (["other", "short"], ["short", "other"])
+    order.charge(next(each for each in order.in_turn() if each.job is ran.job), 400)
+    assert _names(list(order.in_turn()))[0] == "other", "computing it again is its tenant's cost"
+
+
+def test_what_is_sent_back_after_a_pause_is_not_behind_all_that_comes() -> None:
+    order = _order(*(_stem(f"before-{number}", 400, 10_000) for number in range(50)))
+    last = list(order.in_turn())[-1]
+    for stem in list(order.in_turn()):
+        order.remove(stem)
+    order.put_back(Stem(last.job, last.sequences))
+    order.add(_stem("new", 400, 10_000))
+    assert next(order.in_turn()).job is last.job
+
+
+def test_the_rest_of_a_prompt_that_was_split_waits_for_its_first_half() -> None:
+    limits = SamplerLimits(cache_tokens=BLOCK_TOKENS * 64, beside_tokens=64, max_sequences=4)
+    line, pool = _line(limits)
+    stem = _stem("many", 320, 10)
+    stem.sequences = [Sequence(stem.job, i, np.random.default_rng(i)) for i in range(8)]
+    line.add(stem)
+    owned = []
+    for _ in range(4):
+        parts = line.next(num_running=1)
+        assert len(parts) == 1
+        line.finish_parts(parts)
+        owned.append(pool.num_owned)
+    assert owned == [blocks_for(320)] * 4, "one copy of the prompt"
+
+
+def test_a_prompt_half_way_uses_what_another_has_computed_meanwhile() -> None:
+    line, pool = _line()
+    long = _stem("long", 600, 100)
+    line.add(long)
+    line.finish_parts(line.next(num_running=1))
+    assert long.done == 256
+    short = _stem("short", 600, 2)
+    short.tokens = long.tokens[:330].copy()
+    line.add(short)
+    parts = line.next(num_running=1)
+    assert [(part.stem, part.start, part.end) for part in parts] == [(short, 256, 330)]
+    line.finish_parts(parts)
+    parts = line.next(num_running=1)
+    assert [(part.stem, part.start, part.end) for part in parts] == [(long, 320, 576)]
+    num_shared = 320 // BLOCK_TOKENS
+    assert long.blocks[:num_shared] == short.blocks[:num_shared]
+    line.finish_parts(parts)
+    line.give_back(long)
+    line.give_back(short)
+    assert pool.num_owned == 0
+
+
+def test_a_step_that_completes_a_request_has_no_parts_of_others() -> None:
+    line, _ = _line()
+    line.add(_stem("long", 400, 100))
+    line.add(_stem("quick", 70, 1))
+    line.add(_stem("too large for one step", 330, 1))
+    line.add(_stem("quick too", 90, 1))
+    assert _sizes(line.next(num_running=1)) == {"quick": 70}
+    line, _ = _line()
+    line.add(_stem("first", 20, 1))
+    line.add(_stem("second", 30, 1))
+    line.add(_stem("long", 400, 100))
+    assert _sizes(line.next(num_running=1)) == {"first": 20, "second": 30}
+
+
+def test_a_request_that_a_step_completes_passes_others_of_its_tenant_once() -> None:
+    line, _ = _line()
+    line.add(_stem("before", 8, 2))
+    line.add(_stem("quick", 30, 1))
+    line.add(_stem("another tenant's", 16, 100, "b"))
+    assert _sizes(line.next(num_running=1)) == {"quick": 30, "another tenant's": 16}
+    assert "before" in _sizes(line.next(num_running=1)), "in the next step it is not held"
+
+
+@pytest.mark.parametrize("length", [20, 100, 101, 250])
+def test_whoever_is_done_with_a_prompt_is_spared_a_second_step(length) -> None:
+    line, _ = _line(replace(LIMITS, quick_tokens=100))
+    for name in ("quick", "other"):  # steps are short from here on
+        line.add(_stem(name, 20, 1))
+        line.finish_parts(line.next(num_running=1))
+    line.add(_stem("one token", length, 1))
+    assert _sizes(line.next(num_running=1)) == {"one token": length}
+
+
+def test_steps_are_short_only_while_quick_requests_come() -> None:
+    line, _ = _line()
+    line.add(_stem("long", 1000, 100))
+    parts = line.next(num_running=1)
+    assert _sizes(parts) == {"long": 256}
+    line.finish_parts(parts)
+    line.add(_stem("quick", 20, 1))
+    line.finish_parts(line.next(num_running=1))
+    parts = line.next(num_running=1)
+    assert _sizes(parts) == {"long": 64}
+    line.finish_parts(parts)
+    for _ in range(40):
+        line.next(num_running=1)
+    assert _sizes(line.next(num_running=1)) == {"long": 256}
+
+
+def test_a_prompt_half_way_can_be_passed_and_goes_on_where_it_was() -> None:
+    line, pool = _line()
+    long = _stem("long", 600, 100)
+    line.add(long)
+    line.finish_parts(line.next(num_running=1))
+    assert long.done == 256
+    line.add(_stem("short", 250, 2))
+    parts = line.next(num_running=1)
+    assert _sizes(parts) == {"short": 250}
+    (short,) = line.finish_parts(parts)
+    assert long.done == 256
+    line.give_back(short)
+    parts = line.next(num_running=1)
+    assert [(part.start, part.end) for part in parts] == [(256, 512)]
+    line.finish_parts(parts)
+    line.clear()
+    assert pool.num_owned == 0
+    assert len(line) == 0
+
+
+def test_cancelled_prompts_give_their_blocks_back() -> None:
+    line, pool = _line()
+    line.add(_stem("gone", 600))
+    line.add(_stem("stays", 700))
+    line.finish_parts(line.next(num_running=1))
+    assert pool.num_owned > 0
+    line.remove({"gone"})
+    assert pool.num_owned == 0
+    assert _names(line.stems()) == ["stays"]
+
+
+def test_long_scores_make_no_short_steps() -> None:
+    line, _ = _line()
+    line.add(_stem("score", 400, 1))
+    assert _sizes(line.next(num_running=1)) == {"score": 256}
+
+
+def test_requests_that_end_with_their_prompt_need_neither_seats_nor_blocks() -> None:
+    line, pool = _line()
+    taken = pool.take(64)
+    line.add(_stem("waits", 40, 10))
+    line.add(_stem("quick", 40, 1))
+    for seats in (1, 0):
+        parts = line.next(num_running=1, waits=seats)
+        assert _sizes(parts) == {"quick": 40}
+        (quick,) = line.finish_parts(parts)
+        assert quick.blocks == []
+        line.add(_stem("quick", 40, 1))
+    pool.release(taken or [])
+
+
+def test_prompts_without_a_seat_hold_up_no_others() -> None:
+    line, _ = _line()
+    line.add(_stem("waits", 40, 10))
+    line.add(_stem("long score", 300, 1))
+    line.add(_stem("seated", 50, 20))
+    assert _sizes(line.next(num_running=1, waits=0)) == {"seated": 50, "long score": 192}
+
+
+def test_seats_are_kept_for_prompts_half_way() -> None:
+    line, _ = _line()
+    line.add(_stem("long", 600, 100))
+    assert (line.claims()["long"].held, line.claims()["long"].wanted) == (0, 1)
+    line.finish_parts(line.next(num_running=1))
+    assert (line.claims()["long"].held, line.claims()["long"].wanted) == (1, 1)
+
+
+def test_who_waits_for_room_is_not_passed_by_those_who_need_less() -> None:
+    line, pool = _line(SamplerLimits(cache_tokens=BLOCK_TOKENS * (blocks_for(600) + 1)))
+    line.add(_stem("large", 600, 2))  # all blocks but one
+    taken = pool.take(4)
+    line.add(_stem("later", 601, 2))
+    line.add(_stem("small but later", 602, 2))
+    assert line.next(num_running=1) == []
+    pool.release(taken or [])
+    assert _sizes(line.next(num_running=1)).keys() == {"large"}
+
+
+@pytest.mark.parametrize("quick", [0, 40])
+def test_running_sequences_rest_for_quick_requests_now_and_then(engine, quick) -> None:
+    long = sample_request("long", max_tokens=30, stop_at_eos=False, seed=1)
+    alone = run_samples(engine, long)["long"].sequences[0]
+    engine.submit_sample(long)
+    engine.step_sampling(0.0)
+    steps, done = 1, {}
+    while "long" not in done:
+        if steps <= quick:  # one comes in every step
+            one = sample_request(f"quick-{steps}", max_tokens=1, tokens=tokens(20, steps))
+            engine.submit_sample(one)
+        done |= {each.request_id: each for each in engine.step_sampling(0.0).finished}
+        steps += 1
+    rests = steps - 30
+    assert rests == 0 if not quick else 5 <= rests <= 10, "one step in four at most"
+    np.testing.assert_array_equal(done["long"].sequences[0].tokens, alone.tokens)
+    assert len(done) == 1 + min(quick, steps - 1), "and none of the others is held up"

@@ -1,0 +1,386 @@
+"""What a server does with more submissions than it can answer in time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tinkex.scheduler.scheduler import Progress
+from tinkex.server.gate.auth import Keyring
+from tinkex.server.gate.overload import SUBMISSIONS, Door, OverloadMiddleware, Pace, Room
+from tinkex.server.gate.signing import Signer
+from tinkex.server.gate.signing_secret import SecretFile, ensure_secret_file
+from tinkex.store import Database, keys
+from tinkex.store.clock import steady_now
+
+TARGET_S = 0.05
+
+
+def fill(room: Room, who: str, count: int) -> None:
+    for _ in range(count):
+        room.enter(who)
+
+
+def test_a_full_room_is_open_to_those_who_have_nothing_inside() -> None:
+    room = Room(TARGET_S, least=4, most=8)
+    fill(room, "greedy", room.size)
+    assert not room.admits("greedy")
+    assert room.admits("polite")
+
+
+def test_not_even_strangers_without_end_are_let_in() -> None:
+    room = Room(TARGET_S, least=4, most=8)
+    for number in range(2 * room.size):
+        assert room.admits(f"stranger {number}")
+        room.enter(f"stranger {number}")
+    assert not room.admits("one more")
+
+
+def work(room: Room, count: int, *, took_s: float, now: float) -> None:
+    fill(room, "a", count)
+    for _ in range(count):
+        room.leave("a", took_s, now)
+
+
+def test_the_room_shrinks_while_even_the_quickest_is_slow_but_never_below_the_least() -> None:
+    room = Room(TARGET_S, least=4, most=100)
+    sizes = []
+    for tenth in range(100):
+        work(room, room.size, took_s=2 * TARGET_S, now=tenth / 10)
+        sizes.append(room.size)
+    assert sizes[9] == 100, "a burst of a second changes nothing"
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == 4
+
+
+def test_a_burst_that_passes_changes_nothing() -> None:
+    room = Room(TARGET_S, least=4, most=100)
+    for tenth in range(100):
+        is_slow = tenth % 10 != 0
+        work(room, 100, took_s=2 * TARGET_S if is_slow else TARGET_S / 2, now=tenth / 10)
+    assert room.size == 100
+
+
+def test_one_quick_submission_shows_that_there_is_no_standing_queue() -> None:
+    room = Room(TARGET_S, least=4, most=100)
+    for tenth in range(100):
+        fill(room, "a", 3)
+        room.leave("a", 1.0, tenth / 10 - 0.02)
+        room.leave("a", TARGET_S / 10, tenth / 10 - 0.01)
+        room.leave("a", 1.0, tenth / 10)
+    assert room.size == 100
+
+
+def test_the_room_grows_again_when_it_is_used_up_and_all_is_quick() -> None:
+    room = Room(TARGET_S, least=4, most=100)
+    for tenth in range(100):
+        work(room, room.size, took_s=2 * TARGET_S, now=tenth / 10)
+    work(room, 3, took_s=TARGET_S / 10, now=11.0)
+    work(room, 3, took_s=TARGET_S / 10, now=11.2)
+    assert room.size < 8, "a room that nobody fills need not grow"
+    for tenth in range(120, 300):
+        work(room, room.size, took_s=TARGET_S / 10, now=tenth / 10)
+    assert room.size == 100
+
+
+class Work:
+    """A scheduler's progress, told by the test."""
+
+    def __init__(self) -> None:
+        self.now = Progress(num_ready=0, num_finished=0, engine_s=0.0)
+
+    def look(self) -> Progress:
+        return self.now
+
+    def go_on(self, *, ready: int, finished: int = 0, engine_s: float = 0.0) -> None:
+        self.now = Progress(
+            num_ready=ready,
+            num_finished=self.now.num_finished + finished,
+            engine_s=self.now.engine_s + engine_s,
+        )
+
+
+def admitted(pace: Pace, now: float, asked: dict[str, int]) -> Counter[str]:
+    """How many of each tenant's submissions are let in, if they come in turn."""
+    found: Counter[str] = Counter()
+    for turn in range(max(asked.values())):
+        for who, count in asked.items():
+            found[who] += turn < count and pace.admits(who, now)
+    return found
+
+
+def pass_seconds(pace: Pace, work: Work, seconds: float, **each_tenth: Any) -> float:
+    """The time after so long, every tenth of a second like the others."""
+    now = 100.0
+    for tenth in range(round(10 * seconds)):
+        now = 100.0 + tenth / 10 + tenth * 1e-6
+        pace.admits("anybody", now)
+        work.go_on(**each_tenth)
+    return now + 0.1 + 1e-6
+
+
+def test_when_the_server_is_behind_only_as_many_come_in_as_get_done() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
+    assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
+
+
+def test_those_on_their_way_in_count_as_waiting() -> None:
+    pace = Pace((work := Work()).look, inside=lambda: 200)
+    now = pass_seconds(pace, work, 10, ready=100, finished=20)
+    assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
+
+
+def test_after_a_flood_it_stays_tight_for_a_second_and_fills_up_what_ran_out() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
+    found = []
+    for _ in range(15):
+        work.go_on(ready=28, finished=20)
+        found.append(admitted(pace, now, {"a": 500})["a"])
+        now += 0.1001
+    assert all(68 <= count <= 72 for count in found[:9]), "20 get done, 100 are missing"
+    assert found[-1] == 500
+
+
+def test_a_few_that_wait_are_no_overload() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=100, finished=20)
+    assert admitted(pace, now, {"a": 500})["a"] == 500
+
+
+def test_a_busy_engine_is_no_overload_however_much_waits_for_it() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=20_000, finished=1, engine_s=0.09)
+    assert admitted(pace, now, {"a": 500})["a"] == 500
+
+
+def test_an_engine_whose_calls_outlast_many_looks_is_busy_all_the_while() -> None:
+    pace = Pace((work := Work()).look)
+    found = []
+    for tenth in range(300):  # a call of 0.4 s ends in every fourth
+        is_end = tenth % 4 == 3
+        work.go_on(ready=20_000, finished=is_end, engine_s=0.4 * is_end)
+        found.append(admitted(pace, 100 + 0.1001 * tenth, {"a": 500})["a"])
+    assert set(found[50:]) == {500}
+
+
+def test_an_engine_that_idles_most_of_the_time_is_not_what_work_waits_for() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20, engine_s=0.02)
+    assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
+
+
+def test_the_pace_is_shared_out_among_those_who_ask() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
+    admitted(pace, now, {"greedy": 500, "polite": 3})
+    work.go_on(ready=1000, finished=20)
+    found = admitted(pace, now + 0.11, {"greedy": 500, "polite": 3})
+    assert found["polite"] == 3
+    assert found["greedy"] <= 11
+
+
+def test_who_comes_after_the_others_had_it_all_is_let_in_too() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
+    admitted(pace, now, {"greedy": 500})
+    work.go_on(ready=1000, finished=20)
+    greedy = admitted(pace, now + 0.11, {"greedy": 500})["greedy"]
+    assert greedy >= 18, "nobody else asked"
+    assert admitted(pace, now + 0.12, {"polite": 1})["polite"] == 1
+    crowd = admitted(pace, now + 0.13, {f"newcomer {n}": 1 for n in range(200)})
+    assert sum(crowd.values()) <= greedy, "not everybody is"
+
+
+def test_a_crowd_that_comes_again_in_a_second_is_let_in_as_fast_as_work_gets_done() -> None:
+    pace, dice = Pace((work := Work()).look), random.Random(1)
+    due = [100 + dice.random() for _ in range(2000)]
+    let_in = 0
+    for tenth in range(100):
+        now = 100 + tenth * 0.1001
+        work.go_on(ready=1000, finished=20)
+        for tenant, at in enumerate(due):
+            if at <= now:
+                is_in = pace.admits(f"tenant {tenant}", now)
+                let_in += is_in and tenth >= 50
+                due[tenant] = now + dice.uniform(0.5, 1.5)  # what a refusal says
+    assert let_in <= 1.1 * 50 * 20
+
+
+def test_a_server_that_gets_nothing_done_still_takes_something_in() -> None:
+    pace = Pace((work := Work()).look)
+    now = pass_seconds(pace, work, 10, ready=1000, finished=0)
+    assert admitted(pace, now, {"a": 500})["a"] == 1
+
+
+def guarded(app: ASGIApp, room: Room) -> OverloadMiddleware:
+    """The application behind a room; keys are their owners' names, but for unknown ones."""
+    door = Door(room, Pace(Work().look), lambda key: None if key == "unknown" else key)
+    return OverloadMiddleware(app, door)
+
+
+class Caller:
+    """One request to an application, its messages in both directions in the test's hands."""
+
+    def __init__(self, app: Any, path: str = min(SUBMISSIONS), key: str = "k") -> None:
+        self.sent: list[Message] = []
+        self._inbox: asyncio.Queue[Message] = asyncio.Queue()
+        headers = [(b"x-api-key", key.encode())]
+        self._scope = {"type": "http", "path": path, "headers": headers}
+        self.task = asyncio.create_task(app(self._scope, self._inbox.get, self._keep))
+
+    async def _keep(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def body(self, *, is_last: bool = True) -> None:
+        """Sends a piece of the body and lets everybody take notice."""
+        self._inbox.put_nowait({"type": "http.request", "body": b"x", "more_body": not is_last})
+        await self.pause()
+
+    @staticmethod
+    async def pause() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    @property
+    def status(self) -> int | None:
+        return self.sent[0]["status"] if self.sent else None
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.sent[0]["headers"])
+
+
+class Inner:
+    """An application that reads its request and answers when told."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room(TARGET_S, least=1, most=2)
+
+
+def test_who_finds_no_room_is_told_at_once_when_to_come_again(room: Room) -> None:
+    async def scenario() -> None:
+        app = guarded(inner := Inner(), room)
+        inside = [Caller(app) for _ in range(room.size)]
+        for each in inside:
+            await each.body()
+        late = Caller(app)
+        await late.pause()
+        assert late.status == 429
+        assert late.headers[b"retry-after"] == b"1"
+        assert 500 <= int(late.headers[b"retry-after-ms"]) < 1500
+        assert b"overloaded" in late.sent[1]["body"]
+        inner.go.set()
+        await asyncio.gather(*(each.task for each in inside))
+        again = Caller(app)
+        await again.body()
+        assert again.status == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_upload_takes_no_room_until_it_is_whole(room: Room) -> None:
+    async def scenario() -> None:
+        app = guarded(inner := Inner(), room)
+        slow = [Caller(app) for _ in range(10 * room.size)]
+        for each in slow:
+            await each.body(is_last=False)
+        quick = Caller(app)
+        await quick.body()
+        inner.go.set()
+        await quick.pause()
+        assert quick.status == 200
+        for each in slow:
+            each.task.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_an_application_that_fails_gives_its_room_back(room: Room) -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        raise RuntimeError("a bug")
+
+    async def scenario() -> None:
+        app = guarded(broken, room)
+        for _ in range(3 * room.size):
+            failed = Caller(app)
+            await failed.body()
+            assert failed.task.done()
+            assert isinstance(failed.task.exception(), RuntimeError)
+
+    asyncio.run(scenario())
+
+
+def test_polls_are_never_turned_away(room: Room) -> None:
+    async def scenario() -> None:
+        app = guarded(inner := Inner(), room)
+        inside = [Caller(app) for _ in range(room.size)]
+        for each in inside:
+            await each.body()
+        poll = Caller(app, path="/api/v1/retrieve_future")
+        await poll.body()
+        inner.go.set()
+        await asyncio.gather(poll.task, *(each.task for each in inside))
+        assert poll.status == 200
+
+    asyncio.run(scenario())
+
+
+def test_keys_that_nobody_knows_take_no_room_and_are_left_to_the_key_check(room: Room) -> None:
+    async def scenario() -> None:
+        app = guarded(inner := Inner(), room)
+        inside = [Caller(app, key="k") for _ in range(room.size)]
+        strangers = [Caller(app, key="unknown") for _ in range(5)]
+        for each in inside + strangers:
+            await each.body()
+        inner.go.set()
+        await asyncio.gather(*(each.task for each in inside + strangers))
+        assert {each.status for each in strangers} == {200}
+
+    asyncio.run(scenario())
+
+
+def test_tokens_are_counted_as_the_keys_they_were_exchanged_for(tmp_path: Path) -> None:
+    db = Database(f"sqlite:///{tmp_path / 'x.db'}")
+    key = keys.new_key()
+    made = db.write(keys.add, key, name="test", owner="me")
+    ensure_secret_file(secret := tmp_path / "signing-secret")
+    signer = Signer(SecretFile(secret))
+    claims = {"key": made.hash.hex(), "key_id": made.key_id, "born": steady_now()}
+    token = signer.make_token({**claims, "until": signer.good_for(60)})
+    ended = signer.make_token({**claims, "until": signer.good_for(-60)})
+    of_another_row = signer.make_token(
+        {**claims, "key_id": made.key_id + 1, "until": signer.good_for(60)}
+    )
+    ring = Keyring(db, signer)
+    full = Room(1.0, least=1, most=1)
+    full.enter("one")
+    full.enter("two")
+    door = Door(full, Pace(Work().look), ring.known_owner)
+    assert not door.turns_away(token), "it was not checked yet"
+    assert asyncio.run(ring.authenticate(token)).owner == "me"
+    assert door.turns_away(token)
+    assert door.turns_away(key)
+    for unusable in (ended, of_another_row, token + "x", "eyJ"):
+        assert not door.turns_away(unusable), "it is refused where credentials are checked"
+    db.close()
