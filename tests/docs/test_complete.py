@@ -98,7 +98,7 @@ def test_every_hint_of_a_class_is_on_its_entry() -> None:
 
 def test_every_route_without_a_key_is_on_the_page_about_security(generate: ModuleType) -> None:
     page = read("explanation/security.md")
-    table = page.partition("## What answers without a key")[2].partition("\n## ")[0]
+    table = page.partition("## Routes without authentication")[2].partition("\n## ")[0]
     listed = set(re.findall(r"`GET (/[^`]*)`", table))
     open_ = {path for path, _, access, _ in generate.routes() if access != "key"}
     assert listed == open_
