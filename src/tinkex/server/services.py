@@ -11,7 +11,7 @@ from starlette.requests import Request
 from tinkex.scheduler.scheduler import Scheduler
 from tinkex.server.config import ServerConfig
 from tinkex.server.errors import DiskLow, Gone, NotFound, NotReady
-from tinkex.server.gate.admission import Admission, Aside
+from tinkex.server.gate.admission import Admission, ReleasedSlot
 from tinkex.server.gate.auth import Keyring
 from tinkex.server.gate.signing import Signer
 from tinkex.server.models.catalog import Catalog
@@ -61,7 +61,7 @@ class Services:
             elif self.is_draining or time.monotonic() > deadline:
                 raise NotReady("The engine is still loading its models.")
             else:
-                async with Aside():
+                async with ReleasedSlot():
                     await asyncio.sleep(0.05)
         return self.catalog
 

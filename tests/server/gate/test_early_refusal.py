@@ -15,11 +15,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tests.support.serving import Address, serving
 from tinkex.scheduler.scheduler import Progress
 from tinkex.server.config import ConnectionBounds
-from tinkex.server.gate.early_refusal import Doorstep
-from tinkex.server.gate.overload import Door, Pace, Room
+from tinkex.server.gate.concurrency_limit import ConcurrencyLimit
+from tinkex.server.gate.early_refusal import EarlyRefusal
+from tinkex.server.gate.overload import OverloadGate
+from tinkex.server.gate.rate_limit import RateLimit
 from tinkex.server.listen.connections import bounded
 
-FULL = Room(1.0, least=1, most=1)
+FULL = ConcurrencyLimit(1.0, least=1, most=1)
 FULL.enter("somebody")
 FULL.enter("somebody else")  # twice the size: nobody else comes in
 
@@ -32,9 +34,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture(params=[H11Protocol, HttpToolsProtocol], ids=["h11", "httptools"], scope="module")
 def address(request: pytest.FixtureRequest) -> Iterator[Address]:
-    pace = Pace(lambda: Progress(num_ready=0, num_finished=0, engine_s=0.0))
-    door = Door(FULL, pace, lambda key: "me" if key == "Mine" else None)
-    protocol = bounded(request.param, ConnectionBounds(), Doorstep(door))
+    rate = RateLimit(lambda: Progress(num_ready=0, num_finished=0, engine_s=0.0))
+    gate = OverloadGate(FULL, rate, lambda key: "me" if key == "Mine" else None)
+    protocol = bounded(request.param, ConnectionBounds(), EarlyRefusal(gate))
     with serving(application, protocol) as where:
         yield where
 

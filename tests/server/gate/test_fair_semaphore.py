@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tests.support.load.wire import connect
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.server.gate.admission import Admission, AdmissionMiddleware, Aside
-from tinkex.server.gate.fair_semaphore import Turns
+from tinkex.server.gate.admission import Admission, AdmissionMiddleware, ReleasedSlot
+from tinkex.server.gate.fair_semaphore import FairSemaphore
 from tinkex.wire.limits import DEFAULT_LIMITS
 
 
@@ -24,8 +24,8 @@ async def settle() -> None:
 class Crowd:
     """Requests that take a turn, work until told, and note the order in which they began."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, slots: FairSemaphore) -> None:
+        self._turns = slots
         self.began: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -34,13 +34,13 @@ class Crowd:
             self.tasks.append(asyncio.create_task(self._work(owner, steps)))
 
     async def _work(self, owner: str, steps: int) -> None:
-        await self._turns.take(owner)
+        await self._turns.acquire(owner)
         self.began.append(owner)
         try:
             for _ in range(steps):
                 await asyncio.sleep(0)
         finally:
-            self._turns.give(owner)
+            self._turns.release(owner)
 
     async def finish(self) -> None:
         await asyncio.gather(*self.tasks)
@@ -48,7 +48,7 @@ class Crowd:
 
 def test_a_newcomer_does_not_wait_behind_a_crowd() -> None:
     async def scene() -> list[str]:
-        crowd = Crowd(Turns(width=8, most=6))
+        crowd = Crowd(FairSemaphore(width=8, most=6))
         crowd.send("greedy", 500)
         await asyncio.sleep(0)
         crowd.send("polite", 1)
@@ -62,7 +62,7 @@ def test_a_newcomer_does_not_wait_behind_a_crowd() -> None:
 
 def test_those_who_wait_are_served_in_turn() -> None:
     async def scene() -> list[str]:
-        crowd = Crowd(Turns(width=4, most=3))
+        crowd = Crowd(FairSemaphore(width=4, most=3))
         for owner, count in (("a", 300), ("b", 30), ("c", 30)):
             crowd.send(owner, count)
         await crowd.finish()
@@ -76,8 +76,8 @@ def test_those_who_wait_are_served_in_turn() -> None:
 
 def test_one_tenant_cannot_hold_every_turn() -> None:
     async def scene() -> tuple[int, int]:
-        turns = Turns(width=8, most=6)
-        crowd = Crowd(turns)
+        slots = FairSemaphore(width=8, most=6)
+        crowd = Crowd(slots)
         crowd.send("stuck", 50, steps=10_000)
         await settle()
         held = len(crowd.began)
@@ -96,7 +96,7 @@ def test_one_tenant_cannot_hold_every_turn() -> None:
 
 def test_whoever_goes_away_leaves_no_turn_behind() -> None:
     async def scene() -> list[str]:
-        crowd = Crowd(Turns(width=1, most=1))
+        crowd = Crowd(FairSemaphore(width=1, most=1))
         crowd.send("a", 1, steps=30)
         await settle()
         crowd.send("a", 20)
@@ -125,7 +125,7 @@ class Doors:
 
     def __init__(self, app: ASGIApp) -> None:
         admission = Admission(DEFAULT_LIMITS)
-        admission.turns = Turns(width=1, most=1)
+        admission.slots = FairSemaphore(width=1, most=1)
         self._app = AdmissionMiddleware(app, admission)
         self.answered: list[str] = []
         self.is_read = asyncio.Event()  # set: clients read their answers
@@ -150,7 +150,7 @@ def test_a_request_that_waits_for_something_lets_others_work() -> None:
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["path"] == "/poll":
-                async with Aside():
+                async with ReleasedSlot():
                     await go.wait()
             await Response("")(scope, receive, send)
 

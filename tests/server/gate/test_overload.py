@@ -13,7 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinkex.scheduler.scheduler import Progress
 from tinkex.server.gate.auth import Keyring
-from tinkex.server.gate.overload import SUBMISSIONS, Door, OverloadMiddleware, Pace, Room
+from tinkex.server.gate.concurrency_limit import ConcurrencyLimit
+from tinkex.server.gate.overload import SUBMISSIONS, OverloadGate, OverloadMiddleware
+from tinkex.server.gate.rate_limit import RateLimit
 from tinkex.server.gate.signing import Signer
 from tinkex.server.gate.signing_secret import SecretFile, ensure_secret_file
 from tinkex.store import Database, keys
@@ -22,71 +24,71 @@ from tinkex.store.clock import steady_now
 TARGET_S = 0.05
 
 
-def fill(room: Room, who: str, count: int) -> None:
+def fill(limit: ConcurrencyLimit, who: str, count: int) -> None:
     for _ in range(count):
-        room.enter(who)
+        limit.enter(who)
 
 
 def test_a_full_room_is_open_to_those_who_have_nothing_inside() -> None:
-    room = Room(TARGET_S, least=4, most=8)
-    fill(room, "greedy", room.size)
-    assert not room.admits("greedy")
-    assert room.admits("polite")
+    limit = ConcurrencyLimit(TARGET_S, least=4, most=8)
+    fill(limit, "greedy", limit.limit)
+    assert not limit.admits("greedy")
+    assert limit.admits("polite")
 
 
 def test_not_even_strangers_without_end_are_let_in() -> None:
-    room = Room(TARGET_S, least=4, most=8)
-    for number in range(2 * room.size):
-        assert room.admits(f"stranger {number}")
-        room.enter(f"stranger {number}")
-    assert not room.admits("one more")
+    limit = ConcurrencyLimit(TARGET_S, least=4, most=8)
+    for number in range(2 * limit.limit):
+        assert limit.admits(f"stranger {number}")
+        limit.enter(f"stranger {number}")
+    assert not limit.admits("one more")
 
 
-def work(room: Room, count: int, *, took_s: float, now: float) -> None:
-    fill(room, "a", count)
+def work(limit: ConcurrencyLimit, count: int, *, took_s: float, now: float) -> None:
+    fill(limit, "a", count)
     for _ in range(count):
-        room.leave("a", took_s, now)
+        limit.leave("a", took_s, now)
 
 
 def test_the_room_shrinks_while_even_the_quickest_is_slow_but_never_below_the_least() -> None:
-    room = Room(TARGET_S, least=4, most=100)
+    limit = ConcurrencyLimit(TARGET_S, least=4, most=100)
     sizes = []
     for tenth in range(100):
-        work(room, room.size, took_s=2 * TARGET_S, now=tenth / 10)
-        sizes.append(room.size)
+        work(limit, limit.limit, took_s=2 * TARGET_S, now=tenth / 10)
+        sizes.append(limit.limit)
     assert sizes[9] == 100, "a burst of a second changes nothing"
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 4
 
 
 def test_a_burst_that_passes_changes_nothing() -> None:
-    room = Room(TARGET_S, least=4, most=100)
+    limit = ConcurrencyLimit(TARGET_S, least=4, most=100)
     for tenth in range(100):
         is_slow = tenth % 10 != 0
-        work(room, 100, took_s=2 * TARGET_S if is_slow else TARGET_S / 2, now=tenth / 10)
-    assert room.size == 100
+        work(limit, 100, took_s=2 * TARGET_S if is_slow else TARGET_S / 2, now=tenth / 10)
+    assert limit.limit == 100
 
 
 def test_one_quick_submission_shows_that_there_is_no_standing_queue() -> None:
-    room = Room(TARGET_S, least=4, most=100)
+    limit = ConcurrencyLimit(TARGET_S, least=4, most=100)
     for tenth in range(100):
-        fill(room, "a", 3)
-        room.leave("a", 1.0, tenth / 10 - 0.02)
-        room.leave("a", TARGET_S / 10, tenth / 10 - 0.01)
-        room.leave("a", 1.0, tenth / 10)
-    assert room.size == 100
+        fill(limit, "a", 3)
+        limit.leave("a", 1.0, tenth / 10 - 0.02)
+        limit.leave("a", TARGET_S / 10, tenth / 10 - 0.01)
+        limit.leave("a", 1.0, tenth / 10)
+    assert limit.limit == 100
 
 
 def test_the_room_grows_again_when_it_is_used_up_and_all_is_quick() -> None:
-    room = Room(TARGET_S, least=4, most=100)
+    limit = ConcurrencyLimit(TARGET_S, least=4, most=100)
     for tenth in range(100):
-        work(room, room.size, took_s=2 * TARGET_S, now=tenth / 10)
-    work(room, 3, took_s=TARGET_S / 10, now=11.0)
-    work(room, 3, took_s=TARGET_S / 10, now=11.2)
-    assert room.size < 8, "a room that nobody fills need not grow"
+        work(limit, limit.limit, took_s=2 * TARGET_S, now=tenth / 10)
+    work(limit, 3, took_s=TARGET_S / 10, now=11.0)
+    work(limit, 3, took_s=TARGET_S / 10, now=11.2)
+    assert limit.limit < 8, "an unused limit need not grow"
     for tenth in range(120, 300):
-        work(room, room.size, took_s=TARGET_S / 10, now=tenth / 10)
-    assert room.size == 100
+        work(limit, limit.limit, took_s=TARGET_S / 10, now=tenth / 10)
+    assert limit.limit == 100
 
 
 class Work:
@@ -106,101 +108,101 @@ class Work:
         )
 
 
-def admitted(pace: Pace, now: float, asked: dict[str, int]) -> Counter[str]:
+def admitted(rate: RateLimit, now: float, asked: dict[str, int]) -> Counter[str]:
     """How many of each tenant's submissions are let in, if they come in turn."""
     found: Counter[str] = Counter()
     for turn in range(max(asked.values())):
         for who, count in asked.items():
-            found[who] += turn < count and pace.admits(who, now)
+            found[who] += turn < count and rate.admits(who, now)
     return found
 
 
-def pass_seconds(pace: Pace, work: Work, seconds: float, **each_tenth: Any) -> float:
+def pass_seconds(rate: RateLimit, work: Work, seconds: float, **each_tenth: Any) -> float:
     """The time after so long, every tenth of a second like the others."""
     now = 100.0
     for tenth in range(round(10 * seconds)):
         now = 100.0 + tenth / 10 + tenth * 1e-6
-        pace.admits("anybody", now)
+        rate.admits("anybody", now)
         work.go_on(**each_tenth)
     return now + 0.1 + 1e-6
 
 
 def test_when_the_server_is_behind_only_as_many_come_in_as_get_done() -> None:
-    pace = Pace((work := Work()).look)
-    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
-    assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
+    rate = RateLimit((work := Work()).look)
+    now = pass_seconds(rate, work, 10, ready=1000, finished=20)
+    assert 18 <= admitted(rate, now, {"a": 500})["a"] <= 20
 
 
 def test_those_on_their_way_in_count_as_waiting() -> None:
-    pace = Pace((work := Work()).look, inside=lambda: 200)
-    now = pass_seconds(pace, work, 10, ready=100, finished=20)
-    assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
+    rate = RateLimit((work := Work()).look, in_flight=lambda: 200)
+    now = pass_seconds(rate, work, 10, ready=100, finished=20)
+    assert 18 <= admitted(rate, now, {"a": 500})["a"] <= 20
 
 
 def test_after_a_flood_it_stays_tight_for_a_second_and_fills_up_what_ran_out() -> None:
-    pace = Pace((work := Work()).look)
-    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
+    rate = RateLimit((work := Work()).look)
+    now = pass_seconds(rate, work, 10, ready=1000, finished=20)
     found = []
     for _ in range(15):
         work.go_on(ready=28, finished=20)
-        found.append(admitted(pace, now, {"a": 500})["a"])
+        found.append(admitted(rate, now, {"a": 500})["a"])
         now += 0.1001
     assert all(68 <= count <= 72 for count in found[:9]), "20 get done, 100 are missing"
     assert found[-1] == 500
 
 
 def test_a_few_that_wait_are_no_overload() -> None:
-    pace = Pace((work := Work()).look)
-    now = pass_seconds(pace, work, 10, ready=100, finished=20)
-    assert admitted(pace, now, {"a": 500})["a"] == 500
+    rate = RateLimit((work := Work()).look)
+    now = pass_seconds(rate, work, 10, ready=100, finished=20)
+    assert admitted(rate, now, {"a": 500})["a"] == 500
 
 
 def test_a_busy_engine_is_no_overload_however_much_waits_for_it() -> None:
-    pace = Pace((work := Work()).look)
-    now = pass_seconds(pace, work, 10, ready=20_000, finished=1, engine_s=0.09)
-    assert admitted(pace, now, {"a": 500})["a"] == 500
+    rate = RateLimit((work := Work()).look)
+    now = pass_seconds(rate, work, 10, ready=20_000, finished=1, engine_s=0.09)
+    assert admitted(rate, now, {"a": 500})["a"] == 500
 
 
 def test_an_engine_whose_calls_outlast_many_looks_is_busy_all_the_while() -> None:
-    pace = Pace((work := Work()).look)
+    rate = RateLimit((work := Work()).look)
     found = []
     for tenth in range(300):  # a call of 0.4 s ends in every fourth
         is_end = tenth % 4 == 3
         work.go_on(ready=20_000, finished=is_end, engine_s=0.4 * is_end)
-        found.append(admitted(pace, 100 + 0.1001 * tenth, {"a": 500})["a"])
+        found.append(admitted(rate, 100 + 0.1001 * tenth, {"a": 500})["a"])
     assert set(found[50:]) == {500}
 
 
 def test_an_engine_that_idles_most_of_the_time_is_not_what_work_waits_for() -> None:
-    pace = Pace((work := Work()).look)
-    now = pass_seconds(pace, work, 10, ready=1000, finished=20, engine_s=0.02)
-    assert 18 <= admitted(pace, now, {"a": 500})["a"] <= 20
+    rate = RateLimit((work := Work()).look)
+    now = pass_seconds(rate, work, 10, ready=1000, finished=20, engine_s=0.02)
+    assert 18 <= admitted(rate, now, {"a": 500})["a"] <= 20
 
 
 def test_the_pace_is_shared_out_among_those_who_ask() -> None:
-    pace = Pace((work := Work()).look)
-    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
-    admitted(pace, now, {"greedy": 500, "polite": 3})
+    rate = RateLimit((work := Work()).look)
+    now = pass_seconds(rate, work, 10, ready=1000, finished=20)
+    admitted(rate, now, {"greedy": 500, "polite": 3})
     work.go_on(ready=1000, finished=20)
-    found = admitted(pace, now + 0.11, {"greedy": 500, "polite": 3})
+    found = admitted(rate, now + 0.11, {"greedy": 500, "polite": 3})
     assert found["polite"] == 3
     assert found["greedy"] <= 11
 
 
 def test_who_comes_after_the_others_had_it_all_is_let_in_too() -> None:
-    pace = Pace((work := Work()).look)
-    now = pass_seconds(pace, work, 10, ready=1000, finished=20)
-    admitted(pace, now, {"greedy": 500})
+    rate = RateLimit((work := Work()).look)
+    now = pass_seconds(rate, work, 10, ready=1000, finished=20)
+    admitted(rate, now, {"greedy": 500})
     work.go_on(ready=1000, finished=20)
-    greedy = admitted(pace, now + 0.11, {"greedy": 500})["greedy"]
+    greedy = admitted(rate, now + 0.11, {"greedy": 500})["greedy"]
     assert greedy >= 18, "nobody else asked"
-    assert admitted(pace, now + 0.12, {"polite": 1})["polite"] == 1
-    crowd = admitted(pace, now + 0.13, {f"newcomer {n}": 1 for n in range(200)})
+    assert admitted(rate, now + 0.12, {"polite": 1})["polite"] == 1
+    crowd = admitted(rate, now + 0.13, {f"newcomer {n}": 1 for n in range(200)})
     assert sum(crowd.values()) <= greedy, "not everybody is"
 
 
 def test_a_crowd_that_comes_again_in_a_second_is_let_in_as_fast_as_work_gets_done() -> None:
-    pace, dice = Pace((work := Work()).look), random.Random(1)
+    rate, dice = RateLimit((work := Work()).look), random.Random(1)
     due = [100 + dice.random() for _ in range(2000)]
     let_in = 0
     for tenth in range(100):
@@ -208,22 +210,24 @@ def test_a_crowd_that_comes_again_in_a_second_is_let_in_as_fast_as_work_gets_don
         work.go_on(ready=1000, finished=20)
         for tenant, at in enumerate(due):
             if at <= now:
-                is_in = pace.admits(f"tenant {tenant}", now)
+                is_in = rate.admits(f"tenant {tenant}", now)
                 let_in += is_in and tenth >= 50
                 due[tenant] = now + dice.uniform(0.5, 1.5)  # what a refusal says
     assert let_in <= 1.1 * 50 * 20
 
 
 def test_a_server_that_gets_nothing_done_still_takes_something_in() -> None:
-    pace = Pace((work := Work()).look)
-    now = pass_seconds(pace, work, 10, ready=1000, finished=0)
-    assert admitted(pace, now, {"a": 500})["a"] == 1
+    rate = RateLimit((work := Work()).look)
+    now = pass_seconds(rate, work, 10, ready=1000, finished=0)
+    assert admitted(rate, now, {"a": 500})["a"] == 1
 
 
-def guarded(app: ASGIApp, room: Room) -> OverloadMiddleware:
-    """The application behind a room; keys are their owners' names, but for unknown ones."""
-    door = Door(room, Pace(Work().look), lambda key: None if key == "unknown" else key)
-    return OverloadMiddleware(app, door)
+def guarded(app: ASGIApp, limit: ConcurrencyLimit) -> OverloadMiddleware:
+    """The application behind a limit; keys are their owners' names, but for unknown ones."""
+    gate = OverloadGate(
+        limit, RateLimit(Work().look), lambda key: None if key == "unknown" else key
+    )
+    return OverloadMiddleware(app, gate)
 
 
 class Caller:
@@ -273,14 +277,16 @@ class Inner:
 
 
 @pytest.fixture
-def room() -> Room:
-    return Room(TARGET_S, least=1, most=2)
+def limit() -> ConcurrencyLimit:
+    return ConcurrencyLimit(TARGET_S, least=1, most=2)
 
 
-def test_who_finds_no_room_is_told_at_once_when_to_come_again(room: Room) -> None:
+def test_a_submission_beyond_the_limit_is_refused_at_once_with_a_time_to_retry(
+    limit: ConcurrencyLimit,
+) -> None:
     async def scenario() -> None:
-        app = guarded(inner := Inner(), room)
-        inside = [Caller(app) for _ in range(room.size)]
+        app = guarded(inner := Inner(), limit)
+        inside = [Caller(app) for _ in range(limit.limit)]
         for each in inside:
             await each.body()
         late = Caller(app)
@@ -298,10 +304,10 @@ def test_who_finds_no_room_is_told_at_once_when_to_come_again(room: Room) -> Non
     asyncio.run(scenario())
 
 
-def test_a_slow_upload_takes_no_room_until_it_is_whole(room: Room) -> None:
+def test_a_slow_upload_is_not_counted_until_it_is_whole(limit: ConcurrencyLimit) -> None:
     async def scenario() -> None:
-        app = guarded(inner := Inner(), room)
-        slow = [Caller(app) for _ in range(10 * room.size)]
+        app = guarded(inner := Inner(), limit)
+        slow = [Caller(app) for _ in range(10 * limit.limit)]
         for each in slow:
             await each.body(is_last=False)
         quick = Caller(app)
@@ -315,14 +321,14 @@ def test_a_slow_upload_takes_no_room_until_it_is_whole(room: Room) -> None:
     asyncio.run(scenario())
 
 
-def test_an_application_that_fails_gives_its_room_back(room: Room) -> None:
+def test_an_application_that_fails_frees_its_slot(limit: ConcurrencyLimit) -> None:
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         raise RuntimeError("a bug")
 
     async def scenario() -> None:
-        app = guarded(broken, room)
-        for _ in range(3 * room.size):
+        app = guarded(broken, limit)
+        for _ in range(3 * limit.limit):
             failed = Caller(app)
             await failed.body()
             assert failed.task.done()
@@ -331,10 +337,10 @@ def test_an_application_that_fails_gives_its_room_back(room: Room) -> None:
     asyncio.run(scenario())
 
 
-def test_polls_are_never_turned_away(room: Room) -> None:
+def test_polls_are_never_refused(limit: ConcurrencyLimit) -> None:
     async def scenario() -> None:
-        app = guarded(inner := Inner(), room)
-        inside = [Caller(app) for _ in range(room.size)]
+        app = guarded(inner := Inner(), limit)
+        inside = [Caller(app) for _ in range(limit.limit)]
         for each in inside:
             await each.body()
         poll = Caller(app, path="/api/v1/retrieve_future")
@@ -346,10 +352,10 @@ def test_polls_are_never_turned_away(room: Room) -> None:
     asyncio.run(scenario())
 
 
-def test_keys_that_nobody_knows_take_no_room_and_are_left_to_the_key_check(room: Room) -> None:
+def test_unknown_keys_are_not_counted_and_left_to_authentication(limit: ConcurrencyLimit) -> None:
     async def scenario() -> None:
-        app = guarded(inner := Inner(), room)
-        inside = [Caller(app, key="k") for _ in range(room.size)]
+        app = guarded(inner := Inner(), limit)
+        inside = [Caller(app, key="k") for _ in range(limit.limit)]
         strangers = [Caller(app, key="unknown") for _ in range(5)]
         for each in inside + strangers:
             await each.body()
@@ -373,14 +379,14 @@ def test_tokens_are_counted_as_the_keys_they_were_exchanged_for(tmp_path: Path) 
         {**claims, "key_id": made.key_id + 1, "until": signer.good_for(60)}
     )
     ring = Keyring(db, signer)
-    full = Room(1.0, least=1, most=1)
+    full = ConcurrencyLimit(1.0, least=1, most=1)
     full.enter("one")
     full.enter("two")
-    door = Door(full, Pace(Work().look), ring.known_owner)
-    assert not door.turns_away(token), "it was not checked yet"
+    gate = OverloadGate(full, RateLimit(Work().look), ring.known_owner)
+    assert not gate.refuses(token), "it was not checked yet"
     assert asyncio.run(ring.authenticate(token)).owner == "me"
-    assert door.turns_away(token)
-    assert door.turns_away(key)
+    assert gate.refuses(token)
+    assert gate.refuses(key)
     for unusable in (ended, of_another_row, token + "x", "eyJ"):
-        assert not door.turns_away(unusable), "it is refused where credentials are checked"
+        assert not gate.refuses(unusable), "it is refused where credentials are checked"
     db.close()

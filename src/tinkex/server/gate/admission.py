@@ -1,7 +1,7 @@
-"""How much one tenant may ask at once: requests per second, open requests, bytes being read.
+"""Limits per tenant: requests per second, open requests, bytes being read.
 
-A refusal costs nothing but the look at three numbers and says when to come again. Who was let in
-waits for its turn (see `turns`) where its work begins. Runs on the event loop alone.
+A refusal costs three comparisons and says when to retry. An admitted request waits for a slot (see
+`fair_semaphore`) before it is worked on. Runs on the event loop only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinkex.server.errors import Busy, OverCapacity, error_response
-from tinkex.server.gate.fair_semaphore import Turns
+from tinkex.server.gate.fair_semaphore import FairSemaphore
 from tinkex.wire.limits import Limits
 
 _HINT_LASTS_S = 60.0
@@ -37,61 +37,61 @@ class _Tenant:
 
 @dataclass(slots=True)
 class Ticket:
-    """A request that was let in; what it takes is given back when it leaves."""
+    """An admitted request; `leave` releases everything it holds."""
 
     _admission: Admission
     _tenant: _Tenant
     _owner: str
     _bytes: int = field(default=0)
-    has_turn: bool = field(default=False)
+    has_slot: bool = field(default=False)
 
-    async def take_turn(self) -> None:
-        """Waits until the request may be worked on; at once if it is being so already."""
-        if not self.has_turn:
-            await self._admission.turns.take(self._owner)
-            self.has_turn = True
+    async def acquire_slot(self) -> None:
+        """Waits for a slot; returns at once if the request holds one."""
+        if not self.has_slot:
+            await self._admission.slots.acquire(self._owner)
+            self.has_slot = True
 
-    def give_turn(self) -> None:
-        """Lets others work while this request waits for something."""
-        if self.has_turn:
-            self.has_turn = False
-            self._admission.turns.give(self._owner)
+    def release_slot(self) -> None:
+        """Frees the slot while this request waits for something."""
+        if self.has_slot:
+            self.has_slot = False
+            self._admission.slots.release(self._owner)
 
     def take_bytes(self, count: int) -> None:
         """Counts bytes of the body, before or while they are read.
 
         Raises:
             Busy: the tenant has too many bytes open.
-            OverCapacity: all together have.
+            OverCapacity: all tenants together have.
         """
         self._admission.take_bytes(self._tenant, count)
         self._bytes += count
 
     @contextmanager
     def decoding(self, count: int) -> Iterator[None]:
-        """Counts what a body takes beside itself while it is decoded.
+        """Counts the memory that decoding a body needs beside the body itself.
 
-        A body alone always fits: what is counted of it stays below the tenant's limit.
+        A single body always fits: its count is capped at the tenant's limit.
 
         Raises:
             Busy: the tenant has too many bytes open.
-            OverCapacity: all together have.
+            OverCapacity: all tenants together have.
         """
         count = max(0, min(count, self._admission.limits.max_open_body_bytes - self._bytes))
         self._admission.take_bytes(self._tenant, count)
         try:
             yield
         finally:
-            self._admission.give_bytes(self._tenant, count)
+            self._admission.release_bytes(self._tenant, count)
 
     def leave(self) -> None:
-        """Gives everything back."""
-        self.give_turn()
+        """Releases everything."""
+        self.release_slot()
         self._admission.leave(self._tenant, self._bytes)
 
 
 class Admission:
-    """The accounts of all tenants."""
+    """The counters of all tenants."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class Admission:
         self._open_bytes = 0
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
-        self.turns = Turns()
+        self.slots = FairSemaphore()
 
     def enter(self, owner: str) -> Ticket:
-        """Lets a request in.
+        """Admits a request.
 
         Raises:
-            Busy: the tenant asks too often, or has too many requests open.
+            Busy: the tenant sends too many requests per second, or has too many open.
         """
         limits, now = self.limits, self._clock()
         tenant = self._tenants.get(owner)
@@ -147,7 +147,7 @@ class Admission:
             raise self._refusal(tenant, message, 1.0)
         if self._open_bytes + count > self._max_bytes:
             raise OverCapacity(
-                f"The server is reading {self._open_bytes} bytes of requests, as much as it may."
+                f"The server is reading {self._open_bytes} bytes of requests, its limit."
             )
         tenant.open_bytes += count
         self._open_bytes += count
@@ -155,15 +155,15 @@ class Admission:
     def leave(self, tenant: _Tenant, num_bytes: int) -> None:
         """Ends a request; see `Ticket`."""
         tenant.open_requests -= 1
-        self.give_bytes(tenant, num_bytes)
+        self.release_bytes(tenant, num_bytes)
 
-    def give_bytes(self, tenant: _Tenant, num_bytes: int) -> None:
-        """Counts bytes no longer."""
+    def release_bytes(self, tenant: _Tenant, num_bytes: int) -> None:
+        """Removes bytes from the counters."""
         tenant.open_bytes -= num_bytes
         self._open_bytes -= num_bytes
 
     def _take_token(self, tenant: _Tenant, now: float) -> None:
-        """One token a request; they come back at the rate of the limit, up to the burst."""
+        """Token bucket: one token per request, refilled at the limit's rate up to the burst."""
         rate, burst = self.limits.max_requests_per_s, max(1, self.limits.max_burst_requests)
         tenant.tokens = min(burst, tenant.tokens + rate * (now - tenant.counted_at))
         tenant.counted_at = now
@@ -182,7 +182,7 @@ class Admission:
 
 
 class AdmissionMiddleware:
-    """Lets requests with a key in, or answers 429; those without one are none of its business."""
+    """Admits requests with a key or answers 429; requests without a key pass unchecked."""
 
     def __init__(self, app: ASGIApp, admission: Admission) -> None:
         self._app = app
@@ -202,28 +202,28 @@ class AdmissionMiddleware:
         _current.set(ticket)
 
         async def send_out(message: Message) -> None:
-            ticket.give_turn()  # the work is done; how quickly it is read is the client's affair
+            ticket.release_slot()  # the work is done; the client reads at its own speed
             await send(message)
 
         try:
-            if scope["method"] in _WITHOUT_BODY:  # the others wait once their body has come
-                await ticket.take_turn()
+            if scope["method"] in _WITHOUT_BODY:  # others acquire it once their body has arrived
+                await ticket.acquire_slot()
             await self._app(scope, receive, send_out)
         finally:
             ticket.leave()
 
 
-class Aside:
-    """Lets other requests have this one's turn while what is inside takes long."""
+class ReleasedSlot:
+    """Frees this request's slot for others during a long wait inside the block."""
 
     __slots__ = ("_ticket",)
 
     async def __aenter__(self) -> None:
         ticket = _current.get()
-        self._ticket = ticket if ticket is not None and ticket.has_turn else None
+        self._ticket = ticket if ticket is not None and ticket.has_slot else None
         if self._ticket is not None:
-            self._ticket.give_turn()
+            self._ticket.release_slot()
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._ticket is not None and kind is None:
-            await self._ticket.take_turn()
+            await self._ticket.acquire_slot()

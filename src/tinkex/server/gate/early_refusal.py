@@ -1,9 +1,9 @@
-"""Refusing at the doorstep: a submission that cannot be let in is answered before it is parsed.
+"""Early refusal: under overload a submission is answered before it is parsed.
 
-Under overload most of what comes is refused, and every refusal takes time from work that was let
-in. Parsing a request and starting a task for it costs ten times what the answer does. So while the
-server is tight, what came whole in one piece is looked at as bytes, for three things: which route,
-whose key, where it ends. Whatever is not plain, the parser gets.
+Parsing a request and starting a task for it costs ten times what the 429 response does, and under
+overload most submissions are refused. So while the gate is limiting, a request that arrived in one
+piece is inspected as bytes for three things: its route, its key, its end. Anything unusual goes to
+the HTTP parser.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import random
 import re
 
-from tinkex.server.gate.overload import REFUSALS, SUBMISSIONS, Door
+from tinkex.server.gate.overload import REFUSALS, SUBMISSIONS, OverloadGate
 from tinkex.server.http.headers import answer_bytes
 
-__all__ = ["Doorstep"]
+__all__ = ["EarlyRefusal"]
 
 _ROUTES = "|".join(re.escape(path) for path in SUBMISSIONS).encode()
 _LINE = re.compile(rb"POST (?:%s) HTTP/1\.1\r\n" % _ROUTES)
@@ -26,21 +26,21 @@ _NOT_PLAIN = re.compile(
 )
 
 
-class Doorstep:
-    """Looks at what a connection sent while nothing else of it is open."""
+class EarlyRefusal:
+    """Checks data of a connection that has no other request open."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, gate: OverloadGate) -> None:
+        self._gate = gate
 
     def refusal(self, data: bytes) -> bytes | None:
-        """The whole answer to one whole request; None lets the parser have it."""
-        if not self._door.is_tight() or (key := _key_of(data)) is None:
+        """The response to one whole request, or None to hand it to the parser."""
+        if not self._gate.is_limiting() or (key := _key_of(data)) is None:
             return None
-        return random.choice(_ANSWERS) if self._door.turns_away(key) else None  # noqa: S311
+        return random.choice(_ANSWERS) if self._gate.refuses(key) else None  # noqa: S311
 
 
 def _key_of(data: bytes) -> str | None:
-    """The key of a plain submission that is here from its first byte to its last."""
+    """The key of a plain submission that has arrived completely."""
     if _LINE.match(data) is None:
         return None
     end = data.find(b"\r\n\r\n") + 2

@@ -1,9 +1,8 @@
-"""Turns at the event loop: how many requests are worked on at once, and whose is next.
+"""A semaphore for request handling whose waiting tenants are served in turn.
 
-Without them a tenant whose five hundred requests come in one burst puts every other one's next
-step behind all of its own. So only some are worked on at a time, and of those that wait the
-tenants are served in turn. A turn is not held while a body comes in, while a poll waits, or while
-something takes long. Runs on the event loop alone.
+Without it, five hundred requests of one tenant that arrive in one burst would all be handled before
+another tenant's next request. A slot is held while a request is worked on: not while its body
+arrives, while a poll waits, or during a long operation. Runs on the event loop only.
 """
 
 from __future__ import annotations
@@ -12,32 +11,32 @@ import asyncio
 from collections import Counter, OrderedDict, deque
 
 
-class Turns:
-    """Turns for all together, and how many of them one tenant may have at once."""
+class FairSemaphore:
+    """`width` slots in total, at most `most` of them for one tenant."""
 
     def __init__(self, width: int = 256, most: int = 16) -> None:
         self._width = width
         self._most = most
         self._held: Counter[str] = Counter()
         self._total = 0
-        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def take(self, owner: str) -> None:
-        """Returns when it is the owner's turn."""
-        if self._is_free(owner) and owner not in self._lines:
+    async def acquire(self, owner: str) -> None:
+        """Returns once the owner holds a slot."""
+        if self._is_free(owner) and owner not in self._waiting:
             self._hold(owner)
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(owner, deque()).append(turn)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(slot)
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if not turn.cancelled():
-                self.give(owner)  # it came in the moment nobody wanted it any more
+            if not slot.cancelled():
+                self.release(owner)  # it was granted at the moment of the cancellation
             raise
 
-    def give(self, owner: str) -> None:
-        """Ends a turn; whoever is next begins."""
+    def release(self, owner: str) -> None:
+        """Frees a slot of the owner and grants it to the next waiter."""
         self._total -= 1
         self._held[owner] -= 1
         if not self._held[owner]:
@@ -46,19 +45,19 @@ class Turns:
             following.set_result(None)
 
     def _next(self) -> asyncio.Future[None] | None:
-        """The turn to begin now, held for its owner, who goes to the end of the line."""
-        for owner in list(self._lines):
-            line = self._lines[owner]
-            while line and line[0].cancelled():  # whoever asked has gone away
-                line.popleft()
-            turn = line.popleft() if line and self._is_free(owner) else None
-            if not line:
-                del self._lines[owner]
-            elif turn is not None:
-                self._lines.move_to_end(owner)
-            if turn is not None:
+        """The slot to grant now, already held for its owner, who moves to the end of the queue."""
+        for owner in list(self._waiting):
+            queue = self._waiting[owner]
+            while queue and queue[0].cancelled():
+                queue.popleft()
+            slot = queue.popleft() if queue and self._is_free(owner) else None
+            if not queue:
+                del self._waiting[owner]
+            elif slot is not None:
+                self._waiting.move_to_end(owner)
+            if slot is not None:
                 self._hold(owner)
-                return turn
+                return slot
         return None
 
     def _is_free(self, owner: str) -> bool:

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tinkex.errors import ClientError
 from tinkex.server.config import ConnectionBounds
 from tinkex.server.errors import HeadTooLarge, MalformedRequest, OverCapacity, closing_response
-from tinkex.server.gate.early_refusal import Doorstep
+from tinkex.server.gate.early_refusal import EarlyRefusal
 from tinkex.server.http.connection_shares import CLAIM_CONNECTION, FULL, ConnectionShares
 from tinkex.server.http.headers import CAME_WHOLE, answer_bytes
 
@@ -35,7 +35,7 @@ _SPARE_FILES = 256
 
 
 def protocol_class(
-    bounds: ConnectionBounds, doorstep: Doorstep | None = None
+    bounds: ConnectionBounds, early_refusal: EarlyRefusal | None = None
 ) -> type[asyncio.Protocol]:
     """uvicorn's protocol, the quick one if it is installed, with these bounds."""
     config = uvicorn.Config(_over_capacity, log_config=None, ws="none", lifespan="off")
@@ -43,15 +43,17 @@ def protocol_class(
     # Some more than the maximum are open for a moment, to be told that there are too many.
     most = min(bounds.max_connections, _room_for_connections() * 8 // 9)
     bounds = msgspec.structs.replace(bounds, max_connections=most)
-    return bounded(config.http_protocol_class, bounds, doorstep)
+    return bounded(config.http_protocol_class, bounds, early_refusal)
 
 
 def bounded(
-    base: type[asyncio.Protocol], bounds: ConnectionBounds, doorstep: Doorstep | None = None
+    base: type[asyncio.Protocol],
+    bounds: ConnectionBounds,
+    early_refusal: EarlyRefusal | None = None,
 ) -> type[asyncio.Protocol]:
     """One of uvicorn's protocols with these bounds."""
     shares = ConnectionShares(bounds.max_connections)
-    attributes = {"bounds": bounds, "doorstep": doorstep, "shares": shares}
+    attributes = {"bounds": bounds, "early_refusal": early_refusal, "shares": shares}
     return type("BoundedProtocol", (_Bounded, base), attributes)
 
 
@@ -59,7 +61,7 @@ class _Bounded(asyncio.Protocol):
     """What is added to uvicorn's protocol; attributes without a value here are its own."""
 
     bounds: ConnectionBounds
-    doorstep: Doorstep | None
+    early_refusal: EarlyRefusal | None
     shares: ConnectionShares
     app: ASGIApp
     app_state: dict[str, Any]
@@ -176,12 +178,12 @@ class _Bounded(asyncio.Protocol):
         self.transport.close()
 
     def _is_refused(self, data: bytes) -> bool:
-        """Whether this was a whole request, refused at the doorstep; uvicorn need not know."""
-        if self.doorstep is None or self._head_bytes or self.app is _over_capacity:
+        """Whether this was a whole request, refused at the early_refusal; uvicorn need not know."""
+        if self.early_refusal is None or self._head_bytes or self.app is _over_capacity:
             return False
         if self.cycle is not None and (self.cycle.more_body or not self.cycle.response_complete):
             return False
-        if (refusal := self.doorstep.refusal(data)) is None:
+        if (refusal := self.early_refusal.refusal(data)) is None:
             return False
         self._unset_keepalive_if_required()
         self._stop_head_timer()

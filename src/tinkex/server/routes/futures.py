@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from tinkex.errors import ServerError
 from tinkex.server.errors import Gone, NotFound, Unprocessable, json_response
-from tinkex.server.gate.admission import Aside
+from tinkex.server.gate.admission import ReleasedSlot
 from tinkex.server.result_waiters import wait_for
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submit.bodies import read_json
@@ -47,7 +47,7 @@ async def retrieve_future(request: Request) -> Response:
         found = await _await_result(parts, owner(request), asked.request_id)
     except ServerError:
         # The client polls again at once, whatever the error: hold it, or it comes back spinning.
-        async with Aside():
+        async with ReleasedSlot():
             await asyncio.sleep(parts.config.error_hold_s)
         raise
     if found is None and not was_made_for(owner(request), asked.request_id):
@@ -89,7 +89,7 @@ async def retrieve_futures(request: Request) -> Response:
             left_s = deadline - asyncio.get_running_loop().time()
             if done or left_s <= 0 or parts.is_draining:
                 break
-            async with Aside():
+            async with ReleasedSlot():
                 await wait_for(future, left_s)
     cursor = done[-1].number if done else asked.prev_cursor
     return json_response(
@@ -119,7 +119,7 @@ async def _await_result(parts: Services, me: str, request_id: str) -> Found | No
             return found
         if found.kind == "sample":
             _note_sign_of_life(parts, me, request_id)
-        async with Aside():
+        async with ReleasedSlot():
             result = await wait_for(future, parts.config.poll_hold_s)
         return msgspec.structs.replace(found, result=result)
 

@@ -18,7 +18,7 @@ from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
 from tinkex.scheduler.operation_bodies import LoadCommand, SaveCommand
 from tinkex.server.errors import Unprocessable, json_response
-from tinkex.server.gate.admission import Aside
+from tinkex.server.gate.admission import ReleasedSlot
 from tinkex.server.gate.limits import check_metadata, check_recipients, check_text, check_ttl
 from tinkex.server.routes.training import start_model
 from tinkex.server.services import Services, owner, services
@@ -126,7 +126,7 @@ async def copy_weights(request: Request) -> Response:
         created_at=now,
         expires_at=None if asked.ttl_seconds is None else now + asked.ttl_seconds,
     )
-    async with Aside():
+    async with ReleasedSlot():
         await asyncio.to_thread(folders.copy_checkpoint, source, copy.checkpoint_id)
     crashpoints.passing("checkpoint.copied")
     kept = await parts.db.awrite(_insert_copy, copy, asked.destination_project_id)

@@ -44,7 +44,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     is_json = "json" in header(request.scope, b"content-type")
     limit = body_limit(request.scope["path"], limits, is_json=is_json)
     raw = await _BodyReader(request, limit, limits.max_body_bytes).read()
-    await _ticket(request).take_turn()
+    await _ticket(request).acquire_slot()
     body = await _unpacked(request, raw, limit, limits) if is_packed else raw
     if (seen := seen_body(request.scope)) is not None:
         seen.is_known(body)

@@ -26,7 +26,7 @@ from tinkex.server.http.headers import header
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submit.body_progress import SeenBody
 from tinkex.server.submit.peek import Target
-from tinkex.server.submit.submission import Reach, reach
+from tinkex.server.submit.submission import SeqWindow, seq_window
 from tinkex.store import models, operations
 from tinkex.store.operations import NewOperation
 
@@ -75,13 +75,13 @@ def _is_final(error: TinkexError) -> bool:
 
 async def _count_as_used(parts: Services, me: str, target: Target) -> None:
     refused = operations.nothing(me, target.model_id, target.seq_id)
-    if await parts.db.awrite(_consume, refused, reach(parts, target.model_id)):
+    if await parts.db.awrite(_consume, refused, seq_window(parts, target.model_id)):
         parts.scheduler.consume(target.model_id, target.seq_id)
 
 
-def _consume(conn: Connection, refused: NewOperation, near: Reach) -> bool:
+def _consume(conn: Connection, refused: NewOperation, window: SeqWindow) -> bool:
     """Whether the number was free and the model is the caller's."""
     standing = models.standing(conn, refused.owner, refused.model_id)
-    if standing is None or standing.state == "ended" or near.ahead(conn, refused.seq_id) > 0:
+    if standing is None or standing.state == "ended" or window.ahead(conn, refused.seq_id) > 0:
         return False
     return operations.consume(conn, refused, "refused", trimmed_seq=standing.trimmed_seq)

@@ -63,9 +63,9 @@ async def submit(
         cost=max(1, cost),
     )
     crashpoints.passing("submit.before", kind)
-    near = reach(parts, model_id)
-    write = _append_plainly if near.is_plain(new.seq_id) else _append
-    appended = await parts.db.awrite(write, new, near)
+    window = seq_window(parts, model_id)
+    write = _append_plainly if window.is_plain(new.seq_id) else _append
+    appended = await parts.db.awrite(write, new, window)
     await schedule(parts, appended, request, len(body))
     return promise(appended)
 
@@ -134,7 +134,7 @@ async def require_model(parts: Services, owner: str, model_id: str) -> Model:
     return model
 
 
-class Reach(msgspec.Struct, frozen=True):
+class SeqWindow(msgspec.Struct, frozen=True):
     """How far ahead of a model's order a number may be: those before it are all waited for."""
 
     model_id: str
@@ -142,7 +142,7 @@ class Reach(msgspec.Struct, frozen=True):
     most: int
 
     def is_plain(self, seq_id: int) -> bool:
-        """Whether the number is known to be near without a look into the store."""
+        """Whether the number is known to be window without a look into the store."""
         if 0 <= seq_id <= self.most:
             return True
         return self.following is not None and 0 <= seq_id <= self.following + self.most
@@ -157,20 +157,20 @@ class Reach(msgspec.Struct, frozen=True):
         return seq_id - following - self.most
 
 
-def reach(parts: Services, model_id: str) -> Reach:
+def seq_window(parts: Services, model_id: str) -> SeqWindow:
     """How far ahead of the model's order a number may be now."""
     following = parts.scheduler.next_number(model_id)
-    return Reach(model_id, following, parts.config.limits.max_numbers_ahead)
+    return SeqWindow(model_id, following, parts.config.limits.max_numbers_ahead)
 
 
-def _append(conn: Connection, new: NewOperation, near: Reach) -> Appended:
+def _append(conn: Connection, new: NewOperation, window: SeqWindow) -> Appended:
     standing = models.standing(conn, new.owner, new.model_id)
     if standing is None:
         raise _no_model(new.model_id)
-    if (ahead := near.ahead(conn, new.seq_id)) > 0:
+    if (ahead := window.ahead(conn, new.seq_id)) > 0:
         raise LimitExceeded(
-            f"seq_id={new.seq_id} is {ahead + near.most} ahead of the number whose turn it is "
-            f"for this model, above this server's limit of {near.most}.",
+            f"seq_id={new.seq_id} is {ahead + window.most} ahead of the number whose turn it is "
+            f"for this model, above this server's limit of {window.most}.",
             hint="Number a model's requests one by one.",
         )
     if new.seq_id < 0:
@@ -185,7 +185,9 @@ def _append(conn: Connection, new: NewOperation, near: Reach) -> Appended:
     return operations.append(conn, new, trimmed_seq=standing.trimmed_seq)
 
 
-def _append_all(conn: Connection, calls: list[tuple[NewOperation, Reach]]) -> list[Appended] | None:
+def _append_all(
+    conn: Connection, calls: list[tuple[NewOperation, SeqWindow]]
+) -> list[Appended] | None:
     return operations.append_all(conn, [new for new, _ in calls])
 
 
