@@ -6,14 +6,13 @@ also a proof that the official client can read us.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from tests.support.http_server import Fault, HttpServer, Request, Response
 from tinkex import types
 from tinkex.wire import json, protobuf
 
@@ -149,23 +148,32 @@ class Call(NamedTuple):
     body: bytes
 
 
-class Recorder(ThreadingHTTPServer):
-    """Keeps every request in `seen`, in order of arrival."""
-
-    daemon_threads = True
-    request_queue_size = 128  # by default five: beyond, connections are dropped under load
+class Recorder:
+    """Keeps every request in `seen`, in order of arrival. An `Application` of the test server."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.seen: list[Call] = []
         self.answers = dict(ANSWERS)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        self._http = HttpServer(self)
+        self._http.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"http://127.0.0.1:{self._http.port}"
 
-    def answer(self, path: str, body: bytes) -> tuple[str, bytes]:
+    def on_head(self, request: Request) -> Fault | None:
+        return None
+
+    def on_request(self, request: Request) -> Fault:
+        content_type = request.headers.get("content-type", "")
+        self.seen.append(Call(request.method, _route(request), content_type, request.body))
+        return Fault()
+
+    async def respond(self, request: Request) -> Response:
+        content_type, body = self._answer(_route(request), request.body)
+        return Response(headers={"content-type": content_type}, body=body)
+
+    def _answer(self, path: str, body: bytes) -> tuple[str, bytes]:
         if path == "retrieve_future":
             return self._result(msgspec.json.decode(body)["request_id"])
         if path == "asample":
@@ -182,27 +190,9 @@ class Recorder(ThreadingHTTPServer):
         return _json(RESULTS[request_id])
 
 
+def _route(request: Request) -> str:
+    return request.target.removeprefix("/api/v1/").partition("?")[0]
+
+
 def _json(value: object) -> tuple[str, bytes]:
     return "application/json", json.encode(value)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Recorder
-
-    def _serve(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        path = self.path.removeprefix("/api/v1/").partition("?")[0]
-        kind = self.headers.get("content-type") or ""
-        self.server.seen.append(Call(self.command, path, kind, body))
-        content_type, answer = self.server.answer(path, body)
-        self.send_response(200)
-        self.send_header("content-type", content_type)
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    do_GET = do_POST = do_PUT = do_DELETE = _serve
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
