@@ -25,7 +25,7 @@ data_dir_option = click.option(
     envvar="TINKEX_DATA_DIR",
     default=default_data_dir,
     show_default="the user's data folder",
-    help="Where models, checkpoints and the database lie.",
+    help="Folder of models, checkpoints and the database.",
 )
 database_option = click.option(
     "--database-url",

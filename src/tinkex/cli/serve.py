@@ -42,7 +42,7 @@ def _number_options(command: Command) -> Command:
     envvar="TINKEX_HOST",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen on; 0.0.0.0 is all.",
+    help="Address to listen on; 0.0.0.0 listens on all interfaces.",
 )
 @click.option(
     "--port",
@@ -50,7 +50,7 @@ def _number_options(command: Command) -> Command:
     envvar="TINKEX_PORT",
     default=8000,
     show_default=True,
-    help="0 = any.",
+    help="Port to listen on; 0 picks a free one.",
 )
 @data_dir_option
 @database_option
@@ -68,7 +68,7 @@ def _number_options(command: Command) -> Command:
     envvar="TINKEX_DEVICE",
     default="cpu",
     show_default=True,
-    help="Where to compute, as PyTorch names it; null computes nothing.",
+    help="PyTorch device of the engine; `null` computes nothing.",
 )
 @click.option(
     "--dtype",
@@ -90,7 +90,7 @@ def _number_options(command: Command) -> Command:
     "is_deterministic",
     is_flag=True,
     envvar="TINKEX_DETERMINISTIC",
-    help="Compute every request alone, so that no neighbour changes a bit.",
+    help="Compute every request alone, for bit-identical results whatever else runs.",
 )
 @click.option(
     "--kernels/--no-kernels",
@@ -98,7 +98,7 @@ def _number_options(command: Command) -> Command:
     envvar="TINKEX_KERNELS",
     default=True,
     show_default=True,
-    help="Sample by kernels compiled here, where there is a C compiler.",
+    help="Sample with kernels compiled on this machine, if it has a C compiler.",
 )
 @click.option(
     "--login",
@@ -116,7 +116,7 @@ def _number_options(command: Command) -> Command:
     "verbosity",
     count=True,
     envvar="TINKEX_VERBOSE",
-    help="Log one line per request; twice: polls and details, too.",
+    help="Log one line per request; -vv also logs polls and details.",
 )
 @click.option(
     "-q", "--quiet", "is_quiet", is_flag=True, envvar="TINKEX_QUIET", help="Log warnings only."

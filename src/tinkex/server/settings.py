@@ -1,7 +1,7 @@
 """What can be set about a server from outside: one list, from which flags and variables follow.
 
-A setting `max_rank` is the flag `--max-rank` and the variable `TINKEX_MAX_RANK`. Reads nothing
-itself; whoever has the values makes a `ServerConfig` of them here.
+A setting `max_rank` is the flag `--max-rank` and the variable `TINKEX_MAX_RANK`. This
+module reads no flag or variable itself: `make_config` takes the values.
 """
 
 from __future__ import annotations
@@ -39,76 +39,80 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _LIMITS = {
-    "max_body_bytes": "Bytes of a request body.",
-    "max_json_bytes": "Bytes of a JSON body.",
-    "max_control_bytes": "Bytes of the body of a request without training data or prompt.",
-    "max_rank": "Rank of a LoRA adapter.",
-    "max_tokens_per_request": "Tokens of all sequences of a request.",
-    "max_tokens_per_sequence": "Tokens of one sequence.",
-    "max_datums_per_request": "Examples in one request.",
-    "max_num_samples": "Continuations of one sampling request.",
-    "max_stop_sequences": "Stop strings or tokens of one sampling request.",
-    "max_top_k": "Width of top-k logprobs.",
-    "max_result_values": "Numbers one sampling result may hold.",
-    "max_dense_values": "Values of a request's sparse tensors once they are dense.",
-    "max_metadata_bytes": "Bytes of user metadata.",
-    "min_ttl_s": "Shortest life of a checkpoint with an end, in seconds.",
-    "max_ttl_s": "Longest life of a checkpoint with an end, in seconds.",
-    "max_sessions_per_owner": "Open sessions of one tenant.",
-    "max_models_per_owner": "Models in one tenant's open sessions.",
-    "max_disk_bytes_per_owner": "Bytes of one tenant's files on disk; 0 for 80 % of the space, "
-    "free or taken by tenants' files.",
-    "max_requests_per_s": "Requests of one tenant per second, on average; 0 for no limit.",
-    "max_burst_requests": "Requests of one tenant that may come at once after a pause.",
-    "max_open_requests": "Requests of one tenant being answered at once, held polls included.",
-    "max_open_body_bytes": "Bytes of one tenant's bodies being read at once.",
+    "max_body_bytes": "Maximum size of a request body, in bytes.",
+    "max_json_bytes": "Maximum size of a JSON body, in bytes.",
+    "max_control_bytes": "Maximum size of a body without training data or prompt, in bytes.",
+    "max_rank": "Maximum rank of a LoRA adapter.",
+    "max_tokens_per_request": "Maximum tokens of all sequences of a request.",
+    "max_tokens_per_sequence": "Maximum tokens of one sequence.",
+    "max_datums_per_request": "Maximum examples in one request.",
+    "max_num_samples": "Maximum samples of one sampling request.",
+    "max_stop_sequences": "Maximum stop strings or tokens of one sampling request.",
+    "max_top_k": "Maximum k of top-k logprobs.",
+    "max_result_values": "Maximum numbers in one sampling result.",
+    "max_dense_values": "Maximum values of a request's sparse tensors after expansion.",
+    "max_metadata_bytes": "Maximum size of user metadata, in bytes.",
+    "min_ttl_s": "Minimum TTL of a checkpoint, in seconds.",
+    "max_ttl_s": "Maximum TTL of a checkpoint, in seconds.",
+    "max_sessions_per_owner": "Maximum open sessions of one tenant.",
+    "max_models_per_owner": "Maximum models in one tenant's open sessions.",
+    "max_disk_bytes_per_owner": "Disk quota of one tenant, in bytes; 0 for 80 % of the disk space "
+    "that is free or used by tenants' files.",
+    "max_requests_per_s": "Maximum requests of one tenant per second, on average; 0 for no limit.",
+    "max_burst_requests": "Maximum requests of one tenant in a burst after a pause.",
+    "max_open_requests": "Maximum open requests of one tenant, held polls included.",
+    "max_open_body_bytes": "Maximum bytes of one tenant's bodies being read at once.",
 }
 _SERVER = {
-    "max_pending_samples": "Sampling requests waiting on the server before it answers 429.",
-    "max_pending_samples_per_owner": "The same for one tenant.",
-    "max_pending_operations_per_owner": "Training operations of one tenant waiting.",
-    "engine_ping_s": "Seconds between two pings of the engine's process.",
-    "engine_hang_s": "Seconds without an answer after which the engine's process is replaced.",
-    "poll_hold_s": "Seconds a poll is held; clients allow 45.",
-    "busy_after_s": "Seconds a submission may take; when all take longer, some are answered 429.",
-    "result_life_s": "Seconds a result is kept.",
-    "max_result_bytes": "Bytes of results kept for one tenant; above that the oldest go early.",
-    "sampler_life_s": "Seconds a sampler saved without a name is kept after its last use.",
-    "max_sampler_bytes": "Bytes of samplers without a name of one tenant; the least used go.",
-    "session_silence_s": "Seconds without a sign of life after which a session counts as ended.",
+    "max_pending_samples": "Maximum waiting sampling requests of all tenants; above it: 429.",
+    "max_pending_samples_per_owner": "Maximum waiting sampling requests of one tenant.",
+    "max_pending_operations_per_owner": "Maximum waiting training operations of one tenant.",
+    "engine_ping_s": "Seconds between two pings of the engine process.",
+    "engine_hang_s": "Seconds without a response after which the engine process is replaced.",
+    "poll_hold_s": "Seconds a long poll is held; clients allow 45.",
+    "busy_after_s": "Target latency of submissions, in seconds; while all take longer, some are "
+    "answered 429.",
+    "result_life_s": "Retention of results, in seconds.",
+    "max_result_bytes": "Maximum bytes of one tenant's results; above it the oldest are dropped.",
+    "sampler_life_s": "Retention of unnamed samplers after their last use, in seconds.",
+    "max_sampler_bytes": "Maximum bytes of one tenant's unnamed samplers; above it the least "
+    "recently used are dropped.",
+    "session_silence_s": "Seconds without any request or heartbeat after which a session ends.",
     "sample_silence_s": "Seconds without a heartbeat, poll or new sample after which unfinished "
     "samples of a session are cancelled.",
-    "session_life_s": "Seconds the training state of an ended session is kept; checkpoints stay.",
-    "record_life_s": "Seconds the record of an ended run without checkpoints is kept.",
-    "min_free_bytes": "Bytes free on the data folder's disk below which no new work is taken.",
-    "reserve_bytes": "Bytes kept aside beside an SQLite database, so that deletes work on a full "
+    "session_life_s": "Retention of an ended session's training state, in seconds; checkpoints "
+    "stay.",
+    "record_life_s": "Retention of the record of an ended run without checkpoints, in seconds.",
+    "min_free_bytes": "Free bytes on the data folder's disk below which new work is refused.",
+    "reserve_bytes": "Bytes reserved next to an SQLite database, so that deletes work on a full "
     "disk; 0 for none.",
-    "trim_every_s": "Seconds between two rounds of dropping what is no longer kept.",
-    "max_token_life_s": "Seconds after which tokens exchanged for tokens end; a key begins anew.",
-    "drain_s": "Seconds open requests may take at the end.",
-    "body_silence_s": "Seconds a client may pause inside a body.",
-    "min_body_bytes_per_s": "Bytes per second a body must come with on average after that.",
-    "max_body_bytes_in_memory": "Bytes of all bodies being read at once.",
+    "trim_every_s": "Seconds between two retention runs.",
+    "max_token_life_s": "Seconds after which tokens renewed from tokens expire; the key itself "
+    "starts a new chain.",
+    "drain_s": "Seconds that open requests may take when the server stops.",
+    "body_silence_s": "Seconds a client may pause while it sends a body.",
+    "min_body_bytes_per_s": "Minimum average upload rate after that, in bytes per second.",
+    "max_body_bytes_in_memory": "Maximum bytes of all bodies being read at once.",
 }
 _CONNECTIONS = {
-    "max_connections": "Connections kept; near that number the owners of keys get fair shares.",
-    "max_head_bytes": "Bytes of a request's path and headers.",
-    "max_headers": "Headers of a request.",
-    "head_timeout_s": "Seconds a client may take for the head of a request.",
-    "write_timeout_s": "Seconds a client may take without reading its answer.",
+    "max_connections": "Maximum connections; near that number owners of keys get fair shares.",
+    "max_head_bytes": "Maximum size of a request's path and headers, in bytes.",
+    "max_headers": "Maximum headers of a request.",
+    "head_timeout_s": "Seconds a client may take to send path and headers.",
+    "write_timeout_s": "Seconds a client may go without reading its response.",
 }
 _SCHEDULER = {
-    "max_batch_tokens": "Tokens of an engine batch.",
-    "max_batch_operations": "Operations of an engine batch.",
-    "max_running_samples": "Sampling requests in the engine at once; a tenant below its share and "
-    "short requests get places beyond it. 1 runs each alone.",
-    "max_adapters": "Adapters kept in memory.",
-    "max_samplers": "Samplers kept in memory.",
-    "adapter_idle_s": "Seconds after which an adapter or sampler nobody uses leaves memory; it "
-    "stays on disk and comes back when it is needed.",
-    "hole_grace_s": "Seconds a missing sequence number is waited for.",
-    "snapshot_after_s": "Seconds of engine time a crash may have to repeat, of all runs.",
-    "snapshot_after_operations": "Operations of one run that a crash may have to repeat.",
+    "max_batch_tokens": "Maximum tokens of an engine batch.",
+    "max_batch_operations": "Maximum operations of an engine batch.",
+    "max_running_samples": "Maximum sampling requests in the engine; a tenant below its share and "
+    "short requests may exceed it. 1 runs each alone.",
+    "max_adapters": "Maximum adapters in memory.",
+    "max_samplers": "Maximum samplers in memory.",
+    "adapter_idle_s": "Seconds without use after which an adapter or sampler is evicted from "
+    "memory; it stays on disk and is loaded again when needed.",
+    "hole_grace_s": "Seconds to wait for a missing sequence number.",
+    "snapshot_after_s": "Maximum engine time that a crash may repeat, over all runs, in seconds.",
+    "snapshot_after_operations": "Maximum operations of one run that a crash may repeat.",
 }
 
 
