@@ -101,7 +101,7 @@ def confirm(question: str, *, is_agreed: bool) -> None:
     """Asks before something that cannot be undone, unless `--yes` was given.
 
     Raises:
-        click.UsageError: nobody can be asked, and nobody said yes.
+        click.UsageError: there is no terminal to ask, and --yes was not given.
         click.exceptions.Exit: the answer was no.
     """
     if is_agreed:

@@ -1,4 +1,4 @@
-"""Work with files beside other work: one thread, so that nobody else waits for the disk."""
+"""A background thread for file work, so that callers need not wait for the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Safetensors files in parts, so that whoever writes them can hash and sync as it goes.
+"""Safetensors files in parts, so that the writer can hash and sync as it goes.
 
 Reading is left to the safetensors library, which checks what it reads.
 """

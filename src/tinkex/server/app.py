@@ -49,7 +49,7 @@ def build_app(
     admission: Admission | None = None,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
 ) -> Starlette:
-    """The application; whoever starts it puts a `Services` into `app.state.services`."""
+    """The application; its starter sets `app.state.services` to a `Services`."""
     return Starlette(
         routes=[
             RouteTable("/api/v1", API_ROUTES),

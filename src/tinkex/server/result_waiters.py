@@ -46,7 +46,7 @@ class Waiters:
         return Found(kind=known.kind, is_finished=known.result is not None, result=known.result)
 
     def publish(self, results: dict[str, Result], sessions: set[str]) -> None:
-        """Wakes whoever waits for these results, or for anything of these sampling sessions."""
+        """Wakes the polls that wait for these results, or for any of these sampling sessions."""
         if not self._is_closed:
             self._loop.call_soon_threadsafe(self._wake, results, sessions)
 

@@ -73,7 +73,7 @@ class Services:
             Gone: it has ended.
         """
         found = self._sessions.get(session_id)
-        if found is None or found.owner != owner:  # the way of an id that nobody has, and its time
+        if found is None or found.owner != owner:  # same path and timing as an unknown id
             found = await self.db.aread(sessions.get, owner, session_id)
             if found is not None:
                 if len(self._sessions) >= _SESSIONS_KEPT:

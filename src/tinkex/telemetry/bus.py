@@ -43,7 +43,7 @@ class Bus:
     """A registry of handlers.
 
     Attaching and detaching replace the whole tuple of handlers under a lock, so that `execute`
-    reads it without one: it may run on any thread, and costs one comparison if nobody listens.
+    reads it without one: it may run on any thread, and costs one comparison without a handler.
 
     >>> bus = Bus()
     >>> bus.attach("demo", "tinkex.http.*", lambda event, measured, about, config: print(event))
@@ -85,7 +85,7 @@ class Bus:
             return len(self._handlers) < len(before)
 
     def has_handlers(self, event: str) -> bool:
-        """Whether anybody listens, so that hot paths need not gather what nobody reads."""
+        """Whether there is a handler, so that hot paths gather metadata only if it is read."""
         handlers = self._handlers
         return bool(handlers) and any(each.wants(event) for each in handlers)
 

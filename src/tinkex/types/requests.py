@@ -269,7 +269,7 @@ class FuturesRetrieveRequest(_Request, frozen=True, kw_only=True):
 
 
 class CancelFutureRequest(_Request, frozen=True, kw_only=True):
-    """Says that nobody waits for a result any more."""
+    """Tells the server that no client waits for a result any more."""
 
     request_id: RequestID
 

@@ -138,7 +138,7 @@ class TensorData:
     def from_torch_sparse(cls, tensor: torch.Tensor, pad_value: int = 0) -> TensorData:
         """The CSR form of a 2-D torch tensor, or the dense form where that is smaller.
 
-        Cells equal to `pad_value` are left out; whoever reads the tensor must know it.
+        Cells equal to `pad_value` are left out; readers of the tensor must know it.
         """
         if tensor.dim() != 2:
             return cls(tensor)

@@ -100,8 +100,8 @@ class Keyring:
         return key
 
     async def _look_up(self, digest: bytes) -> Key | None:
-        """The key in the store. Whoever asks meanwhile shares the next look: a flood of unknown
-        keys costs one query at a time."""
+        """The key in the store. Requests that arrive meanwhile share the next look-up: a flood of
+        unknown keys costs one query at a time."""
         answer = self._asked.get(digest)
         if answer is None:
             answer = self._asked[digest] = asyncio.get_running_loop().create_future()

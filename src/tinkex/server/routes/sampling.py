@@ -148,7 +148,7 @@ async def _describe(parts: Services, me: str, asked: CreateSamplingSessionReques
 
 async def _require(parts: Services, me: str, sampling_session_id: str) -> Sampler:
     sampler = parts.samplers.get(sampling_session_id)
-    if sampler is None or sampler.owner != me:  # the way of an id that nobody has, and its time
+    if sampler is None or sampler.owner != me:  # same path and timing as an unknown id
         sampler = await parts.db.aread(samplers.get, me, sampling_session_id)
         if sampler is not None:
             parts.remember_sampler(sampler)

@@ -79,7 +79,7 @@ async def schedule(
     """Hands an operation to the scheduler, unless it has it.
 
     One that came before may be in the log and nowhere else: the store had kept it and then failed,
-    or whoever sent it went away at that moment.
+    or its client disconnected at that moment.
     """
     operation, scheduler = appended.operation, parts.scheduler
     if operation.state != "queued" or (not appended.is_new and scheduler.has(operation)):

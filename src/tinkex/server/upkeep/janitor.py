@@ -114,7 +114,7 @@ class Janitor:
                 await asyncio.to_thread(folders.remove, folders.checkpoint(checkpoint_id))
 
     async def _end_silent_sessions(self) -> None:
-        """Ends sessions nobody hears of; after a start or a sleep clients may take their time."""
+        """Ends silent sessions; after a start or a suspend clients get time to come back."""
         parts, now = self._parts, steady_now()
         if now < self._patient_until:
             return
