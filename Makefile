@@ -12,6 +12,8 @@ PYTEST_ARGS ?= -n 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
+TESTED := .cache/tested
+TESTED_FILES := $(shell find src tests examples docs -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.md')
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test soak qa lint types coverage docs bench release clean
@@ -31,8 +33,15 @@ install: $(STAMP)  ## a virtual environment with everything for development
 demo: $(STAMP)  ## start the embedded server, train a LoRA adapter, sample before and after
 	$(BIN)/python examples/demo.py
 
+# Coverage is recorded by this one run, so that `make qa` after it need not run the tests again.
 test: $(STAMP)  ## run all tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	rm -f $(TESTED) .coverage .coverage.*
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --cov --cov-report=
+	@mkdir -p $(dir $(TESTED))
+	$(if $(filter file,$(origin PYTEST_ARGS)),@touch $(TESTED))
+
+$(TESTED): $(STAMP) $(TESTED_FILES)
+	$(MAKE) test
 
 soak: $(STAMP)  ## the long form of the fault, load and fuzz campaigns
 	TINKEX_SOAK=1 $(BIN)/python -m pytest -m soak --timeout=3600 --durations=0 tests/faults tests/security
@@ -48,9 +57,9 @@ types: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-coverage: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --quiet --cov --cov-report= tests/unit tests/integration tests/faults
-	$(BIN)/coverage report --include='src/tinkex/client/*,src/tinkex/wire/*,src/tinkex/types/*' --fail-under=90 --skip-covered
+coverage: $(TESTED)
+	$(BIN)/coverage json --quiet -o .cache/coverage.json
+	$(BIN)/python tools/coverage_gate.py .cache/coverage.json
 
 docs: $(STAMP)  ## build the documentation into site/, with warnings as errors
 	$(BIN)/python docs/_generate.py --check
