@@ -12,7 +12,7 @@ from tests.scheduler.work import Bench
 from tests.server.driving import training_body
 from tinkex.engine.interface import Engine, EngineFailure, EngineUserError
 from tinkex.scheduler import SchedulerConfig
-from tinkex.scheduler.queues.sample_queue import SampleBoard, Waiting
+from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
 from tinkex.scheduler.supervisor import EngineState, Supervisor
 from tinkex.store.samples import Sample
 
@@ -133,7 +133,7 @@ def test_a_death_while_idle_counts_against_nobody(bench: Make) -> None:
     started[-1].is_gone = True
     assert work.result(work.sample(session, 0)).encoding == "proto"
     assert len(started) == 3
-    assert not work.scheduler._board._suspects
+    assert not work.scheduler._sample_queue._quarantine
 
 
 def hanging(times: int) -> type[Hanging]:
@@ -159,8 +159,8 @@ def test_a_hang_in_sampling_blames_no_request(bench: Make) -> None:
     session = work.base_sampler()
     ids = [work.sample(session, n, seed=n) for n in range(9)]
     blamed: list[int] = []
-    board = work.scheduler._board
-    board.suspect = lambda requests: blamed.append(len(requests))  # type: ignore[method-assign]
+    sample_queue = work.scheduler._sample_queue
+    sample_queue.quarantine = lambda requests: blamed.append(len(requests))  # type: ignore[method-assign]
     work.start()
     assert all(work.result(each).encoding == "proto" for each in ids)
     assert engine.deaths == 2
@@ -191,7 +191,7 @@ def test_the_state_of_the_engine_is_told() -> None:
     supervisor = Supervisor(factory)
     engine = supervisor.engine
     states.append(supervisor.state().state)
-    engine.silent_s = 12.0  # type: ignore[attr-defined]
+    engine.silent_seconds = 12.0  # type: ignore[attr-defined]
     assert supervisor.state() == EngineState(state="not_responding", since_s=12.0)
     engine.is_gone = True  # type: ignore[attr-defined]
     states.append(supervisor.state().state)
@@ -203,9 +203,9 @@ def test_the_state_of_the_engine_is_told() -> None:
 
 
 def test_suspects_run_apart_and_alone_after_a_second_failure() -> None:
-    board = SampleBoard(max_running=256)
+    sample_queue = SampleQueue(max_running=256)
 
-    def waiting(number: int, failures: int) -> Waiting:
+    def waiting(number: int, failures: int) -> QueuedSample:
         sample = Sample(
             request_id=str(number),
             owner="a",
@@ -216,25 +216,27 @@ def test_suspects_run_apart_and_alone_after_a_second_failure() -> None:
             state="queued",
             created_at=0.0,
         )
-        return Waiting(sample=sample, failures=failures)
+        return QueuedSample(sample=sample, failures=failures)
 
-    def run(board: SampleBoard) -> list[str]:
-        taken = [each.sample.request_id for each in board.take()]
+    def run(sample_queue: SampleQueue) -> list[str]:
+        taken = [each.sample.request_id for each in sample_queue.take()]
         for each in taken:
-            board.finish(each)
+            sample_queue.finish(each)
         return taken
 
-    board.suspect([waiting(n, 1) for n in range(40)])
-    board.add(waiting(99, 0))
-    assert board.total() == board.pending("a") == 41
-    wave = board.take()
+    sample_queue.quarantine([waiting(n, 1) for n in range(40)])
+    sample_queue.add(waiting(99, 0))
+    assert sample_queue.total() == sample_queue.pending("a") == 41
+    wave = sample_queue.take()
     assert len(wave) == 3
-    assert board.take() == [], "nobody joins them"
-    board.suspect([waiting(int(each.sample.request_id), 2) for each in board.interrupt()])
-    assert board.cancel("39", "b") is None
-    assert board.cancel("39", "a") is not None
+    assert sample_queue.take() == [], "nobody joins them"
+    sample_queue.quarantine(
+        [waiting(int(each.sample.request_id), 2) for each in sample_queue.interrupt()]
+    )
+    assert sample_queue.cancel("39", "b") is None
+    assert sample_queue.cancel("39", "a") is not None
     sizes = []
-    while (taken := run(board)) != ["99"]:
+    while (taken := run(sample_queue)) != ["99"]:
         sizes.append(len(taken))
     assert sizes == [3] * 12 + [1] * 3
-    assert board.total() == 0
+    assert sample_queue.total() == 0

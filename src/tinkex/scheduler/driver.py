@@ -15,15 +15,15 @@ from functools import partial
 
 from tinkex.engine.interface import EngineError, EngineFailure, EngineUserError
 from tinkex.files.errors import StorageError
-from tinkex.scheduler.adapters.cache import Residency
-from tinkex.scheduler.queues.batch_wait import Company
+from tinkex.scheduler.adapters.cache import AdapterCache
+from tinkex.scheduler.queues.batch_wait import BatchWaitPolicy
 from tinkex.scheduler.queues.cost_model import FORWARD_KINDS
 from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.planner import Computed, Planner
-from tinkex.scheduler.queues.sample_queue import SampleBoard
+from tinkex.scheduler.queues.sample_queue import SampleQueue
 from tinkex.scheduler.queues.time_shares import TimeShares, WorkKind
 from tinkex.scheduler.running.executor import Executor
-from tinkex.scheduler.running.sampling_executor import SamplerHost
+from tinkex.scheduler.running.sampling_executor import SamplingExecutor
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, operations
 from tinkex.store.operations import Operation
@@ -43,33 +43,35 @@ class Driver:
         db: Database,
         supervisor: Supervisor,
         planner: Planner,
-        board: SampleBoard,
+        sample_queue: SampleQueue,
         executor: Executor,
-        residency: Residency,
-        host: SamplerHost,
-        grace_s: float,
+        cache: AdapterCache,
+        sampling: SamplingExecutor,
+        missing_seq_grace_s: float,
     ) -> None:
         self._db = db
         self._supervisor = supervisor
         self._planner = planner
-        self._board = board
+        self._sample_queue = sample_queue
         self._executor = executor
-        self._residency = residency
-        self._host = host
-        self._grace_s = grace_s
+        self._cache = cache
+        self._sampling = sampling
+        self._missing_seq_grace_s = missing_seq_grace_s
         self.wakeup = threading.Condition()  # also guards the planner
         self.is_ready = threading.Event()
         self.fatal: EngineUserError | None = None
         self._look_at = 0.0  # when to look for idle things again
-        self._errands: list[Callable[[], None]] = []
-        self._company: defaultdict[str, Company] = defaultdict(Company)  # by base
+        self._deferred: list[Callable[[], None]] = []
+        self._wait_policies: defaultdict[str, BatchWaitPolicy] = defaultdict(
+            BatchWaitPolicy
+        )  # by base
         self._stopping = threading.Event()
         self._shares = TimeShares()
         self._thread = threading.Thread(target=self._run, name="tinkex-driver", daemon=True)
 
     def start(self) -> None:
         """Begins to work."""
-        self._host.start()
+        self._sampling.start()
         self._thread.start()
 
     def stop(self, timeout_s: float | None = None) -> None:
@@ -85,20 +87,20 @@ class Driver:
             _logger.warning("The running batch takes too long; it runs again at the next start.")
             self._supervisor.close()
             self._thread.join()
-        self._residency.close()
-        self._host.close()
+        self._cache.close()
+        self._sampling.close()
 
     def free(self, *, sampler_ids: list[str], model_ids: list[str]) -> None:
         """Has samplers forgotten and adapters set aside at the next turn."""
         with self.wakeup:
-            self._errands += [partial(self._host.free, each) for each in sampler_ids]
-            self._errands += [partial(self._set_aside, each) for each in model_ids]
+            self._deferred += [partial(self._sampling.free, each) for each in sampler_ids]
+            self._deferred += [partial(self._evict, each) for each in model_ids]
             self.wakeup.notify_all()
 
     def forget(self, model_ids: list[str]) -> None:
         """Has adapters dropped whose state nobody needs any more, at the next turn."""
         with self.wakeup:
-            self._errands += [partial(self._forget, each) for each in model_ids]
+            self._deferred += [partial(self._forget, each) for each in model_ids]
             self.wakeup.notify_all()
 
     def _run(self) -> None:
@@ -123,7 +125,7 @@ class Driver:
                 time.sleep(1.0)
         try:
             if self._supervisor.current is not None and not self._supervisor.is_closed:
-                self._residency.snapshot_all()
+                self._cache.snapshot_all()
         except Exception:
             _logger.exception("Snapshots at the end failed; the next start replays instead.")
         self._supervisor.close()
@@ -139,37 +141,39 @@ class Driver:
                     self._shares.next(can_train=False, can_sample=False)
                     self._note_idle()
                 self._note_idle()
-                errands, self._errands = self._errands, []
-            self._run_errands(errands)
-            self._turn()
+                deferred, self._deferred = self._deferred, []
+            self._run_deferred(deferred)
+            self._run_once()
 
-    def _run_errands(self, errands: list[Callable[[], None]]) -> None:
+    def _run_deferred(self, deferred: list[Callable[[], None]]) -> None:
         """Runs them all; one that the disk keeps from its end is left to later housekeeping."""
-        while errands:
+        while deferred:
             try:
-                errands.pop(0)()
+                deferred.pop(0)()
             except (StorageError, StoreError) as error:
                 _logger.error("An errand failed: %s", error)
             except BaseException:
                 with self.wakeup:
-                    self._errands = errands + self._errands
+                    self._deferred = deferred + self._deferred
                 raise
 
     def _has_work(self) -> bool:
-        is_asked = self._planner.has_ready() or self._board.total() > 0 or bool(self._errands)
-        is_due = self._residency.is_behind or self._residency.has_news
+        is_asked = (
+            self._planner.has_ready() or self._sample_queue.total() > 0 or bool(self._deferred)
+        )
+        is_due = self._cache.is_behind or self._cache.has_news
         return is_asked or is_due or self._supervisor.is_down
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         self._supervisor.revive()
         with self.wakeup:
             self._skip_missing()
             can_train = self._planner.has_ready()
-        kind = self._shares.next(can_train=can_train, can_sample=self._board.total() > 0)
+        kind = self._shares.next(can_train=can_train, can_sample=self._sample_queue.total() > 0)
         if kind is not None:
             self._spend(kind, self._train if kind == "train" else self._sample)
-        if can_train or self._residency.is_behind or self._residency.has_news:
-            self._spend("train", self._residency.settle)
+        if can_train or self._cache.is_behind or self._cache.has_news:
+            self._spend("train", self._cache.maintain_snapshots)
 
     def _spend(self, kind: WorkKind, work: Callable[[], None]) -> None:
         began, engine = time.monotonic(), self._supervisor.current
@@ -181,27 +185,27 @@ class Driver:
                 self._shares.spent(kind, time.monotonic() - began)
 
     def _sample(self) -> None:
-        self._host.turn(_SPELL_S)
+        self._sampling.run_for(_SPELL_S)
 
     def _train(self) -> None:
         with self.wakeup:
-            has_waited = self._await_company()
+            has_waited = self._wait_for_others()
             if self._stopping.is_set():
                 return
             batch = self._planner.next_batch()
         if not batch:
             return
         began, computed = time.monotonic(), list[Computed]()
-        self._residency.busy = {operation.model_id for operation in batch}
+        self._cache.busy = {operation.model_id for operation in batch}
         try:
             computed = self._executor.run(batch)
         finally:
-            self._residency.busy = set()
+            self._cache.busy = set()
             with self.wakeup:
                 self._planner.finished(batch, computed)
-        self._note_company(batch, began, has_waited=has_waited)
+        self._record_batch(batch, began, has_waited=has_waited)
 
-    def _await_company(self) -> bool:
+    def _wait_for_others(self) -> bool:
         """Lets those who train side by side share a batch; whether it had to wait for that. Called
         with the lock held."""
         began = now = time.monotonic()
@@ -209,31 +213,31 @@ class Driver:
         if heads is None:
             return False
         base, num_before = heads[0], len(heads[1])
-        company = self._company[base]
-        if not company.is_worth_a_wait(heads[1], now):
+        policy = self._wait_policies[base]
+        if not policy.is_worth_a_wait(heads[1], now):
             return False
-        while heads is not None and company.is_missed(heads[1], now):
-            rest_s = began + company.patience_s(heads[1]) - now
+        while heads is not None and policy.is_missed(heads[1], now):
+            rest_s = began + policy.patience_s(heads[1]) - now
             # Whatever else there is to do does not wait for it.
-            if rest_s <= 0 or self._board.total() or self._stopping.is_set():
+            if rest_s <= 0 or self._sample_queue.total() or self._stopping.is_set():
                 break
             self.wakeup.wait(rest_s)
             heads, now = self._planner.forward_heads(), time.monotonic()
-        company.waited(has_come=heads is not None and len(heads[1]) > num_before)
+        policy.waited(has_come=heads is not None and len(heads[1]) > num_before)
         return True
 
-    def _note_company(self, batch: list[Operation], began: float, *, has_waited: bool) -> None:
+    def _record_batch(self, batch: list[Operation], began: float, *, has_waited: bool) -> None:
         queue = self._planner.queue(batch[0].model_id)
         if batch[0].kind in FORWARD_KINDS and queue is not None:
             tokens: Counter[str] = Counter()
             for operation in batch:
                 tokens[operation.model_id] += operation.cost
-            now, company = time.monotonic(), self._company[queue.engine_model]
+            now, policy = time.monotonic(), self._wait_policies[queue.engine_model]
             if not has_waited:
                 with self.wakeup:
                     others = self._planner.forward_arrivals(queue.engine_model)
-                company.began(tokens, max(each.created_at for each in batch), others)
-            company.trained(tokens, now - began, now)
+                policy.began(tokens, max(each.created_at for each in batch), others)
+            policy.trained(tokens, now - began, now)
 
     def _note_idle(self) -> None:
         """Has one idle adapter and one idle sampler leave memory. Called with the lock held."""
@@ -241,35 +245,35 @@ class Driver:
         if now < self._look_at:
             return
         self._look_at = now + _TICK_S
-        adapter, sampler = self._residency.idle(), self._host.idle()
+        adapter, sampler = self._cache.idle(), self._sampling.idle()
         if adapter is not None:
-            self._errands.append(partial(self._rest, adapter))
+            self._deferred.append(partial(self._evict_idle, adapter))
         if sampler is not None:
-            self._errands.append(partial(self._host.free, sampler))
+            self._deferred.append(partial(self._sampling.free, sampler))
 
-    def _rest(self, model_id: str) -> None:
+    def _evict_idle(self, model_id: str) -> None:
         """Sets an idle adapter aside; if that fails, it stays and is tried again later."""
-        self._residency.touch(model_id)
+        self._cache.touch(model_id)
         try:
-            self._set_aside(model_id)
+            self._evict(model_id)
         except (EngineError, StorageError, StoreError) as error:
             if isinstance(error, EngineFailure) and error.is_loss_of_engine:
                 raise
             _logger.warning("The idle adapter %s stays in memory: %s", model_id, error)
 
-    def _set_aside(self, model_id: str) -> None:
+    def _evict(self, model_id: str) -> None:
         """Frees the adapter's memory unless work for it waits; it comes back if it is needed."""
         with self.wakeup:
             queue = self._planner.queue(model_id)
             is_busy = queue is not None and len(queue) > 0
-        if not is_busy and self._residency.holds(model_id):
-            self._residency.set_aside(model_id)
+        if not is_busy and self._cache.holds(model_id):
+            self._cache.evict(model_id)
 
     def _forget(self, model_id: str) -> None:
         with self.wakeup:
             self._planner.close(model_id)
-        if self._residency.holds(model_id):
-            self._residency.drop(model_id)
+        if self._cache.holds(model_id):
+            self._cache.drop(model_id)
 
     def _skip_missing(self) -> None:
         """Passes over numbers that will not come. Called with the lock held."""
@@ -277,7 +281,7 @@ class Driver:
         for queue in self._planner.blocked():
             missing = [
                 operations.nothing(queue.owner, queue.model_id, seq_id)
-                for seq_id in queue.missing(now, self._grace_s)
+                for seq_id in queue.missing(now, self._missing_seq_grace_s)
             ]
             if not missing:
                 continue
@@ -292,9 +296,9 @@ class Driver:
                 if each.seq_id in free:
                     queue.consume(each.seq_id)
                 else:  # it is in the log and was never handed in
-                    self._take_up(queue, each.seq_id, now)
+                    self._enqueue_logged(queue, each.seq_id, now)
 
-    def _take_up(self, queue: ModelQueue, seq_id: int, now: float) -> None:
+    def _enqueue_logged(self, queue: ModelQueue, seq_id: int, now: float) -> None:
         operation = self._db.read(operations.find, queue.model_id, seq_id)
         if operation is not None and operation.state == "queued":
             self._planner.add(operation, now)

@@ -12,20 +12,20 @@ import msgspec
 
 from tinkex import crashpoints
 from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
-from tinkex.scheduler.adapters.cache import Residency, SnapshotPolicy
+from tinkex.scheduler.adapters.cache import AdapterCache, SnapshotPolicy
 from tinkex.scheduler.adapters.checkpointing import Checkpointer
-from tinkex.scheduler.adapters.data_folders import Folders
-from tinkex.scheduler.adapters.eviction import Room
+from tinkex.scheduler.adapters.data_folders import DataFolders
+from tinkex.scheduler.adapters.eviction import Evictor
 from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.driver import Driver
 from tinkex.scheduler.operation_bodies import BodyCache
 from tinkex.scheduler.queues.arrivals import Arrival, Arrivals
 from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.planner import BatchLimits, Planner
-from tinkex.scheduler.queues.sample_queue import SampleBoard, Waiting
+from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
 from tinkex.scheduler.running.executor import Executor
 from tinkex.scheduler.running.outcomes import Publish
-from tinkex.scheduler.running.sampling_executor import SamplerHost
+from tinkex.scheduler.running.sampling_executor import SamplingExecutor
 from tinkex.scheduler.supervisor import EngineState, Supervisor
 from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
 from tinkex.store.disk_quota import DiskQuota
@@ -42,7 +42,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     num_ready: int
     num_finished: int
-    engine_s: float  # that the engine worked; smaller than before after a new one started
+    busy_seconds: float  # that the engine worked; smaller than before after a new one started
 
 
 class Scheduler:
@@ -59,7 +59,7 @@ class Scheduler:
         self._db = db
         self._tell = publish
         self._num_finished = 0
-        self.folders = Folders(data_dir)
+        self.folders = DataFolders(data_dir)
         self.disk_quota = DiskQuota(data_dir, config.max_disk_bytes_per_owner)
         self._supervisor = Supervisor(engine_factory)
         self._bodies = BodyCache(db)
@@ -69,7 +69,7 @@ class Scheduler:
                 max_operations=1 if config.is_deterministic else config.max_batch_operations,
             )
         )
-        self._board = SampleBoard(
+        self._sample_queue = SampleQueue(
             max_running=1 if config.is_deterministic else config.max_running_samples
         )
         policy = SnapshotPolicy(
@@ -78,40 +78,38 @@ class Scheduler:
             max_adapters=config.max_adapters,
             idle_s=config.adapter_idle_s,
         )
-        room = Room()
-        residency = Residency(self._supervisor, db, self._bodies, self.folders, policy, room)
-        host = SamplerHost(
+        evictor = Evictor()
+        cache = AdapterCache(self._supervisor, db, self._bodies, self.folders, policy, evictor)
+        sampling = SamplingExecutor(
             db,
             self._supervisor,
-            residency,
+            cache,
             self.folders,
-            self._board,
+            self._sample_queue,
             self._publish,
-            room,
+            evictor,
             max_samplers=config.max_samplers,
             idle_s=config.adapter_idle_s,
         )
         checkpointer = Checkpointer(
             db,
             self._supervisor,
-            residency,
+            cache,
             self.folders,
-            room,
-            on_snapshot=host.snapshot_taken,
+            evictor,
+            on_snapshot=sampling.snapshot_taken,
             disk_quota=self.disk_quota,
         )
-        executor = Executor(
-            db, self._supervisor, residency, checkpointer, self._bodies, self._publish
-        )
+        executor = Executor(db, self._supervisor, cache, checkpointer, self._bodies, self._publish)
         self._driver = Driver(
             db=db,
             supervisor=self._supervisor,
             planner=self._planner,
-            board=self._board,
+            sample_queue=self._sample_queue,
             executor=executor,
-            residency=residency,
-            host=host,
-            grace_s=config.hole_grace_s,
+            cache=cache,
+            sampling=sampling,
+            missing_seq_grace_s=config.hole_grace_s,
         )
         self._arrivals = Arrivals(self._planner, self._driver.wakeup)
 
@@ -128,7 +126,7 @@ class Scheduler:
                 self._open(operation.model_id, start, refused)
             self._planner.add(operation, now)
         for sample in self._db.read(samples.queued):
-            self._board.add(Waiting(sample=sample))
+            self._sample_queue.add(QueuedSample(sample=sample))
         self._driver.start()
 
     def stop(self, timeout_s: float | None = None) -> None:
@@ -172,7 +170,7 @@ class Scheduler:
 
     def has_sample(self, request_id: str) -> bool:
         """Whether the sampling request waits or runs here."""
-        return self._board.has(request_id)
+        return self._sample_queue.has(request_id)
 
     def enqueue(self, operation: Operation, request: object | None = None, size: int = 0) -> None:
         """Schedules an operation that was just appended to the log."""
@@ -199,22 +197,22 @@ class Scheduler:
 
     def enqueue_sample(self, sample: Sample, request: SampleRequest) -> None:
         """Schedules a sampling request that was just kept."""
-        self._board.add(Waiting(sample=sample, request=request))
+        self._sample_queue.add(QueuedSample(sample=sample, request=request))
         with self._driver.wakeup:
             self._driver.wakeup.notify_all()
 
     def sampling_sessions_in_use(self) -> set[str]:
         """The sampling sessions that have unfinished requests."""
-        return self._board.sampling_sessions()
+        return self._sample_queue.sampling_sessions()
 
     def sampling_session_of(self, owner: str, request_id: str) -> str | None:
         """The sampling session of the owner's sampling request, if that waits or runs."""
-        return self._board.sampling_session_of(owner, request_id)
+        return self._sample_queue.sampling_session_of(owner, request_id)
 
     def cancel_samples(self, sampling_session_ids: set[str], before: float, reason: str) -> int:
         """How many unfinished requests of these sampling sessions, that came before this time,
         were cancelled."""
-        old = self._board.older_than(before, sampling_session_ids)
+        old = self._sample_queue.older_than(before, sampling_session_ids)
         return sum(self.cancel_sample(each.owner, each.request_id, reason) for each in old)
 
     def cancel_sample(
@@ -224,7 +222,7 @@ class Scheduler:
         reason: str = "The request was cancelled by its client.",
     ) -> bool:
         """Whether the owner's request was still unfinished; it ends as cancelled."""
-        waiting = self._board.cancel(request_id, owner)
+        waiting = self._sample_queue.cancel(request_id, owner)
         if waiting is None:
             return False
         engine = self._supervisor.current
@@ -236,7 +234,7 @@ class Scheduler:
         try:
             self._db.write(samples.finish, [(waiting.sample, result)])
         except StoreError:
-            self._board.add(waiting, first=True)  # nothing was kept, so it is not over
+            self._sample_queue.add(waiting, first=True)  # nothing was kept, so it is not over
             raise
         self._publish({request_id: result}, {waiting.sample.sampling_session_id})
         return True
@@ -251,9 +249,9 @@ class Scheduler:
         with self._driver.wakeup:
             num_ready = self._planner.num_ready()
         return Progress(
-            num_ready=num_ready + self._board.total(),
+            num_ready=num_ready + self._sample_queue.total(),
             num_finished=self._num_finished,
-            engine_s=self._supervisor.engine_s(),
+            busy_seconds=self._supervisor.busy_seconds(),
         )
 
     def tenants_waiting(self) -> int:
@@ -263,11 +261,11 @@ class Scheduler:
 
     def is_sample_waiting(self, owner: str, request_id: str) -> bool:
         """Whether the owner's sampling request has not been given to the engine yet."""
-        return self._board.is_waiting(owner, request_id)
+        return self._sample_queue.is_waiting(owner, request_id)
 
     def pending_samples(self, owner: str | None = None) -> int:
         """How many sampling requests are unfinished, of one owner or of all."""
-        return self._board.total() if owner is None else self._board.pending(owner)
+        return self._sample_queue.total() if owner is None else self._sample_queue.pending(owner)
 
     def free_session(self, session_id: str) -> None:
         """Frees what a session that has ended holds: its samplers for good, its adapters from
@@ -279,7 +277,7 @@ class Scheduler:
 
     def uses_sampler(self, sampling_session_id: str) -> bool:
         """Whether an unfinished request needs the sampler."""
-        return self._board.uses(sampling_session_id)
+        return self._sample_queue.uses(sampling_session_id)
 
     def forget_samplers(self, freed: list[Sampler]) -> None:
         """Lets go of ephemeral samplers whose rows say that nobody may use them any more."""

@@ -85,14 +85,14 @@ class Supervisor:
             return EngineState(state=state, since_s=since_s)
         if getattr(engine, "is_gone", False):  # and is let go of in a moment
             return EngineState(state="restarting", since_s=0.0)
-        silent_s: float = getattr(engine, "silent_s", 0.0)
+        silent_s: float = getattr(engine, "silent_seconds", 0.0)
         if silent_s:
             return EngineState(state="not_responding", since_s=silent_s)
         return EngineState(state="ready", since_s=since_s)
 
-    def engine_s(self) -> float:
+    def busy_seconds(self) -> float:
         """The time for which the engine that is in use now has worked; 0 if it cannot say."""
-        return getattr(self._engine, "worked_s", 0.0)
+        return getattr(self._engine, "busy_seconds", 0.0)
 
     def models(self) -> list[ModelInfo]:
         """The base models, known since the first start."""

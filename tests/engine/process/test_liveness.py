@@ -72,7 +72,7 @@ def test_a_worker_that_is_stopped_while_idle_is_ended(null_process: EngineProces
     deadline = time.monotonic() + 60
     silences = set()
     while not null_process.is_gone:
-        silences.add(null_process.silent_s)
+        silences.add(null_process.silent_seconds)
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert max(silences) >= PING_S, "it was told before the end"

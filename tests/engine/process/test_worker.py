@@ -166,27 +166,27 @@ def test_sampling_and_training_interleave_from_two_threads(remote) -> None:
 
 def test_the_worker_tells_how_long_it_worked() -> None:
     with EngineProcess(EngineOptions(models={"tiny": ""}, device="null:0.05")) as engine:
-        assert engine.worked_s == 0
+        assert engine.busy_seconds == 0
         for _ in range(3):
             engine.optim_step([])
-        assert engine.worked_s >= 3 * 0.05
-        worked_s = engine.worked_s
+        assert engine.busy_seconds >= 3 * 0.05
+        busy_seconds = engine.busy_seconds
         time.sleep(0.1)
-        assert engine.worked_s == worked_s, "rest is no work"
+        assert engine.busy_seconds == busy_seconds, "rest is no work"
         engine.models()
-        assert engine.worked_s == worked_s, "what is answered beside the work is none"
+        assert engine.busy_seconds == busy_seconds, "what is answered beside the work is none"
 
 
 def test_work_that_takes_long_counts_before_it_is_done() -> None:
     with EngineProcess(EngineOptions(models={"tiny": ""}, device="null:2")) as engine:
         working = threading.Thread(target=engine.optim_step, args=([],))
         working.start()
-        while engine.worked_s == 0:
+        while engine.busy_seconds == 0:
             assert working.is_alive(), "the call ended before it counted"
             time.sleep(0.01)
-        before = engine.worked_s
+        before = engine.busy_seconds
         time.sleep(0.1)
-        assert engine.worked_s > before
+        assert engine.busy_seconds > before
         working.join()
 
 

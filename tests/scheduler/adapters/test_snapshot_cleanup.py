@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Connection
 
 from tests.store.work import add_model, new_operation
-from tinkex.scheduler.adapters.data_folders import Folders
-from tinkex.scheduler.adapters.snapshot_cleanup import Sweeper
+from tinkex.scheduler.adapters.data_folders import DataFolders
+from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
 from tinkex.store import Database, operations
 from tinkex.store.operations import Outcome
 from tinkex.store.results import Result
@@ -24,7 +24,7 @@ class Scene:
 
     def __init__(self, folder: Path) -> None:
         self.db = Database(f"sqlite:///{folder / 'store.db'}")
-        self.folders = Folders(folder)
+        self.folders = DataFolders(folder)
         self.model = self.db.write(add_model)
 
     def log(self, first: int, last: int) -> None:
@@ -37,7 +37,7 @@ class Scene:
 
     def sweep(self, up_to: int, *old_folders: str) -> None:
         """As a server does from its start to its end."""
-        sweeper = Sweeper(self.db, self.folders)
+        sweeper = SnapshotCleanup(self.db, self.folders)
         is_swept = threading.Event()
         sweeper.start(self.model, up_to, list(old_folders))
         sweeper._background.start(is_swept.set)
@@ -108,7 +108,7 @@ def test_the_end_of_a_server_does_not_wait_for_bodies(scene: Scene) -> None:
     scene.log(1, 60)
     old = scene.folders.snapshot(scene.folders.new_id())
     old.mkdir(parents=True)
-    sweeper = Sweeper(scene.db, scene.folders)
+    sweeper = SnapshotCleanup(scene.db, scene.folders)
     gate = threading.Event()
     sweeper._background.start(lambda: gate.wait(20))
     sweeper.start(scene.model, 60, [old.name])

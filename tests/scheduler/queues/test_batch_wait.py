@@ -11,70 +11,70 @@ from tests.scheduler.work import Bench
 from tinkex.engine.interface import RequestError, TrainRequest, TrainResult
 from tinkex.engine.null import NullEngine
 from tinkex.scheduler import SchedulerConfig
-from tinkex.scheduler.queues.batch_wait import Company
+from tinkex.scheduler.queues.batch_wait import BatchWaitPolicy
 
 
-def _known(*models: str, seconds: float = 1.0, now: float = 0.0) -> Company:
-    """Company of models that have just trained 100 tokens each."""
-    company = Company()
-    company.trained(dict.fromkeys(models, 100), seconds, now)
-    return company
+def _known(*models: str, seconds: float = 1.0, now: float = 0.0) -> BatchWaitPolicy:
+    """BatchWaitPolicy of models that have just trained 100 tokens each."""
+    policy = BatchWaitPolicy()
+    policy.trained(dict.fromkeys(models, 100), seconds, now)
+    return policy
 
 
 def test_those_who_trained_a_moment_ago_are_waited_for() -> None:
-    company = _known("a", "b")
-    assert company.is_worth_a_wait({"a": 100}, 1.0)
-    assert not company.is_worth_a_wait({"a": 100, "b": 1}, 1.0)
-    assert not company.is_worth_a_wait({"a": 100, "b": 1, "c": 1}, 1.0)
-    assert not company.is_worth_a_wait({}, 1.0)
-    assert not company.is_worth_a_wait({"a": 100}, 11.0), "b trains no more"
+    policy = _known("a", "b")
+    assert policy.is_worth_a_wait({"a": 100}, 1.0)
+    assert not policy.is_worth_a_wait({"a": 100, "b": 1}, 1.0)
+    assert not policy.is_worth_a_wait({"a": 100, "b": 1, "c": 1}, 1.0)
+    assert not policy.is_worth_a_wait({}, 1.0)
+    assert not policy.is_worth_a_wait({"a": 100}, 11.0), "b trains no more"
 
 
 def test_nobody_waits_on_a_server_of_one() -> None:
-    assert not Company().is_worth_a_wait({"a": 100}, 0.0)
+    assert not BatchWaitPolicy().is_worth_a_wait({"a": 100}, 0.0)
     assert not _known("a").is_worth_a_wait({"a": 100}, 1.0)
 
 
 def test_patience_is_a_small_share_of_the_work() -> None:
-    company = _known("a", "b", seconds=2.0)  # ten milliseconds a token
-    assert company.patience_s({"a": 10}) == pytest.approx(0.004)
-    assert company.patience_s({"a": 10, "c": 10}) == pytest.approx(0.008)
-    assert company.patience_s({"a": 10_000}) == pytest.approx(0.04)
-    assert Company().patience_s({"a": 10_000}) == 0.0
+    policy = _known("a", "b", seconds=2.0)  # ten milliseconds a token
+    assert policy.patience_s({"a": 10}) == pytest.approx(0.004)
+    assert policy.patience_s({"a": 10, "c": 10}) == pytest.approx(0.008)
+    assert policy.patience_s({"a": 10_000}) == pytest.approx(0.04)
+    assert BatchWaitPolicy().patience_s({"a": 10_000}) == 0.0
 
 
 def test_one_slow_batch_makes_nobody_patient() -> None:
-    company = _known("a", "b", seconds=0.2)  # a millisecond a token
-    company.trained({"a": 16}, 5.0, 1.0)  # an adapter came back from the disk
-    assert company.patience_s({"a": 100}) == pytest.approx(0.004)
+    policy = _known("a", "b", seconds=0.2)  # a millisecond a token
+    policy.trained({"a": 16}, 5.0, 1.0)  # an adapter came back from the disk
+    assert policy.patience_s({"a": 100}) == pytest.approx(0.004)
 
 
 def test_waits_in_vain_become_seldom_and_company_makes_them_usual_again() -> None:
-    company = _known("a", "b")
+    policy = _known("a", "b")
 
     def num_waits(count: int) -> int:
         waits = 0
         for _ in range(count):
-            if company.is_worth_a_wait({"a": 1}, 1.0):
+            if policy.is_worth_a_wait({"a": 1}, 1.0):
                 waits += 1
-                company.waited(has_come=False)
+                policy.waited(has_come=False)
         return waits
 
     assert num_waits(1 + 1 + 2 + 4 + 8 + 16) == 6
     assert num_waits(320) == 10
-    company.waited(has_come=True)
-    assert company.is_worth_a_wait({"a": 1}, 1.0)
+    policy.waited(has_come=True)
+    assert policy.is_worth_a_wait({"a": 1}, 1.0)
 
 
 def test_who_comes_right_after_a_batch_has_begun_is_waited_for_again() -> None:
-    company = _known("a", "b", "c", seconds=3.0)  # ten milliseconds a token
+    policy = _known("a", "b", "c", seconds=3.0)  # ten milliseconds a token
     for _ in range(9):
-        company.waited(has_come=False)
+        policy.waited(has_come=False)
     batch = {"a": 50}  # which may wait for 20 ms
-    company.began(batch, 100.0, {"b": 100.03, "stranger": 100.001})
-    assert not company.is_worth_a_wait(batch, 1.0)
-    company.began(batch, 100.0, {"b": 100.03, "c": 100.01})
-    assert company.is_worth_a_wait(batch, 1.0)
+    policy.began(batch, 100.0, {"b": 100.03, "stranger": 100.001})
+    assert not policy.is_worth_a_wait(batch, 1.0)
+    policy.began(batch, 100.0, {"b": 100.03, "c": 100.01})
+    assert policy.is_worth_a_wait(batch, 1.0)
 
 
 class _Recording(NullEngine):
@@ -105,10 +105,10 @@ def _trained(folder: Path, config: SchedulerConfig) -> tuple[Bench, list[str]]:
 
 def _patient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, list[str]]:
     """The same, and whoever may wait does so for a minute from now on."""
-    monkeypatch.setattr(Company, "patience_s", lambda *_: 0.0)
+    monkeypatch.setattr(BatchWaitPolicy, "patience_s", lambda *_: 0.0)
     trained = _trained(folder, SchedulerConfig())
-    monkeypatch.setattr(Company, "patience_s", lambda *_: 60.0)
-    monkeypatch.setattr(Company, "is_worth_a_wait", Company.is_missed)
+    monkeypatch.setattr(BatchWaitPolicy, "patience_s", lambda *_: 60.0)
+    monkeypatch.setattr(BatchWaitPolicy, "is_worth_a_wait", BatchWaitPolicy.is_missed)
     return trained
 
 
@@ -147,7 +147,7 @@ def test_nobody_waits_while_there_is_other_work(
 def test_a_deterministic_server_waits_for_nobody(
     tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Company, "patience_s", lambda *_: 60.0)
+    monkeypatch.setattr(BatchWaitPolicy, "patience_s", lambda *_: 60.0)
     bench, (one, _) = _trained(tmp_path, SchedulerConfig(is_deterministic=True))
     bench.result(bench.train(one, 2))
     assert sizes == [1, 1, 1]

@@ -96,7 +96,7 @@ class World:
         seconds = self._true_s(batch) * self.noise()
         self.longest_batch_s = max(self.longest_batch_s, seconds)
         self.clock += seconds
-        self.planner.finished(batch, [Computed(operations=batch, engine_s=seconds)])
+        self.planner.finished(batch, [Computed(operations=batch, busy_seconds=seconds)])
         self.shares.spent("train", seconds)
         for each in batch:
             self.waits.append((each, self.clock - self.arrived[each.request_id]))

@@ -85,7 +85,7 @@ def fill(plan: Planner, owner: str, model_id: str, *kinds: str, cost: int = 100,
 def run(plan: Planner, operations: list[Operation], seconds: float) -> None:
     """Has the engine compute a batch in so long."""
     if operations:
-        plan.finished(operations, [Computed(operations=operations, engine_s=seconds)])
+        plan.finished(operations, [Computed(operations=operations, busy_seconds=seconds)])
 
 
 def batch(plan: Planner, per_operation_s: float = 0.001) -> list[str]:
@@ -273,7 +273,7 @@ def test_refused_operations_do_not_make_work_look_cheap() -> None:
     fill(plan, "mallory", "m", "forward", cost=15_000)
     refused = plan.next_batch()
     assert refused[0].owner == "mallory"
-    plan.finished(refused, [Computed(operations=refused, engine_s=0.0001, is_typical=False)])
+    plan.finished(refused, [Computed(operations=refused, busy_seconds=0.0001, is_typical=False)])
     assert len(batch(plan, per_operation_s=0.04)) == 1
 
 

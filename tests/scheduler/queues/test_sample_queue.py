@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tinkex.scheduler.queues.sample_queue import SampleBoard, Waiting
+from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
 from tinkex.store.samples import Sample
 
 
-def waiting(owner: str, number: int, cost: int = 100) -> Waiting:
+def waiting(owner: str, number: int, cost: int = 100) -> QueuedSample:
     sample = Sample(
         request_id=f"{owner}-{number}",
         owner=owner,
@@ -19,96 +19,96 @@ def waiting(owner: str, number: int, cost: int = 100) -> Waiting:
         state="queued",
         created_at=0.0,
     )
-    return Waiting(sample=sample)
+    return QueuedSample(sample=sample)
 
 
 def test_samples_of_a_newcomer_are_in_the_next_batch() -> None:
-    board = SampleBoard(max_running=16)
+    sample_queue = SampleQueue(max_running=16)
     for number in range(500):
-        board.add(waiting("greedy", number))
-    running = board.take()
+        sample_queue.add(waiting("greedy", number))
+    running = sample_queue.take()
     assert Counter(each.sample.owner for each in running) == {"greedy": 16}
     for number in range(3):
-        board.add(waiting("polite", number))
+        sample_queue.add(waiting("polite", number))
     for each in running:
-        board.finish(each.sample.request_id)
-    following = Counter(each.sample.owner for each in board.take())
+        sample_queue.finish(each.sample.request_id)
+    following = Counter(each.sample.owner for each in sample_queue.take())
     assert following["polite"] == 3
 
 
 def test_samples_are_shared_by_what_they_cost() -> None:
-    board = SampleBoard(max_running=8)
+    sample_queue = SampleQueue(max_running=8)
     for number in range(400):
-        board.add(waiting("long", number, cost=4000))
-        board.add(waiting("short", number, cost=400))
+        sample_queue.add(waiting("long", number, cost=4000))
+        sample_queue.add(waiting("short", number, cost=400))
     served: Counter[str] = Counter()
     for _ in range(40):
-        for each in board.take():
+        for each in sample_queue.take():
             served[each.sample.owner] += each.sample.cost
-            board.finish(each.sample.request_id)
+            sample_queue.finish(each.sample.request_id)
     assert abs(served["long"] - served["short"]) <= 2 * 4000, served
 
 
 def test_a_newcomer_gets_a_place_while_others_have_them_all() -> None:
-    board = SampleBoard(max_running=16)
+    sample_queue = SampleQueue(max_running=16)
     for number in range(500):
-        board.add(waiting("greedy", number))
-    assert len(board.take()) == 16
-    assert board.take() == [], "one tenant alone gets no more than there are"
+        sample_queue.add(waiting("greedy", number))
+    assert len(sample_queue.take()) == 16
+    assert sample_queue.take() == [], "one tenant alone gets no more than there are"
     for number in range(50):
-        board.add(waiting("polite", number))
-    assert [each.sample.owner for each in board.take()] == ["polite"] * 8, "an even share"
-    board.add(waiting("third", 0))
-    assert [each.sample.owner for each in board.take()] == ["third"]
-    assert board.take() == []
+        sample_queue.add(waiting("polite", number))
+    assert [each.sample.owner for each in sample_queue.take()] == ["polite"] * 8, "an even share"
+    sample_queue.add(waiting("third", 0))
+    assert [each.sample.owner for each in sample_queue.take()] == ["third"]
+    assert sample_queue.take() == []
 
 
 def test_many_tenants_get_a_place_each_and_no_more() -> None:
-    board = SampleBoard(max_running=16)
+    sample_queue = SampleQueue(max_running=16)
     for number in range(500):
-        board.add(waiting("greedy", number))
-    board.take()
+        sample_queue.add(waiting("greedy", number))
+    sample_queue.take()
     for owner in range(40):
         for number in range(3):
-            board.add(waiting(f"tenant-{owner}", number))
-    taken = Counter(each.sample.owner for each in board.take())
+            sample_queue.add(waiting(f"tenant-{owner}", number))
+    taken = Counter(each.sample.owner for each in sample_queue.take())
     assert taken == {f"tenant-{owner}": 1 for owner in range(40)}
-    assert board.take() == []
+    assert sample_queue.take() == []
 
 
 def test_short_requests_do_not_wait_for_places_of_their_own_tenants_long_ones() -> None:
-    board = SampleBoard(max_running=16)
+    sample_queue = SampleQueue(max_running=16)
     for number in range(500):
-        board.add(waiting("a", number, cost=20_000))
-    board.take()
+        sample_queue.add(waiting("a", number, cost=20_000))
+    sample_queue.take()
     for number in range(500, 600):
-        board.add(waiting("a", number, cost=100))
-    short = board.take()
+        sample_queue.add(waiting("a", number, cost=100))
+    short = sample_queue.take()
     assert [each.sample.seq_id for each in short] == [500, 501, 502, 503], (
         "a quarter more, in order"
     )
-    board.finish(short[0].sample.request_id)
-    assert [each.sample.seq_id for each in board.take()] == [504]
+    sample_queue.finish(short[0].sample.request_id)
+    assert [each.sample.seq_id for each in sample_queue.take()] == [504]
 
 
 def test_a_limit_of_one_is_kept_strictly() -> None:
-    board = SampleBoard(max_running=1)
-    board.add(waiting("a", 0, cost=100_000))
-    assert len(board.take()) == 1
-    board.add(waiting("a", 1, cost=1))
-    board.add(waiting("b", 0, cost=1))
-    assert board.take() == []
+    sample_queue = SampleQueue(max_running=1)
+    sample_queue.add(waiting("a", 0, cost=100_000))
+    assert len(sample_queue.take()) == 1
+    sample_queue.add(waiting("a", 1, cost=1))
+    sample_queue.add(waiting("b", 0, cost=1))
+    assert sample_queue.take() == []
 
 
 def test_what_ran_when_the_engine_died_is_first_again_and_in_order() -> None:
-    board = SampleBoard(max_running=2)
+    sample_queue = SampleQueue(max_running=2)
     for number in range(4):
-        board.add(waiting("a", number, cost=1000 * (number + 1)))
-    assert len(board.take()) == 2
-    board.add(waiting("a", 4, cost=1))
-    for each in reversed(board.interrupt()):
-        board.add(each, first=True)
-    assert [each.sample.seq_id for each in board.take()] == [0, 1]
-    assert board.cancel("a-2", "a") is not None
-    assert board.cancel("a-2", "a") is None
-    assert board.total() == board.pending("a") == 4
+        sample_queue.add(waiting("a", number, cost=1000 * (number + 1)))
+    assert len(sample_queue.take()) == 2
+    sample_queue.add(waiting("a", 4, cost=1))
+    for each in reversed(sample_queue.interrupt()):
+        sample_queue.add(each, first=True)
+    assert [each.sample.seq_id for each in sample_queue.take()] == [0, 1]
+    assert sample_queue.cancel("a-2", "a") is not None
+    assert sample_queue.cancel("a-2", "a") is None
+    assert sample_queue.total() == sample_queue.pending("a") == 4

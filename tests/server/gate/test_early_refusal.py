@@ -34,7 +34,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture(params=[H11Protocol, HttpToolsProtocol], ids=["h11", "httptools"], scope="module")
 def address(request: pytest.FixtureRequest) -> Iterator[Address]:
-    rate = RateLimit(lambda: Progress(num_ready=0, num_finished=0, engine_s=0.0))
+    rate = RateLimit(lambda: Progress(num_ready=0, num_finished=0, busy_seconds=0.0))
     gate = OverloadGate(FULL, rate, lambda key: "me" if key == "Mine" else None)
     protocol = bounded(request.param, ConnectionBounds(), EarlyRefusal(gate))
     with serving(application, protocol) as where:

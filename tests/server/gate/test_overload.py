@@ -95,16 +95,16 @@ class Work:
     """A scheduler's progress, told by the test."""
 
     def __init__(self) -> None:
-        self.now = Progress(num_ready=0, num_finished=0, engine_s=0.0)
+        self.now = Progress(num_ready=0, num_finished=0, busy_seconds=0.0)
 
     def look(self) -> Progress:
         return self.now
 
-    def go_on(self, *, ready: int, finished: int = 0, engine_s: float = 0.0) -> None:
+    def go_on(self, *, ready: int, finished: int = 0, busy_seconds: float = 0.0) -> None:
         self.now = Progress(
             num_ready=ready,
             num_finished=self.now.num_finished + finished,
-            engine_s=self.now.engine_s + engine_s,
+            busy_seconds=self.now.busy_seconds + busy_seconds,
         )
 
 
@@ -159,7 +159,7 @@ def test_a_few_that_wait_are_no_overload() -> None:
 
 def test_a_busy_engine_is_no_overload_however_much_waits_for_it() -> None:
     rate = RateLimit((work := Work()).look)
-    now = pass_seconds(rate, work, 10, ready=20_000, finished=1, engine_s=0.09)
+    now = pass_seconds(rate, work, 10, ready=20_000, finished=1, busy_seconds=0.09)
     assert admitted(rate, now, {"a": 500})["a"] == 500
 
 
@@ -168,14 +168,14 @@ def test_an_engine_whose_calls_outlast_many_looks_is_busy_all_the_while() -> Non
     found = []
     for tenth in range(300):  # a call of 0.4 s ends in every fourth
         is_end = tenth % 4 == 3
-        work.go_on(ready=20_000, finished=is_end, engine_s=0.4 * is_end)
+        work.go_on(ready=20_000, finished=is_end, busy_seconds=0.4 * is_end)
         found.append(admitted(rate, 100 + 0.1001 * tenth, {"a": 500})["a"])
     assert set(found[50:]) == {500}
 
 
 def test_an_engine_that_idles_most_of_the_time_is_not_what_work_waits_for() -> None:
     rate = RateLimit((work := Work()).look)
-    now = pass_seconds(rate, work, 10, ready=1000, finished=20, engine_s=0.02)
+    now = pass_seconds(rate, work, 10, ready=1000, finished=20, busy_seconds=0.02)
     assert 18 <= admitted(rate, now, {"a": 500})["a"] <= 20
 
 

@@ -85,7 +85,7 @@ class EngineProcess:
     ) -> None:
         begun = begun or spawn.begin(worker)
         self._process, self._connection = begun.process, begun.connection
-        self._worked_s = 0.0  # on calls that were answered
+        self._busy_seconds = 0.0  # on calls that were answered
         self._ids = itertools.count(1)
         self._open: dict[int, _Open] = {}
         self._lock = threading.Lock()
@@ -131,12 +131,12 @@ class EngineProcess:
         return self._is_gone
 
     @property
-    def silent_s(self) -> float:
+    def silent_seconds(self) -> float:
         """For how long pings have gone unanswered; 0 while they are answered."""
         return self._pinger.silent_s
 
     @property
-    def worked_s(self) -> float:
+    def busy_seconds(self) -> float:
         """How long the worker has worked so far, by its own clock.
 
         A call that is out counts once it is out for long: an answer may lie here for a moment
@@ -145,7 +145,7 @@ class EngineProcess:
         with self._lock:
             oldest = next((each for each in self._open.values() if not each.is_beside), None)
         out_s = 0.0 if oldest is None else time.monotonic() - oldest.since
-        return self._worked_s + (out_s if out_s > _SURELY_AT_WORK_S else 0.0)
+        return self._busy_seconds + (out_s if out_s > _SURELY_AT_WORK_S else 0.0)
 
     def __enter__(self) -> Self:
         return self
@@ -291,7 +291,7 @@ class EngineProcess:
                 reply: Reply = decode(frame, Reply)
                 if reply.call_id == PING.call_id:
                     continue
-                self._worked_s += reply.seconds
+                self._busy_seconds += reply.seconds
                 with self._lock:
                     answer = self._open.pop(reply.call_id).answer
                 answer.set_result(reply)

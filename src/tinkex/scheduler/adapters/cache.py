@@ -26,10 +26,10 @@ from tinkex import crashpoints
 from tinkex.engine.interface import EngineFailure, EngineUserError, LoraSpec, RequestError
 from tinkex.files.errors import StorageError
 from tinkex.files.os_errors import damaged
-from tinkex.scheduler.adapters.data_folders import Folders
-from tinkex.scheduler.adapters.eviction import Room
-from tinkex.scheduler.adapters.snapshot_cleanup import Sweeper
-from tinkex.scheduler.adapters.snapshot_task import NotWrittenError, Saving
+from tinkex.scheduler.adapters.data_folders import DataFolders
+from tinkex.scheduler.adapters.eviction import Evictor
+from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
+from tinkex.scheduler.adapters.snapshot_task import NotWrittenError, SnapshotTask
 from tinkex.scheduler.convert import optim_request, train_request
 from tinkex.scheduler.operation_bodies import BodyCache, SaveCommand
 from tinkex.scheduler.supervisor import Supervisor
@@ -70,7 +70,7 @@ class _Held(msgspec.Struct):
 class _Underway(msgspec.Struct):
     """A snapshot being taken, and what of the adapter's work it will cover."""
 
-    saving: Saving
+    task: SnapshotTask
     held: _Held
     dirty_s: float
     dirty_operations: int
@@ -91,7 +91,7 @@ _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 
 
-class Residency:
+class AdapterCache:
     """The adapters in the engine's memory. Used by the driver's thread only."""
 
     def __init__(
@@ -99,18 +99,18 @@ class Residency:
         supervisor: Supervisor,
         db: Database,
         bodies: BodyCache,
-        folders: Folders,
+        folders: DataFolders,
         policy: SnapshotPolicy,
-        room: Room,
+        evictor: Evictor,
     ) -> None:
         self._supervisor = supervisor
         self._db = db
         self._bodies = bodies
         self._folders = folders
         self._policy = policy
-        self._room = room
+        self._evictor = evictor
         self.busy: set[str] = set()  # adapters of the running batch, which stay
-        room.ask_also(self._give)
+        evictor.register(self._evict_one)
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._generation = 0
         self._pause_s = _FIRST_PAUSE_S
@@ -118,17 +118,17 @@ class Residency:
         self._unrecorded: dict[str, list[str]] = {}  # folders whose rows may or may not be there
         self._underway: _Underway | None = None
         self._samplers: list[_Sampler] = []
-        self._sweeper = Sweeper(db, folders)
+        self._cleanup = SnapshotCleanup(db, folders)
         self.is_behind = False  # whether more snapshots are due than were taken
 
     @property
     def has_news(self) -> bool:
         """Whether a snapshot taken beside the work has come to its end."""
-        return self._underway is not None and self._underway.saving.kept.done()
+        return self._underway is not None and self._underway.task.kept.done()
 
     def close(self) -> None:
         """Returns when no folder is left to be removed."""
-        self._sweeper.close()
+        self._cleanup.close()
 
     def ensure(self, model_id: str) -> None:
         """Returns when the engine holds the adapter as its last finished operation left it."""
@@ -139,7 +139,7 @@ class Residency:
             return
         self._rebuild(model_id)
 
-    def adopt(self, model_id: str, seq_id: int) -> None:
+    def register(self, model_id: str, seq_id: int) -> None:
         """Notes an adapter that an operation just created or replaced."""
         self._notice_new_engine()
         self._held[model_id] = _Held(seq_id=seq_id)
@@ -151,7 +151,7 @@ class Residency:
         self._held.pop(model_id, None)
         self._supervisor.engine.unload_adapter(model_id)
 
-    def applied(self, operation: Operation, seconds: float) -> None:
+    def record_applied(self, operation: Operation, seconds: float) -> None:
         """Notes that the adapter has seen the operation."""
         held = self._held.get(operation.model_id)
         if held is not None:
@@ -171,24 +171,24 @@ class Residency:
         before = time.monotonic() - self._policy.idle_s
         return next((name for name, held in self._held.items() if held.used_at < before), None)
 
-    def settle(self) -> None:
+    def maintain_snapshots(self) -> None:
         """Has one snapshot begin that is due, waits for those that are late, and makes room."""
         self._notice_new_engine()
         self.is_behind = False
         try:
             if self.has_news:
-                self._take_up()
+                self._finish_snapshot()
             if time.monotonic() < self._paused_until:
                 return
             if self._underway is None and (due := self._due(early=True)) is not None:
                 self._underway = self._begin(due, beside=True)
             while (late := self._due(early=False)) is not None:
                 if self._underway is not None:
-                    self._take_up()
+                    self._finish_snapshot()
                 else:
                     self.snapshot(late)
             self.is_behind = self._underway is None and self._due(early=True) is not None
-            self._make_room()
+            self._evict_over_limit()
         except (NotWrittenError, StorageError, StoreError) as error:
             _logger.error("No snapshot can be kept; again in %g s: %s", self._pause_s, error)
             self._paused_until = time.monotonic() + self._pause_s
@@ -205,9 +205,9 @@ class Residency:
 
     def await_snapshot(self, model_id: str) -> None:
         """Returns when no snapshot of the adapter is under way; one that failed stays due."""
-        if self._underway is not None and self._underway.saving.model_id == model_id:
+        if self._underway is not None and self._underway.task.model_id == model_id:
             try:
-                self._take_up()
+                self._finish_snapshot()
             except (NotWrittenError, StoreError) as error:
                 _logger.error("A snapshot was not kept: %s", error)
 
@@ -227,23 +227,23 @@ class Residency:
             written = Future()
             written.set_result(engine.save_adapter(model_id, path, "all"))
         self._unrecorded.setdefault(model_id, []).append(folder)
-        saving = Saving(self._db, model_id, held.seq_id, folder, written, began)
-        return _Underway(saving, held, held.dirty_s, held.dirty_operations)
+        task = SnapshotTask(self._db, model_id, held.seq_id, folder, written, began)
+        return _Underway(task, held, held.dirty_s, held.dirty_operations)
 
-    def _take_up(self) -> None:
+    def _finish_snapshot(self) -> None:
         """Takes note of the end of the snapshot that is under way, after it if need be."""
         underway, self._underway = self._underway, None
         assert underway is not None
         self._end(underway)
 
     def _end(self, underway: _Underway) -> None:
-        saving, held = underway.saving, underway.held
-        model_id = saving.model_id
+        task, held = underway.task, underway.held
+        model_id = task.model_id
         try:
-            before = saving.kept.result()
+            before = task.kept.result()
         except NotWrittenError:  # an engine that died may have left it all the same
-            self._unrecorded[model_id].remove(saving.folder)
-            self._folders.remove(self._folders.snapshot(saving.folder))
+            self._unrecorded[model_id].remove(task.folder)
+            self._folders.remove(self._folders.snapshot(task.folder))
             raise
         self._pause_s = _FIRST_PAUSE_S
         folders = self._unrecorded.pop(model_id)
@@ -251,13 +251,13 @@ class Residency:
             self.drop(model_id)
         else:
             crashpoints.passing("snapshot.kept")
-            folders.remove(saving.folder)
+            folders.remove(task.folder)
             if before.folder is not None:
                 folders.append(before.folder)
-        held.saving_s = saving.took_s
+        held.saving_s = task.took_s
         held.dirty_s = max(0.0, held.dirty_s - underway.dirty_s)
         held.dirty_operations -= underway.dirty_operations
-        self._sweeper.start(model_id, saving.seq_id, folders)
+        self._cleanup.start(model_id, task.seq_id, folders)
 
     def _is_dirty(self, model_id: str) -> bool:
         return model_id in self._held and self._held[model_id].dirty_operations > 0
@@ -280,9 +280,9 @@ class Residency:
         held = self._held[before.model_id]
         held.dirty_s, held.dirty_operations = 0.0, 0
         old_folders = [] if before.snapshot_folder is None else [before.snapshot_folder]
-        self._sweeper.start(before.model_id, held.seq_id, old_folders)
+        self._cleanup.start(before.model_id, held.seq_id, old_folders)
 
-    def set_aside(self, model_id: str) -> None:
+    def evict(self, model_id: str) -> None:
         """Frees the adapter's memory; it comes back when it is needed."""
         self.snapshot(model_id)
         self._held.pop(model_id, None)  # a snapshot of a run that is over drops it
@@ -304,12 +304,12 @@ class Residency:
         if len(self._samplers) >= _MOST_SAMPLERS:  # each holds a copy of its weights
             wait([each.written for each in self._samplers], return_when=FIRST_COMPLETED)
         for each in [each for each in self._samplers if each.written.done()]:
-            self._take_up_sampler(each)
+            self._finish_sampler(each)
         written = self._supervisor.engine.start_saving(model_id, folder, "weights")
         self._samplers.append(_Sampler(model_id, written))
         return written
 
-    def _take_up_sampler(self, sampler: _Sampler) -> None:
+    def _finish_sampler(self, sampler: _Sampler) -> None:
         """Takes note of how the writing of an ephemeral sampler ended, after it if need be."""
         self._samplers.remove(sampler)
         error = sampler.written.exception()
@@ -318,7 +318,7 @@ class Residency:
 
     def _await_samplers(self, model_id: str) -> None:
         for each in [each for each in self._samplers if each.model_id == model_id]:
-            self._take_up_sampler(each)
+            self._finish_sampler(each)
 
     def write_samplers(self, model_id: str) -> None:
         """Returns when every ephemeral sampler of the model is on disk.
@@ -354,18 +354,18 @@ class Residency:
             return None
         return max(changed, key=lambda each: changed[each].dirty_s)
 
-    def _make_room(self) -> None:
+    def _evict_over_limit(self) -> None:
         for model_id in list(self._held):
             if len(self._held) <= self._policy.max_adapters:
                 break
             if model_id not in self.busy:
-                self.set_aside(model_id)
+                self.evict(model_id)
 
-    def _give(self) -> bool:
+    def _evict_one(self) -> bool:
         """Sets aside the adapter that was idle for longest, if there is one."""
         idle = next((each for each in self._held if each not in self.busy), None)
         if idle is not None:
-            self.set_aside(idle)
+            self.evict(idle)
         return idle is not None
 
     def _notice_new_engine(self) -> None:
@@ -373,7 +373,7 @@ class Residency:
         assert engine is not None
         if self._generation != self._supervisor.generation:
             if self._underway is not None:
-                self.await_snapshot(self._underway.saving.model_id)
+                self.await_snapshot(self._underway.task.model_id)
             self._held.clear()
             self._samplers.clear()  # what they lack is written when their models come back
             self._folders.remove_unfinished()
@@ -398,11 +398,15 @@ class Residency:
             folder = self._folders.snapshot(model.snapshot_folder)
             if not folder.exists():
                 raise damaged(f"the run {model_id}", folder.name, "its snapshot is missing")
-            self._room.fit(lambda: engine.load_adapter(model_id, model.engine_model, folder, "all"))
+            self._evictor.load_with_eviction(
+                lambda: engine.load_adapter(model_id, model.engine_model, folder, "all")
+            )
             start = model.snapshot_seq
         else:
             spec = msgspec.json.decode(model.spec, type=LoraSpec)
-            self._room.fit(lambda: engine.create_adapter(model_id, model.engine_model, spec))
+            self._evictor.load_with_eviction(
+                lambda: engine.create_adapter(model_id, model.engine_model, spec)
+            )
             start = 0
         todo = self._db.read(operations.to_replay, model_id, start)
         if todo:
@@ -413,7 +417,7 @@ class Residency:
             for operation in todo:
                 began = time.monotonic()
                 self._replay(operation)
-                self.applied(operation, time.monotonic() - began)
+                self.record_applied(operation, time.monotonic() - began)
                 crashpoints.passing("replay.step")
         except BaseException:
             self._held.pop(model_id, None)  # half replayed, it is nobody's state

@@ -1,4 +1,4 @@
-"""Saving, loading and creating adapters: the operations that touch files.
+"""SnapshotTask, loading and creating adapters: the operations that touch files.
 
 A checkpoint's row is written in the same transaction as its operation's result, after its folder
 is whole on disk; what a crash leaves half done is invisible and swept up at the next start.
@@ -22,10 +22,10 @@ from tinkex.engine.interface import EngineError, EngineUserError, LoraSpec, Stat
 from tinkex.errors import InvalidPathError
 from tinkex.files.atomic_folder import manifest_digest
 from tinkex.files.errors import StorageError
-from tinkex.scheduler.adapters.cache import Residency
-from tinkex.scheduler.adapters.data_folders import Folders
+from tinkex.scheduler.adapters.cache import AdapterCache
+from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.scheduler.adapters.encryption import encrypt_folder
-from tinkex.scheduler.adapters.eviction import Room
+from tinkex.scheduler.adapters.eviction import Evictor
 from tinkex.scheduler.operation_bodies import LoadCommand, SaveCommand
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, checkpoints, models, samplers
@@ -61,18 +61,18 @@ class Checkpointer:
         self,
         db: Database,
         supervisor: Supervisor,
-        residency: Residency,
-        folders: Folders,
-        room: Room,
+        cache: AdapterCache,
+        folders: DataFolders,
+        evictor: Evictor,
         *,
         on_snapshot: Callable[[str], None],
         disk_quota: DiskQuota,
     ) -> None:
         self._db = db
         self._supervisor = supervisor
-        self._residency = residency
+        self._cache = cache
         self._folders = folders
-        self._room = room
+        self._evictor = evictor
         self._on_snapshot = on_snapshot
         self._disk_quota = disk_quota
 
@@ -82,8 +82,10 @@ class Checkpointer:
         engine = self._supervisor.engine
         engine.unload_adapter(model.model_id)
         spec = msgspec.json.decode(model.spec, type=LoraSpec)
-        self._room.fit(lambda: engine.create_adapter(model.model_id, model.engine_model, spec))
-        self._residency.adopt(model.model_id, operation.seq_id)
+        self._evictor.load_with_eviction(
+            lambda: engine.create_adapter(model.model_id, model.engine_model, spec)
+        )
+        self._cache.register(model.model_id, operation.seq_id)
         return Done(
             answer={"model_id": model.model_id, "type": "create_model"},
             effects=[lambda conn: models.set_state(conn, model.model_id, "ready")],
@@ -94,7 +96,7 @@ class Checkpointer:
         """The adapter on disk under a name."""
         assert command.name is not None
         model = self._model(operation)
-        self._residency.ensure(model.model_id)
+        self._cache.ensure(model.model_id)
         self._check_disk(model)
         if not command.overwrite:
             self._refuse_existing(model, command)
@@ -124,10 +126,10 @@ class Checkpointer:
         """A snapshot to sample from; its weights reach the disk later, beside other work."""
         assert command.sampling_session_id is not None
         model = self._model(operation)
-        self._residency.ensure(model.model_id)
+        self._cache.ensure(model.model_id)
         self._check_disk(model)
         session_id, engine = command.sampling_session_id, self._supervisor.engine
-        self._room.fit(lambda: engine.snapshot(model.model_id, session_id))
+        self._evictor.load_with_eviction(lambda: engine.snapshot(model.model_id, session_id))
         self._on_snapshot(session_id)
         sampler = Sampler(
             sampling_session_id=command.sampling_session_id,
@@ -151,24 +153,24 @@ class Checkpointer:
 
     def load(self, operation: Operation, command: LoadCommand) -> Done:
         """The adapter as a checkpoint has it; recovery begins here from now on."""
-        self._residency.await_snapshot(operation.model_id)
+        self._cache.await_snapshot(operation.model_id)
         model = self._model(operation)
         checkpoint = self._find(command, model)
         scope: StateScope = "optimizer" if command.optimizer else "weights"
         folder = self._folders.checked(checkpoint)
         if model.state != "creating":
-            self._residency.ensure(model.model_id)
-            self._residency.write_samplers(model.model_id)  # recovery will not pass them again
+            self._cache.ensure(model.model_id)
+            self._cache.write_samplers(model.model_id)  # recovery will not pass them again
         engine = self._supervisor.engine
-        self._room.fit(
+        self._evictor.load_with_eviction(
             lambda: engine.load_adapter(model.model_id, model.engine_model, folder, scope)
         )
         crashpoints.passing("load.done")
-        self._residency.adopt(model.model_id, operation.seq_id)
+        self._cache.register(model.model_id, operation.seq_id)
         try:
-            snapshot = self._residency.write_snapshot(model.model_id)
+            snapshot = self._cache.write_snapshot(model.model_id)
         except StorageError:
-            self._residency.drop(model.model_id)  # it comes back as it was before
+            self._cache.drop(model.model_id)  # it comes back as it was before
             raise
         return Done(
             answer={"path": command.path, "model_id": model.model_id, "type": "load_weights"},
@@ -193,7 +195,7 @@ class Checkpointer:
     def _loaded(self, model: Model, checkpoint: Checkpoint) -> None:
         if model.state == "creating":
             _log_run(model, f"from {checkpoint.tinker_path}")
-        self._residency.snapshot_kept(model)
+        self._cache.snapshot_kept(model)
 
     def _model(self, operation: Operation) -> Model:
         model = self._db.read(models.get_any, operation.model_id)
@@ -269,7 +271,7 @@ class Checkpointer:
         assert sampler.folder is not None
         assert sampler.model_id is not None
         folder: Path = self._folders.sampler(sampler.folder)
-        written = self._residency.start_sampler(sampler.model_id, folder)
+        written = self._cache.start_sampler(sampler.model_id, folder)
         written.add_done_callback(partial(self._note_size, sampler.sampling_session_id, folder))
 
     def _note_size(self, session_id: str, folder: Path, written: Future[int]) -> None:

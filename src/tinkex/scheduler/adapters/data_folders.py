@@ -22,7 +22,7 @@ _PART_BYTES = 1 << 20
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-class Folders:
+class DataFolders:
     """The folders under a data directory: checkpoints, recovery snapshots, ephemeral samplers."""
 
     def __init__(self, root: Path) -> None:

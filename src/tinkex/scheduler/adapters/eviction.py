@@ -1,4 +1,4 @@
-"""Room in the engine: when an adapter or sampler does not fit, others that can come back leave."""
+"""Eviction: when an adapter or sampler does not fit into the engine, idle ones are unloaded."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tinkex.engine.interface import EngineUserError
 T = TypeVar("T")
 
 
-class Room:
-    """Who can make room, in the order they are asked. Used by the driver's thread only."""
+class Evictor:
+    """The caches that can unload something, in the order they are asked. One thread uses it."""
 
     def __init__(self) -> None:
-        self._givers: list[Callable[[], bool]] = []
+        self._caches: list[Callable[[], bool]] = []
 
-    def ask_also(self, give: Callable[[], bool]) -> None:
-        """Adds a giver: it frees one thing that is not in use and says whether it could."""
-        self._givers.append(give)
+    def register(self, evict_one: Callable[[], bool]) -> None:
+        """Adds a cache: `evict_one` unloads one idle entry and returns whether there was one."""
+        self._caches.append(evict_one)
 
-    def fit(self, load: Callable[[], T]) -> T:
-        """What `load` returns, tried again as long as somebody can make room for it.
+    def load_with_eviction(self, load: Callable[[], T]) -> T:
+        """What `load` returns; retried after each eviction while the engine is full.
 
         Raises:
             EngineUserError: the engine is full of what is in use, or refused for another reason.
@@ -30,5 +30,5 @@ class Room:
             try:
                 return load()
             except EngineUserError as error:
-                if error.code != "engine-full" or not any(give() for give in self._givers):
+                if error.code != "engine-full" or not any(evict() for evict in self._caches):
                     raise

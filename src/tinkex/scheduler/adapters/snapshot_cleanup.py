@@ -13,20 +13,20 @@ from functools import partial
 
 from tinkex import crashpoints
 from tinkex.files.file_thread import Background
-from tinkex.scheduler.adapters.data_folders import Folders
+from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.store import Database, operations
 
-__all__ = ["Sweeper"]
+__all__ = ["SnapshotCleanup"]
 
 _logger = logging.getLogger(__name__)
 
 _MOST_MODELS = 4096
 
 
-class Sweeper:
+class SnapshotCleanup:
     """Tidies up behind snapshots that a row of the store speaks of."""
 
-    def __init__(self, db: Database, folders: Folders) -> None:
+    def __init__(self, db: Database, folders: DataFolders) -> None:
         self._db = db
         self._folders = folders
         self._background = Background("tinkex-sweeper")

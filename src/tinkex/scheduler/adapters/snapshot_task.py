@@ -13,14 +13,14 @@ from tinkex import crashpoints
 from tinkex.store import Database, StoreError, models
 from tinkex.store.models import Snapshot, SnapshotBefore
 
-__all__ = ["NotWrittenError", "Saving"]
+__all__ = ["NotWrittenError", "SnapshotTask"]
 
 
 class NotWrittenError(Exception):
     """There is no such snapshot, and no row speaks of it."""
 
 
-class Saving:
+class SnapshotTask:
     """What is being written of a model, as it was after one of its operations."""
 
     def __init__(

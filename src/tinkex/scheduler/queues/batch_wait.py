@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-__all__ = ["Company"]
+__all__ = ["BatchWaitPolicy"]
 
 _SHARE = 0.04
 """Of the time a batch will take: nobody notices more than that."""
@@ -29,7 +29,7 @@ _SELDOMEST = 5
 """After so many waits in vain beyond the first, or more, one batch of 2 ** this waits."""
 
 
-class Company:
+class BatchWaitPolicy:
     """Who trains on one base at present, and how long their work takes."""
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """The order of one model's operations: by sequence number, whatever order they arrive in.
 
-Pure; told the time. A number blocks its successors until it arrives, until a refusal of it was
-seen, or until it has been missing for `grace_s`, counted from the arrival of the first operation
-with a later number; then it is skipped for good. That clock stands still while a request of the
-model is on its way in: the first chunk of a large batch is sent last, after all others have come.
+Pure; the caller passes the time. A number blocks its successors until it arrives, until a refusal
+of it was seen, or until it has been missing for `missing_seq_grace_s`, counted from the arrival of
+the first operation with a later number; then it is skipped for good. That clock stops while a
+request of the model is being received: the first chunk of a large batch is sent last.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class ModelQueue:
             self._stopped_s += now - self._stopped_at
             self._stopped_at = None
 
-    def missing(self, now: float, grace_s: float, most: int = 256) -> list[int]:
+    def missing(self, now: float, missing_seq_grace_s: float, most: int = 256) -> list[int]:
         """The first missing numbers, `most` of them, whose time is over."""
         if not self._pending or self.next_seq in self._pending:
             return []
         # Everything that waits has a later number; what came first began the clock.
         since = next(iter(self._arrived_at.values()))
-        if self._clock(now) - since < grace_s:
+        if self._clock(now) - since < missing_seq_grace_s:
             return []
         numbers = range(self.next_seq, min(self._pending))
         return list(islice((n for n in numbers if n not in self._consumed), most))

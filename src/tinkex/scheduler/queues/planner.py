@@ -29,7 +29,7 @@ class Computed(msgspec.Struct, frozen=True, kw_only=True):
     """Operations that the engine was given in one call, and how long that took."""
 
     operations: list[Operation]
-    engine_s: float
+    busy_seconds: float
     load_s: float = 0.0  # for what had to be loaded first
     is_typical: bool = True  # all were computed; refusals would make work look cheap
 
@@ -143,11 +143,13 @@ class Planner:
             self._charge(operation, -self._charged[operation.request_id])
         for each in computed:
             if each.is_typical:
-                self._costs.record(self._base(each.operations[0]), each.operations, each.engine_s)
+                self._costs.record(
+                    self._base(each.operations[0]), each.operations, each.busy_seconds
+                )
             estimates = [self._charged[operation.request_id] for operation in each.operations]
             for operation, estimate_s in zip(each.operations, estimates, strict=True):
                 part = estimate_s / sum(estimates)
-                self._charge(operation, part * (each.engine_s + each.load_s))
+                self._charge(operation, part * (each.busy_seconds + each.load_s))
         for operation in batch:
             del self._charged[operation.request_id]
 
@@ -178,7 +180,7 @@ class Planner:
         else:
             by_owner[owner].remove(model_id)
         if not len(queue):
-            self._rest(owner, model_id)
+            self._mark_idle(owner, model_id)
 
     def _charge(self, operation: Operation, seconds: float) -> None:
         self._owners.charge(operation.owner, seconds)
@@ -199,7 +201,7 @@ class Planner:
                 found[queue.model_id] = operation
         return found
 
-    def _rest(self, owner: str, model_id: str) -> None:
+    def _mark_idle(self, owner: str, model_id: str) -> None:
         """Nothing of the model waits any more."""
         self._busy.pop(model_id, None)
         self._busy_of[owner].discard(model_id)

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import msgspec
 
 from tinkex.fair_queue import FairTurns
-from tinkex.scheduler.queues.crash_quarantine import Suspects
-from tinkex.scheduler.queues.tenant_samples import SampleLine
+from tinkex.scheduler.queues.crash_quarantine import CrashQuarantine
+from tinkex.scheduler.queues.tenant_samples import TenantSamples
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
 
@@ -26,7 +26,7 @@ _AT_ONCE = 64  # handed to the engine between two spells: each takes its time, a
 _SHORT = 16  # a request is short if it costs so many times less than its tenant's running ones
 
 
-class Waiting(msgspec.Struct):
+class QueuedSample(msgspec.Struct):
     """A sampling request, decoded if it came since the last start; how often the engine failed,
     and how often it hung, while it had the request."""
 
@@ -36,36 +36,36 @@ class Waiting(msgspec.Struct):
     hangs: int = 0
 
 
-class SampleBoard:
+class SampleQueue:
     """Requests that wait and requests that run. Thread-safe."""
 
     def __init__(self, *, max_running: int = 256) -> None:
         self._max_running = max_running
-        self._waiting: dict[str, SampleLine] = {}
-        self._running: dict[str, Waiting] = {}
-        self._suspects = Suspects()
+        self._waiting: dict[str, TenantSamples] = {}
+        self._running: dict[str, QueuedSample] = {}
+        self._quarantine = CrashQuarantine()
         self._cancelled: list[str] = []
         self._turns = FairTurns()
         self._lock = threading.Lock()
 
-    def add(self, waiting: Waiting, *, first: bool = False) -> None:
+    def add(self, queued: QueuedSample, *, first: bool = False) -> None:
         """Queues a request, or puts one back at the front."""
         with self._lock:
-            line = self._waiting.setdefault(waiting.sample.owner, SampleLine())
-            line.add(waiting, first=first)
+            line = self._waiting.setdefault(queued.sample.owner, TenantSamples())
+            line.add(queued, first=first)
 
-    def suspect(self, requests: list[Waiting]) -> None:
+    def quarantine(self, requests: list[QueuedSample]) -> None:
         """Has requests tried again apart from all others: one of them made the engine fail."""
         with self._lock:
-            self._suspects.add(requests)
+            self._quarantine.add(requests)
 
-    def take(self) -> list[Waiting]:
+    def take(self) -> list[QueuedSample]:
         """What the engine should get now; it counts as running from here on."""
-        taken: list[Waiting] = []
+        taken: list[QueuedSample] = []
         with self._lock:
-            if self._suspects:
+            if self._quarantine:
                 if not self._running:
-                    self._running |= self._suspects.next_wave()
+                    self._running |= self._quarantine.next_wave()
                     taken += self._running.values()
                 return taken
             self._turns.update(self._waiting)
@@ -74,23 +74,23 @@ class SampleBoard:
                 next_of = places.next_of_tenants(self._waiting)
                 if not next_of:
                     break
-                costs = {owner: waiting.sample.cost for owner, waiting in next_of.items()}
+                costs = {owner: queued.sample.cost for owner, queued in next_of.items()}
                 owner = self._turns.pick(costs)
-                waiting = next_of[owner]
-                self._waiting[owner].remove(waiting.sample.request_id)
+                queued = next_of[owner]
+                self._waiting[owner].remove(queued.sample.request_id)
                 if not self._waiting[owner]:
                     del self._waiting[owner]
-                self._running[waiting.sample.request_id] = waiting
-                places.add(waiting)
-                taken.append(waiting)
+                self._running[queued.sample.request_id] = queued
+                places.add(queued)
+                taken.append(queued)
         return taken
 
-    def finish(self, request_id: str) -> Waiting | None:
+    def finish(self, request_id: str) -> QueuedSample | None:
         """The running request that just ended; None if it was cancelled meanwhile."""
         with self._lock:
             return self._running.pop(request_id, None)
 
-    def cancel(self, request_id: str, owner: str) -> Waiting | None:
+    def cancel(self, request_id: str, owner: str) -> QueuedSample | None:
         """Takes the owner's request off the board, wherever it is."""
         with self._lock:
             line = self._waiting.get(owner)
@@ -98,7 +98,7 @@ class SampleBoard:
             if found is not None and not line:
                 del self._waiting[owner]
             running = self._running.get(request_id)
-            found = found or self._suspects.remove(request_id, owner)
+            found = found or self._quarantine.remove(request_id, owner)
             if found is None and running is not None and running.sample.owner == owner:
                 found = self._running.pop(request_id)
                 self._cancelled.append(request_id)
@@ -110,7 +110,7 @@ class SampleBoard:
             cancelled, self._cancelled = self._cancelled, []
             return cancelled
 
-    def interrupt(self) -> list[Waiting]:
+    def interrupt(self) -> list[QueuedSample]:
         """What was running when the engine died."""
         with self._lock:
             running = list(self._running.values())
@@ -120,7 +120,7 @@ class SampleBoard:
     def pending(self, owner: str) -> int:
         """How many of the owner's requests are not finished."""
         with self._lock:
-            tried = [*self._running.values(), *self._suspects.values()]
+            tried = [*self._running.values(), *self._quarantine.values()]
             running = sum(1 for each in tried if each.sample.owner == owner)
             return running + len(self._waiting.get(owner, ()))
 
@@ -169,11 +169,11 @@ class SampleBoard:
         """How many requests are not finished."""
         with self._lock:
             waiting = sum(len(line) for line in self._waiting.values())
-            return len(self._running) + len(self._suspects) + waiting
+            return len(self._running) + len(self._quarantine) + waiting
 
-    def _all(self) -> Iterator[Waiting]:
+    def _all(self) -> Iterator[QueuedSample]:
         yield from self._running.values()
-        yield from self._suspects.values()
+        yield from self._quarantine.values()
         for line in self._waiting.values():
             yield from line
 
@@ -181,7 +181,9 @@ class SampleBoard:
 class _Places:
     """Which tenants may have a place, by what they have running."""
 
-    def __init__(self, running: Collection[Waiting], waiting: Iterable[str], limit: int) -> None:
+    def __init__(
+        self, running: Collection[QueuedSample], waiting: Iterable[str], limit: int
+    ) -> None:
         self._count: Counter[str] = Counter()
         self._cost: Counter[str] = Counter()
         self._num_taken = self._total_cost = 0
@@ -192,24 +194,24 @@ class _Places:
             self.add(each)
         self._num_owners = len(self._count.keys() | set(waiting))
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, queued: QueuedSample) -> None:
         """Counts a request that has a place."""
-        owner, cost = waiting.sample.owner, waiting.sample.cost
+        owner, cost = queued.sample.owner, queued.sample.cost
         self._count[owner] += 1
         self._cost[owner] += cost
         self._num_taken += 1
         self._total_cost += cost
 
-    def next_of_tenants(self, lines: Mapping[str, SampleLine]) -> dict[str, Waiting]:
+    def next_of_tenants(self, lines: Mapping[str, TenantSamples]) -> dict[str, QueuedSample]:
         """The next request of each tenant that may have a place."""
         if self._num_taken < self._limit:
             return {owner: line.head() for owner, line in lines.items()}
         if not self._is_stuck:
             return {}
         found = {owner: self._next_of(owner, line) for owner, line in lines.items()}
-        return {owner: waiting for owner, waiting in found.items() if waiting is not None}
+        return {owner: queued for owner, queued in found.items() if queued is not None}
 
-    def _next_of(self, owner: str, line: SampleLine) -> Waiting | None:
+    def _next_of(self, owner: str, line: TenantSamples) -> QueuedSample | None:
         """The tenant's request to run: the next one if the tenant has less than its share, by
         requests and by cost, else its shortest if that is far shorter than those it has running."""
         count, cost = self._count[owner], self._cost[owner]

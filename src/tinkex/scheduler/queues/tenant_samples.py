@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 from tinkex.fair_queue import due_time
 
 if TYPE_CHECKING:
-    from tinkex.scheduler.queues.sample_queue import Waiting
+    from tinkex.scheduler.queues.sample_queue import QueuedSample
 
 _Place = tuple[int, int, str]
 """Due time or cost, order of arrival, request id."""
 
 
-class SampleLine:
+class TenantSamples:
     """Requests by due time. Not thread-safe: the board's lock guards it."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, QueuedSample] = {}
         self._places_of: dict[str, tuple[_Place, _Place]] = {}
         self._by_due: list[_Place] = []
         self._by_cost: list[_Place] = []
@@ -36,12 +36,12 @@ class SampleLine:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._waiting
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[QueuedSample]:
         return (self._waiting[request_id] for _, _, request_id in self._by_due)
 
-    def add(self, waiting: Waiting, *, first: bool = False) -> None:
+    def add(self, queued: QueuedSample, *, first: bool = False) -> None:
         """Gives a request its place, or the one before all others."""
-        request_id, cost = waiting.sample.request_id, waiting.sample.cost
+        request_id, cost = queued.sample.request_id, queued.sample.cost
         self.remove(request_id)
         self._count += 1
         due, order = -1, -self._count
@@ -52,25 +52,25 @@ class SampleLine:
         places = (due, order, request_id), (cost, order, request_id)
         insort(self._by_due, places[0])
         insort(self._by_cost, places[1])
-        self._waiting[request_id], self._places_of[request_id] = waiting, places
+        self._waiting[request_id], self._places_of[request_id] = queued, places
 
-    def get(self, request_id: str) -> Waiting | None:
+    def get(self, request_id: str) -> QueuedSample | None:
         """The request, if it waits here."""
         return self._waiting.get(request_id)
 
-    def head(self) -> Waiting:
+    def head(self) -> QueuedSample:
         """The request that is next."""
         return self._waiting[self._by_due[0][2]]
 
-    def shortest(self) -> Waiting:
+    def shortest(self) -> QueuedSample:
         """The request that costs least."""
         return self._waiting[self._by_cost[0][2]]
 
-    def remove(self, request_id: str) -> Waiting | None:
+    def remove(self, request_id: str) -> QueuedSample | None:
         """The request, out of the line."""
-        waiting = self._waiting.pop(request_id, None)
-        if waiting is not None:
+        queued = self._waiting.pop(request_id, None)
+        if queued is not None:
             by_due, by_cost = self._places_of.pop(request_id)
             del self._by_due[bisect_left(self._by_due, by_due)]
             del self._by_cost[bisect_left(self._by_cost, by_cost)]
-        return waiting
+        return queued

@@ -30,7 +30,7 @@ from tinkex.engine.interface import (
 )
 from tinkex.errors import ClientError
 from tinkex.files.errors import StorageError
-from tinkex.scheduler.adapters.cache import Residency
+from tinkex.scheduler.adapters.cache import AdapterCache
 from tinkex.scheduler.adapters.checkpointing import Checkpointer, Done
 from tinkex.scheduler.convert import optim_request, train_output, train_request
 from tinkex.scheduler.operation_bodies import BodyCache, LoadCommand, SaveCommand
@@ -66,14 +66,14 @@ class Executor:
         self,
         db: Database,
         supervisor: Supervisor,
-        residency: Residency,
+        cache: AdapterCache,
         checkpointer: Checkpointer,
         bodies: BodyCache,
         publish: Publish,
     ) -> None:
         self._db = db
         self._supervisor = supervisor
-        self._residency = residency
+        self._cache = cache
         self._checkpointer = checkpointer
         self._bodies = bodies
         self._publish = publish
@@ -142,7 +142,7 @@ class Executor:
                 outcomes.append(_failed(operation, result))
                 continue
             if request.backward:
-                self._residency.applied(operation, seconds)
+                self._cache.record_applied(operation, seconds)
             body = protobuf.encode_forward_backward_output(train_output(result))
             outcomes.append(
                 Outcome(
@@ -168,7 +168,7 @@ class Executor:
             if isinstance(result, RequestError):
                 outcomes.append(_failed(operation, result))
                 continue
-            self._residency.applied(operation, seconds)
+            self._cache.record_applied(operation, seconds)
             answer = {"metrics": result.metrics, "type": "optim_step"}
             outcomes.append(Outcome(operation=operation, result=_json_result(answer), num_steps=1))
         self._finish(outcomes)
@@ -184,8 +184,8 @@ class Executor:
             return
         crashpoints.passing("execute.after", operation.kind)
         seconds = time.monotonic() - began
-        self._computed.append(Computed(operations=[operation], engine_s=seconds))
-        self._residency.applied(operation, seconds)
+        self._computed.append(Computed(operations=[operation], busy_seconds=seconds))
+        self._cache.record_applied(operation, seconds)
         outcome = Outcome(operation=operation, result=_json_result(done.answer))
         self._finish([outcome], done.effects)
         if done.afterwards is not None:
@@ -195,12 +195,12 @@ class Executor:
         self,
         prepared: Sequence[tuple[Operation, object]],
         results: Sequence[object],
-        engine_s: float,
+        busy_seconds: float,
         load_s: float,
     ) -> None:
         computed = Computed(
             operations=[operation for operation, _ in prepared],
-            engine_s=engine_s,
+            busy_seconds=busy_seconds,
             load_s=min(load_s, _MOST_LOAD_S),
             is_typical=not any(isinstance(each, RequestError) for each in results),
         )
@@ -240,7 +240,7 @@ class Executor:
     def _ready(self, operation: Operation, decode: Callable[[Operation], T]) -> T:
         """The request, with its adapter in the engine."""
         request = decode(operation)
-        self._residency.ensure(operation.model_id)
+        self._cache.ensure(operation.model_id)
         return request
 
     def _patiently(self, ask_store: Callable[[], T]) -> T:

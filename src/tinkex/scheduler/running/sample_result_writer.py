@@ -15,7 +15,7 @@ from collections.abc import Callable
 from tinkex import crashpoints
 from tinkex.engine.interface import RequestError, SampleResult
 from tinkex.scheduler.convert import sample_response
-from tinkex.scheduler.queues.sample_queue import Waiting
+from tinkex.scheduler.queues.sample_queue import QueuedSample
 from tinkex.scheduler.running.outcomes import Publish, as_server_error, failure_result, keep_trying
 from tinkex.store import Database, samples
 from tinkex.store.results import Result
@@ -24,22 +24,22 @@ from tinkex.wire import protobuf
 _logger = logging.getLogger(__name__)
 _MOST_BATCHES = 64
 
-Finished = list[tuple[Waiting, SampleResult | RequestError]]
+Finished = list[tuple[QueuedSample, SampleResult | RequestError]]
 
 
-class SampleKeeper:
+class SampleResultWriter:
     """Takes finished requests from the driver's thread."""
 
     def __init__(self, db: Database, publish: Publish, is_over: Callable[[], bool]) -> None:
         self._db, self._publish, self._is_over = db, publish, is_over
         self._batches: queue.Queue[Finished | None] = queue.Queue(_MOST_BATCHES)
-        self._thread = threading.Thread(target=self._run, name="tinkex-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tinkex-sample-writer", daemon=True)
 
     def start(self) -> None:
         """Begins to work."""
         self._thread.start()
 
-    def keep(self, finished: Finished) -> None:
+    def write(self, finished: Finished) -> None:
         """Has requests kept and published, soon."""
         if finished:
             self._batches.put(finished)
@@ -52,14 +52,14 @@ class SampleKeeper:
     def _run(self) -> None:
         while (finished := self._batches.get()) is not None:
             try:
-                self._keep(finished)
+                self._write(finished)
             except Exception:
                 # Most likely the store was closed. They are open in the log: the next start
                 # computes them again, or finds that they were kept and not told.
                 _logger.exception("%d results of sampling were not published.", len(finished))
 
-    def _keep(self, finished: Finished) -> None:
-        outcomes = [(waiting.sample, _encode(result, waiting)) for waiting, result in finished]
+    def _write(self, finished: Finished) -> None:
+        outcomes = [(queued.sample, _encode(result, queued)) for queued, result in finished]
         crashpoints.passing("sample.finished")
         keep_trying(lambda: self._db.write(samples.finish, outcomes), self._is_over)
         crashpoints.passing("result.kept", "sample")
@@ -69,14 +69,14 @@ class SampleKeeper:
         )
 
 
-def _encode(result: SampleResult | RequestError, waiting: Waiting) -> Result:
+def _encode(result: SampleResult | RequestError, queued: QueuedSample) -> Result:
     error = result if isinstance(result, RequestError) else result.error
     if error is not None:
         return failure_result(error)
     assert isinstance(result, SampleResult), "an error or a result"
-    assert waiting.request is not None, "it was decoded before it ran"
+    assert queued.request is not None, "it was decoded before it ran"
     try:
-        response = sample_response(result, waiting.request)
+        response = sample_response(result, queued.request)
         return Result(encoding="proto", body=protobuf.encode_sample_response(response))
     except Exception as wrong:
         return failure_result(as_server_error(wrong))

@@ -14,11 +14,11 @@ from tinkex.engine.interface import EngineFailure, EngineUserError, RequestError
 from tinkex.engine.interface import SampleRequest as EngineRequest
 from tinkex.errors import ClientError
 from tinkex.files.errors import StorageError
-from tinkex.scheduler.adapters.cache import Residency
-from tinkex.scheduler.adapters.data_folders import Folders
-from tinkex.scheduler.adapters.eviction import Room
+from tinkex.scheduler.adapters.cache import AdapterCache
+from tinkex.scheduler.adapters.data_folders import DataFolders
+from tinkex.scheduler.adapters.eviction import Evictor
 from tinkex.scheduler.convert import sample_request
-from tinkex.scheduler.queues.sample_queue import SampleBoard, Waiting
+from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
 from tinkex.scheduler.running.outcomes import (
     MAX_HANGS,
     Publish,
@@ -26,7 +26,7 @@ from tinkex.scheduler.running.outcomes import (
     as_server_error,
     keep_trying,
 )
-from tinkex.scheduler.running.sample_result_writer import Finished, SampleKeeper
+from tinkex.scheduler.running.sample_result_writer import Finished, SampleResultWriter
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, checkpoints, samplers, samples
 from tinkex.store.samplers import Sampler
@@ -40,42 +40,42 @@ _MAX_FAILURES = 2
 _ROWS_KEPT = 4096
 
 
-class SamplerHost:
+class SamplingExecutor:
     """Sampling on the engine. Used by the driver's thread only."""
 
     def __init__(
         self,
         db: Database,
         supervisor: Supervisor,
-        residency: Residency,
-        folders: Folders,
-        board: SampleBoard,
+        cache: AdapterCache,
+        folders: DataFolders,
+        sample_queue: SampleQueue,
         publish: Publish,
-        room: Room,
+        evictor: Evictor,
         *,
         max_samplers: int = 64,
         idle_s: float = 60.0,
     ) -> None:
         self._db = db
         self._supervisor = supervisor
-        self._residency = residency
+        self._cache = cache
         self._folders = folders
-        self._board = board
-        self._keeper = SampleKeeper(db, publish, lambda: supervisor.is_closed)
+        self._sample_queue = sample_queue
+        self._writer = SampleResultWriter(db, publish, lambda: supervisor.is_closed)
         self._max_samplers = max_samplers
         self._idle_s = idle_s
-        self._room = room
-        room.ask_also(self._give)
+        self._evictor = evictor
+        evictor.register(self._evict_one)
         self._loaded: OrderedDict[str, float] = OrderedDict()  # and when each was last used
         self._in_use: Counter[str] = Counter()
         self._sampler_of: dict[str, str] = {}
         self._rows: dict[str, Sampler] = {}
-        self._at_hand: list[Waiting] = []  # what is being handed to the engine
+        self._at_hand: list[QueuedSample] = []  # what is being handed to the engine
         self._generation = 0
 
-    def turn(self, budget_s: float) -> None:
+    def run_for(self, budget_s: float) -> None:
         """Feeds the engine and lets it sample for a while."""
-        for request_id in self._board.drain_cancelled():
+        for request_id in self._sample_queue.drain_cancelled():
             self._release(request_id)
         try:
             self._notice_new_engine()
@@ -89,17 +89,17 @@ class SamplerHost:
 
     def start(self) -> None:
         """Begins to keep results."""
-        self._keeper.start()
+        self._writer.start()
 
     def close(self) -> None:
         """Returns when every result handed on is kept."""
-        self._keeper.close()
+        self._writer.close()
 
     def snapshot_taken(self, sampler_id: str) -> None:
         """Notes a sampler that the engine got by a snapshot."""
         self._notice_new_engine()
         self._loaded[sampler_id] = time.monotonic()
-        self._make_room()
+        self._evict_over_limit()
 
     def free(self, sampler_id: str) -> None:
         """Lets the engine forget a sampler."""
@@ -115,34 +115,34 @@ class SamplerHost:
 
     def _feed(self) -> None:
         """Hands the engine what it should have now, in one call."""
-        prepared: list[tuple[Waiting, EngineRequest]] = []
-        for waiting in self._board.take():
-            self._at_hand = [waiting]
+        prepared: list[tuple[QueuedSample, EngineRequest]] = []
+        for queued in self._sample_queue.take():
+            self._at_hand = [queued]
             try:
-                request = self._patiently(partial(self._prepare, waiting))
-                prepared.append((waiting, request))
+                request = self._patiently(partial(self._prepare, queued))
+                prepared.append((queued, request))
             except (EngineUserError, StorageError, ClientError) as error:
-                self._refuse(waiting, as_request_error(error))
+                self._refuse(queued, as_request_error(error))
         if prepared:
-            self._at_hand = [waiting for waiting, _ in prepared]
+            self._at_hand = [queued for queued, _ in prepared]
             requests = [request for _, request in prepared]
             refusals = self._supervisor.engine.submit_samples(requests)
-            for (waiting, _), refusal in zip(prepared, refusals, strict=True):
+            for (queued, _), refusal in zip(prepared, refusals, strict=True):
                 if refusal is not None:
-                    self._refuse(waiting, refusal)
+                    self._refuse(queued, refusal)
         self._at_hand = []
 
-    def _refuse(self, waiting: Waiting, error: RequestError) -> None:
-        self._release(waiting.sample.request_id)
-        if self._board.finish(waiting.sample.request_id) is not None:  # else it was cancelled
-            self._keeper.keep([(waiting, error)])
+    def _refuse(self, queued: QueuedSample, error: RequestError) -> None:
+        self._release(queued.sample.request_id)
+        if self._sample_queue.finish(queued.sample.request_id) is not None:  # else it was cancelled
+            self._writer.write([(queued, error)])
 
-    def _prepare(self, waiting: Waiting) -> EngineRequest:
+    def _prepare(self, queued: QueuedSample) -> EngineRequest:
         """The engine's request; its sampler is loaded and stays until the request ends."""
-        sample = waiting.sample
-        if waiting.request is None:
+        sample = queued.sample
+        if queued.request is None:
             body = self._db.read(samples.bodies, [sample.request_id])[sample.request_id]
-            waiting.request = json.decode_request(body, SampleRequest)
+            queued.request = json.decode_request(body, SampleRequest)
         sampler = self._rows.get(sample.sampling_session_id)
         if sampler is None:
             sampler = self._db.read(samplers.get, sample.owner, sample.sampling_session_id)
@@ -159,7 +159,7 @@ class SamplerHost:
         self._rows[sample.sampling_session_id] = sampler
         sampler_id = self._ensure(sampler)
         request = sample_request(
-            waiting.request,
+            queued.request,
             request_id=sample.request_id,
             owner=sample.owner,
             model=sampler.engine_model,
@@ -184,7 +184,7 @@ class SamplerHost:
         else:
             self._load_ephemeral(sampler)
         self._loaded[sampler_id] = time.monotonic()
-        self._make_room()
+        self._evict_over_limit()
         return sampler_id
 
     def _load_checkpoint(self, checkpoint_id: str, sampler: Sampler) -> None:
@@ -198,7 +198,9 @@ class SamplerHost:
             )
         folder = self._folders.checked(checkpoint)
         engine = self._supervisor.engine
-        self._room.fit(lambda: engine.load_sampler(checkpoint_id, sampler.engine_model, folder))
+        self._evictor.load_with_eviction(
+            lambda: engine.load_sampler(checkpoint_id, sampler.engine_model, folder)
+        )
 
     def _load_ephemeral(self, sampler: Sampler) -> None:
         assert sampler.folder is not None
@@ -206,19 +208,21 @@ class SamplerHost:
         folder = self._folders.sampler(sampler.folder)
         if not folder.exists():
             # Not written before a crash, or on a full disk: the model's replay writes it.
-            self._residency.write_samplers(sampler.model_id)
+            self._cache.write_samplers(sampler.model_id)
         if not folder.exists():
             raise EngineFailure(
                 f"The weights of {sampler.sampling_session_id} are lost.", code="lost-sampler"
             )
         session_id, engine = sampler.sampling_session_id, self._supervisor.engine
-        self._room.fit(lambda: engine.load_sampler(session_id, sampler.engine_model, folder))
+        self._evictor.load_with_eviction(
+            lambda: engine.load_sampler(session_id, sampler.engine_model, folder)
+        )
 
-    def _make_room(self) -> None:
-        while len(self._loaded) > self._max_samplers and self._give():
+    def _evict_over_limit(self) -> None:
+        while len(self._loaded) > self._max_samplers and self._evict_one():
             pass
 
-    def _give(self) -> bool:
+    def _evict_one(self) -> bool:
         """Lets the engine forget the sampler that was idle for longest, if there is one."""
         idle = next((each for each in self._loaded if not self._in_use[each]), None)
         if idle is not None:
@@ -228,19 +232,19 @@ class SamplerHost:
     def _finish(self, results: list[SampleResult]) -> None:
         """Hands on what the engine got done; what it failed at is tried again or given up."""
         done: Finished = []
-        failed: list[Waiting] = []
+        failed: list[QueuedSample] = []
         error: RequestError | None = None
         for result in results:
             self._release(result.request_id)
-            waiting = self._board.finish(result.request_id)
-            if waiting is None:
+            queued = self._sample_queue.finish(result.request_id)
+            if queued is None:
                 continue  # cancelled
             if result.error is not None and result.error.kind == "server":
-                failed.append(waiting)
+                failed.append(queued)
                 error = result.error
             else:
-                done.append((waiting, result))
-        self._keeper.keep(done)
+                done.append((queued, result))
+        self._writer.write(done)
         if error is not None:
             self._try_again(failed, error)
 
@@ -259,33 +263,33 @@ class SamplerHost:
         self._supervisor.discard(error)
         if self._supervisor.is_closed:
             return  # what ran is in the log and runs at the next start
-        interrupted = self._board.interrupt()
+        interrupted = self._sample_queue.interrupt()
         blamed = self._blamed(self._at_hand or interrupted, error)
         self._at_hand = []
-        for waiting in reversed(interrupted):
-            if waiting.sample.request_id not in blamed:
-                self._board.add(waiting, first=True)
+        for queued in reversed(interrupted):
+            if queued.sample.request_id not in blamed:
+                self._sample_queue.add(queued, first=True)
         suspects = [each for each in interrupted if each.sample.request_id in blamed]
         if suspects:
             self._try_again(suspects, as_server_error(error))
 
-    def _blamed(self, suspects: list[Waiting], error: Exception) -> set[str]:
+    def _blamed(self, suspects: list[QueuedSample], error: Exception) -> set[str]:
         """The ids of those that may be the cause; for a hang only after several."""
         if isinstance(error, EngineFailure) and error.is_hang:
-            for waiting in suspects:
-                waiting.hangs += 1
+            for queued in suspects:
+                queued.hangs += 1
             suspects = [each for each in suspects if each.hangs >= MAX_HANGS]
         return {each.sample.request_id for each in suspects}
 
-    def _try_again(self, requests: list[Waiting], error: RequestError) -> None:
+    def _try_again(self, requests: list[QueuedSample], error: RequestError) -> None:
         """Has requests run again that the engine failed at; one that failed twice, and this time
         alone, is given up."""
-        for waiting in requests:
-            waiting.failures += 1
+        for queued in requests:
+            queued.failures += 1
         if len(requests) == 1 and requests[0].failures >= _MAX_FAILURES:
-            self._keeper.keep([(requests[0], error)])
+            self._writer.write([(requests[0], error)])
         else:
-            self._board.suspect(requests)
+            self._sample_queue.quarantine(requests)
 
     def _notice_new_engine(self) -> None:
         """What an engine held that died over something else is gone: its requests run again."""
@@ -296,5 +300,5 @@ class SamplerHost:
             self._loaded.clear()
             self._in_use.clear()
             self._sampler_of.clear()
-            for waiting in reversed(self._board.interrupt()):
-                self._board.add(waiting, first=True)
+            for queued in reversed(self._sample_queue.interrupt()):
+                self._sample_queue.add(queued, first=True)

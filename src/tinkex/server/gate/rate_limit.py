@@ -80,7 +80,7 @@ class RateLimit:
         finished = (progress.num_finished - before.num_finished) / passed_s
         weight = min(1.0, passed_s / _BURST_S)
         self._rate += weight * (finished - self._rate)
-        worked = max(0.0, progress.engine_s - before.engine_s) / passed_s
+        worked = max(0.0, progress.busy_seconds - before.busy_seconds) / passed_s
         self._engine_share += weight * (worked - self._engine_share)
         waiting = progress.num_ready + self._in_flight()
         if self._engine_share >= _BUSY_ENGINE:
