@@ -45,8 +45,6 @@ class Disk:
         disk = self
 
         class OnDisk(NullEngine):
-            is_gone = False
-
             def save_adapter(
                 self, adapter_id: str, folder: Path, scope: StateScope = "weights"
             ) -> int:

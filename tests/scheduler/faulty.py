@@ -40,6 +40,12 @@ class _Faulty:
         self._engine = engine
         self._faults = faults
         self._is_dead = False
+        self.is_gone = False
+        self.silent_seconds = 0.0
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._engine.busy_seconds
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._engine, name)
@@ -71,7 +77,6 @@ class Poisonable(NullEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_gone = False
         self._steps = 0
 
     def models(self) -> Any:

@@ -88,7 +88,7 @@ MAY_IMPORT = {
 
 LAYERS = {
     "engine": [
-        {"errors", "interface", "options"},
+        {"busy_lock", "errors", "interface", "options"},
         {"validation"},
         {"ops"},
         {"attention", "lora"},
@@ -98,6 +98,7 @@ LAYERS = {
         {"runner_choice"},
         {"memory"},
         {"base_model"},
+        {"fingerprint"},
         {"null", "torch_engine"},
         {"process"},
     ],

@@ -18,6 +18,7 @@ from tinkex.engine.model.config import (
 from tinkex.engine.model.decoder import Backbone, Decoder
 from tinkex.engine.model.device import usable_device, usable_dtype
 from tinkex.engine.model.hf_weights import load_decoder
+from tinkex.engine.native.runner import NativeRunner
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.runner_choice import runner_for
 from tinkex.engine.sampling.kv_cache import bytes_per_token
@@ -55,6 +56,7 @@ class BaseModel:
         decode = load_text_decoder(folder)
         self.can_decode_text = decode is not None
         runner = runner_for(backbone, limits, with_kernels=options.kernels)
+        self.has_kernels = isinstance(runner, NativeRunner)
         self.sampler = Sampler(runner, info, decode or _no_text, limits)
 
 

@@ -4,10 +4,10 @@ Knows nothing of HTTP, tenants, sequence numbers or torch. Everything here is a 
 numbers, strings and numpy arrays, so that an engine may live in this process, in another one, or
 on another machine; adapters cross as folders on a disk both sides see, never as live objects.
 
-Threads: `submit_sample`, `submit_samples`, `cancel_sample`, `check_fits`, `models` and `adapters`
-return at once and may be called at any time from any thread, also while a long call runs. All
-other calls take the engine one at a time; they may be made from several threads and then run one
-after the other.
+Threads: `submit_sample`, `submit_samples`, `cancel_sample`, `check_fits`, `models`, `adapters` and
+`fingerprint` return at once and may be called at any time from any thread, also while a long call
+runs. All other calls take the engine one at a time; they may be made from several threads and then
+run one after the other.
 
 Batches: `forward_backward`, `optim_step` and `submit_samples` answer one entry per request, in
 order. A request that is wrong becomes a `RequestError` in its place and its neighbours are served.
@@ -30,6 +30,7 @@ __all__ = [
     "Engine",
     "EngineError",
     "EngineFailure",
+    "EngineFingerprint",
     "EngineUserError",
     "FloatArray",
     "IntArray",
@@ -74,6 +75,21 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_parameters: int
     eos_token_ids: tuple[int, ...]
     max_rank: int
+
+
+class EngineFingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine's numbers depend on besides its base models and the requests.
+
+    Engines with equal fingerprints and equal base models give the same bits for the same requests.
+    """
+
+    device: str  # as in the options: "cpu", "cuda:0", "null"
+    hardware: str = ""  # the processor's or accelerator's name
+    dtype: str = ""  # of the base weights
+    num_threads: int = 0
+    torch_version: str = ""  # empty: an engine without torch
+    tinkex_version: str
+    kernels: str = ""  # which compiled kernels sample; empty: none
 
 
 class LoraSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +247,29 @@ class SamplingProgress(msgspec.Struct, kw_only=True):
 
 
 class Engine(Protocol):
-    """A compute engine: base models, adapters on them, training steps, and sampling."""
+    """A compute engine: base models, adapters on them, training steps, and sampling.
+
+    The three properties never block and never raise, whatever the engine does.
+    """
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the engine can answer no call any more, now or later."""
+        ...
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how many seconds the engine has not answered pings; 0 while it answers."""
+        ...
+
+    @property
+    def busy_seconds(self) -> float:
+        """For how many seconds the engine has computed since its start."""
+        ...
+
+    def fingerprint(self) -> EngineFingerprint:
+        """What the engine's numbers depend on besides its base models and the requests."""
+        ...
 
     def models(self) -> list[ModelInfo]:
         """The base models this engine holds."""

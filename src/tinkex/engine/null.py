@@ -20,9 +20,11 @@ import msgspec
 import numpy as np
 
 from tinkex import crashpoints
+from tinkex.engine.busy_lock import BusyLock
 from tinkex.engine.errors import EngineError, EngineUserError
 from tinkex.engine.interface import (
     AdapterInfo,
+    EngineFingerprint,
     FloatArray,
     LoraSpec,
     ModelInfo,
@@ -42,6 +44,7 @@ from tinkex.engine.sampling.validation import check_sample, max_new_tokens
 from tinkex.engine.validation import check_lora, check_optim, check_train
 from tinkex.files.atomic_folder import folder_size_bytes, verify_folder, write_folder
 from tinkex.files.file_thread import Background
+from tinkex.version import __version__
 
 __all__ = ["NullEngine"]
 
@@ -65,6 +68,8 @@ class NullEngine:
     `delay_s` is slept in every forward_backward, optim_step and sampling spell that has work.
     """
 
+    silent_seconds = 0.0
+
     def __init__(
         self,
         models: tuple[str, ...] = ("null",),
@@ -79,7 +84,16 @@ class NullEngine:
         self._samplers: dict[str, tuple[str, str]] = {}
         self._queue: OrderedDict[str, SampleRequest] = OrderedDict()
         self._lock = threading.RLock()
+        self._compute = BusyLock()
         self._background = Background("null-files")
+        self.is_gone = False
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._compute.busy_seconds
+
+    def fingerprint(self) -> EngineFingerprint:
+        return EngineFingerprint(device="null", tinkex_version=__version__)
 
     def models(self) -> list[ModelInfo]:
         return list(self._models.values())
@@ -129,18 +143,20 @@ class NullEngine:
             self._adapters.pop(adapter_id, None)
 
     def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
-        time.sleep(self._delay_s)
-        with self._lock:
-            results = []
-            for request in batch:
-                results.append(self._train_one(request))
-                crashpoints.passing("engine.batch.middle")
-            return results
+        with self._compute:
+            time.sleep(self._delay_s)
+            with self._lock:
+                results = []
+                for request in batch:
+                    results.append(self._train_one(request))
+                    crashpoints.passing("engine.batch.middle")
+                return results
 
     def optim_step(self, batch: list[OptimRequest]) -> list[OptimResult | RequestError]:
-        time.sleep(self._delay_s)
-        with self._lock:
-            return [self._optim_one(request) for request in batch]
+        with self._compute:
+            time.sleep(self._delay_s)
+            with self._lock:
+                return [self._optim_one(request) for request in batch]
 
     def snapshot(self, adapter_id: str, sampler_id: str) -> None:
         with self._lock:
@@ -169,14 +185,15 @@ class NullEngine:
             self._queue.pop(request_id, None)
 
     def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
-        with self._lock:
-            taken = list(self._queue.values())
-            self._queue.clear()
-        if taken:
-            time.sleep(self._delay_s)
-        with self._lock:
-            finished = [self._sample_one(request) for request in taken]
-            return SamplingProgress(finished=finished, running=0, waiting=len(self._queue))
+        with self._compute:
+            with self._lock:
+                taken = list(self._queue.values())
+                self._queue.clear()
+            if taken:
+                time.sleep(self._delay_s)
+            with self._lock:
+                finished = [self._sample_one(request) for request in taken]
+                return SamplingProgress(finished=finished, running=0, waiting=len(self._queue))
 
     def check_fits(self, request: TrainRequest | SampleRequest) -> None:
         if isinstance(request, TrainRequest):
@@ -190,6 +207,7 @@ class NullEngine:
         pass
 
     def close(self) -> None:
+        self.is_gone = True
         self._background.close()
         self._adapters.clear()
         self._samplers.clear()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections import Counter
 from concurrent.futures import Future
@@ -20,10 +19,13 @@ import torch
 
 from tinkex import crashpoints
 from tinkex.engine.base_model import BaseModel, load_base_model
+from tinkex.engine.busy_lock import BusyLock
 from tinkex.engine.checkpoint.peft_folder import load_state, load_weights, save_state
 from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError
+from tinkex.engine.fingerprint import torch_fingerprint
 from tinkex.engine.interface import (
     AdapterInfo,
+    EngineFingerprint,
     LoraSpec,
     ModelInfo,
     OptimRequest,
@@ -60,6 +62,8 @@ class TorchEngine:
     engine.create_adapter("a", "tiny", LoraSpec(rank=8))
     """
 
+    silent_seconds = 0.0
+
     def __init__(self, options: EngineOptions) -> None:
         if options.num_threads is not None and options.num_threads < 0:
             raise EngineUserError(
@@ -81,8 +85,17 @@ class TorchEngine:
             self._bases[name] = by_folder[folder]
         self._adapters: dict[str, tuple[str, TrainingState]] = {}
         self._samplers: dict[str, tuple[str, AdapterWeights]] = {}
-        self._compute = threading.RLock()
+        self._compute = BusyLock()
         self._background = Background("engine-files")
+        self.is_gone = False
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._compute.busy_seconds
+
+    def fingerprint(self) -> EngineFingerprint:
+        has_kernels = any(base.has_kernels for base in self._unique_bases())
+        return torch_fingerprint(self._options, has_kernels=has_kernels)
 
     def models(self) -> list[ModelInfo]:
         return [_renamed(base.info, name) for name, base in self._bases.items()]
@@ -241,6 +254,7 @@ class TorchEngine:
             give_back()
 
     def close(self) -> None:
+        self.is_gone = True
         self._background.close()
         with self._compute:
             self._adapters.clear()

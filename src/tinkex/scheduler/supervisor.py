@@ -75,7 +75,7 @@ class Supervisor:
     def is_down(self) -> bool:
         """Whether the engine is gone, or was never started."""
         engine = self._engine
-        return engine is None or getattr(engine, "is_gone", False)
+        return engine is None or engine.is_gone
 
     def state(self) -> EngineState:
         """What the engine does now; never waits for it."""
@@ -83,16 +83,17 @@ class Supervisor:
         if engine is None:
             state: StateName = "restarting" if self.generation else "starting"
             return EngineState(state=state, since_s=since_s)
-        if getattr(engine, "is_gone", False):  # and is let go of in a moment
+        if engine.is_gone:  # the driver discards it in a moment
             return EngineState(state="restarting", since_s=0.0)
-        silent_s: float = getattr(engine, "silent_seconds", 0.0)
+        silent_s = engine.silent_seconds
         if silent_s:
             return EngineState(state="not_responding", since_s=silent_s)
         return EngineState(state="ready", since_s=since_s)
 
     def busy_seconds(self) -> float:
-        """The time for which the engine that is in use now has worked; 0 if it cannot say."""
-        return getattr(self._engine, "busy_seconds", 0.0)
+        """For how many seconds the present engine has computed; 0 while there is none."""
+        engine = self._engine
+        return 0.0 if engine is None else engine.busy_seconds
 
     def models(self) -> list[ModelInfo]:
         """The base models, known since the first start."""
@@ -100,7 +101,7 @@ class Supervisor:
 
     def revive(self) -> None:
         """Replaces an engine that died or hung while it had nothing to do: no work is to blame."""
-        if getattr(self._engine, "is_gone", False):
+        if self._engine is not None and self._engine.is_gone:
             self.discard(EngineFailure("It died while it had nothing to do.", code="engine-died"))
         if self._engine is None:
             _ = self.engine

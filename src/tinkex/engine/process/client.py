@@ -23,6 +23,7 @@ import msgspec
 from tinkex.engine.errors import EngineFailure, EngineUserError
 from tinkex.engine.interface import (
     AdapterInfo,
+    EngineFingerprint,
     LoraSpec,
     ModelInfo,
     OptimRequest,
@@ -127,20 +128,20 @@ class EngineProcess:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the worker's side of the connection has closed; cheap to ask."""
+        """Whether the worker's side of the connection has closed."""
         return self._is_gone
 
     @property
     def silent_seconds(self) -> float:
-        """For how long pings have gone unanswered; 0 while they are answered."""
+        """For how many seconds pings have gone unanswered; 0 while they are answered."""
         return self._pinger.silent_s
 
     @property
     def busy_seconds(self) -> float:
-        """How long the worker has worked so far, by its own clock.
+        """For how many seconds the worker has computed, by its own clock.
 
-        A call that is out counts once it is out for long: an answer may lie here for a moment
-        before a crowded process reads it, and that is no work.
+        A call without a reply counts once it has been open for long: a busy process may read a
+        reply a moment late, and that moment is no computation.
         """
         with self._lock:
             oldest = next((each for each in self._open.values() if not each.is_beside), None)
@@ -165,6 +166,9 @@ class EngineProcess:
                 self._process.wait(_STOP_TIMEOUT_S)
         self._reader.join(_STOP_TIMEOUT_S)
         self._connection.close()
+
+    def fingerprint(self) -> EngineFingerprint:
+        return cast("EngineFingerprint", self._call("fingerprint"))
 
     def models(self) -> list[ModelInfo]:
         return cast("list[ModelInfo]", self._call("models"))

@@ -37,7 +37,15 @@ from tinkex.files.errors import StorageError
 __all__ = ["LIGHT_CALLS", "build_engine", "main"]
 
 LIGHT_CALLS = frozenset(
-    {"models", "adapters", "submit_sample", "submit_samples", "cancel_sample", "check_fits"}
+    {
+        "fingerprint",
+        "models",
+        "adapters",
+        "submit_sample",
+        "submit_samples",
+        "cancel_sample",
+        "check_fits",
+    }
 )
 _NOTHING = msgspec.Raw(encode(None))
 
