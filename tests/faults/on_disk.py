@@ -16,7 +16,7 @@ from tinkex.engine.interface import Engine, StateScope
 from tinkex.engine.null import NullEngine
 from tinkex.files.errors import StorageError
 from tinkex.scheduler import SchedulerConfig
-from tinkex.scheduler.adapters import cache
+from tinkex.scheduler.adapters import snapshots
 
 DELAY_S = 0.01
 LIMIT_S = 0.2
@@ -73,8 +73,8 @@ Make = Callable[..., Bench]
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    monkeypatch.setattr(cache, "_FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(cache, "_LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(snapshots, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(snapshots, "_LONGEST_PAUSE_S", 0.05)
     return Disk()
 
 

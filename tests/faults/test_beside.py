@@ -15,17 +15,18 @@ from sqlalchemy import update
 from tests.faults.on_disk import Disk, Make, scores, wait_for
 from tests.scheduler.work import Bench
 from tinkex.files.file_thread import Background
-from tinkex.scheduler.adapters.cache import AdapterCache
+from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
+from tinkex.scheduler.adapters.recovery import Recovery
 from tinkex.store import Database, StoreError, models, operations
 from tinkex.store.schema import models as model_rows
 
 
-def cache_of(work: Bench) -> AdapterCache:
-    return work.scheduler._driver._cache
+def adapters_of(work: Bench) -> EngineAdapters:
+    return work.scheduler._driver._adapters
 
 
 def has_failed_sampler(work: Bench) -> bool:
-    return any(each.written.done() for each in cache_of(work)._samplers)
+    return any(each.written.done() for each in adapters_of(work).sampler_writer.pending)
 
 
 def hold_up_a_snapshot(work: Bench, disk: Disk, model: str, after: int) -> None:
@@ -33,7 +34,7 @@ def hold_up_a_snapshot(work: Bench, disk: Disk, model: str, after: int) -> None:
     disk.takes_part.clear()
     for number in range(1, after + 1):
         work.result(work.train(model, number))
-    wait_for(lambda: cache_of(work)._underway is not None)
+    wait_for(lambda: adapters_of(work).snapshot_writer.is_pending)
 
 
 class Big:
@@ -59,8 +60,8 @@ def test_how_long_a_snapshot_took_that_was_waited_for(bench: Make, disk: Disk) -
     model = work.model()
     work.result(work.train(model, 1))
     disk.saving_s = 0.3
-    held = cache_of(work)._held[model]
-    work.scheduler._driver._deferred.append(lambda: cache_of(work).snapshot(model))
+    held = adapters_of(work).cache[model]
+    work.scheduler._driver._deferred.append(lambda: adapters_of(work).snapshots.snapshot(model))
     wait_for(lambda: held.dirty_operations == 0)
     assert held.saving_s >= 0.3
 
@@ -78,7 +79,7 @@ def test_a_run_that_ends_while_its_snapshot_is_written_harms_nobody(
     work.scheduler._driver.free(sampler_ids=[], model_ids=[model])
     time.sleep(0.3)
     disk.takes_part.set()
-    wait_for(lambda: model not in cache_of(work)._held)
+    wait_for(lambda: model not in adapters_of(work).cache)
     time.sleep(0.3)
     assert "The driver met an error" not in caplog.text
 
@@ -121,14 +122,14 @@ def test_a_replay_does_not_race_with_the_row_of_a_snapshot(
     wait_for(lambda: has_failed_sampler(work))
     disk.is_bad = False
 
-    reads = AdapterCache._replay
+    reads = Recovery._replay
 
-    def replay(self: AdapterCache, operation: Any) -> None:
+    def replay(self: Recovery, operation: Any) -> None:
         gate.set()  # a commit that took its time
         time.sleep(0.3)
         reads(self, operation)
 
-    monkeypatch.setattr(AdapterCache, "_replay", replay)
+    monkeypatch.setattr(Recovery, "_replay", replay)
     threading.Timer(3, gate.set).start()  # where the replay waits for the row first
     work.scheduler._driver.free(sampler_ids=[session], model_ids=[])
     time.sleep(0.3)

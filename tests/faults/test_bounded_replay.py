@@ -9,7 +9,7 @@ import pytest
 from tests.faults.on_disk import DELAY_S, LIMIT_S, Disk, Make, scores, wait_for
 from tests.scheduler.work import Bench
 from tests.support.soak import amount
-from tinkex.scheduler.adapters import cache
+from tinkex.scheduler.adapters import snapshots
 from tinkex.store import models, operations
 
 
@@ -38,7 +38,7 @@ def drive(work: Bench, model_ids: list[str], steps: int) -> int:
 def test_many_models_together_repeat_no_more_than_one_would(
     bench: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_SAVING_FACTOR", 0.0)
+    monkeypatch.setattr(snapshots, "_SAVING_FACTOR", 0.0)
     work = bench(max_batch_operations=1)
     model_ids = [work.model() for _ in range(8)]
     most = drive(work, model_ids, amount(10, 60))
@@ -49,7 +49,7 @@ def test_many_models_together_repeat_no_more_than_one_would(
 def test_sampling_in_between_postpones_no_snapshot(
     bench: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_SAVING_FACTOR", 0.0)
+    monkeypatch.setattr(snapshots, "_SAVING_FACTOR", 0.0)
     work = bench(max_batch_operations=1)
     session = work.base_sampler()
     for number in range(200):
@@ -131,8 +131,8 @@ def test_snapshots_leave_time_for_work_where_saving_is_slow(bench: Make, disk: D
 def test_a_disk_that_stays_bad_is_asked_less_and_less(
     bench: Make, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_LONGEST_PAUSE_S", 60.0)
-    monkeypatch.setattr(cache, "_LATE", 1000)
+    monkeypatch.setattr(snapshots, "_LONGEST_PAUSE_S", 60.0)
+    monkeypatch.setattr(snapshots, "_LATE", 1000)
     work = bench(snapshot_after_operations=1, snapshot_after_s=60)
     model = work.model()
     disk.is_bad = True

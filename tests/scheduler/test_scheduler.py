@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -313,17 +314,47 @@ def test_a_load_that_did_not_come_to_its_end_changed_nothing(bench: Make) -> Non
     assert run(work, other, 1, start=5) == run(work, work.model(), 2)[1:], "as if never asked"
 
 
-def test_an_engine_that_died_while_writing_leaves_nothing_behind(bench: Make) -> None:
-    faults = Faults()
-    work = bench(faults.factory()).start()
+class _DiesWriting(NullEngine):
+    """Its first engine dies in the midst of every kind of write."""
+
+    num_started = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).num_started += 1
+        self._is_first = self.num_started == 1
+
+    def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
+        self._begin(folder)
+        return super().save_adapter(adapter_id, folder, scope)
+
+    def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
+        self._begin(folder)
+        return super().start_saving(adapter_id, folder, scope)
+
+    def _begin(self, folder: Path) -> None:
+        if self._is_first:
+            self.is_gone = True
+            (folder.parent / f".{folder.name}.abc.new").mkdir()
+            raise EngineFailure("died while writing", code="engine-died")
+
+
+@pytest.mark.parametrize("write", ["save", "save_ephemeral", "snapshot"])
+def test_an_engine_that_died_while_writing_leaves_nothing_behind(bench: Make, write: str) -> None:
+    engine = type("Counted", (_DiesWriting,), {})
+    work = bench(engine, snapshot_after_operations=1 if write == "snapshot" else 100).start()
     model = work.model()
-    work.answer(work.step(model, 1))
     root = work.scheduler.folders.root
-    for kind in ("checkpoints", "snapshots", "samplers"):
-        (root / kind / f".{'0' * 32}.abc.new").mkdir()
-    faults.left["forward_backward"] = 1
+    of_others = root / "snapshots" / f".{'0' * 32}.abc.new"  # that another engine is writing
+    of_others.mkdir()
+    if write == "snapshot":
+        work.result(work.train(model, 1))
+    else:
+        assert "type" in work.answer(getattr(work, write)(model, 1))
+    eventually(lambda: engine.num_started == 2)
     work.result(work.train(model, 2))
-    assert [path for path in root.glob("*/.*") if path.is_dir()] == []
+    left = {path for path in root.glob("*/.*") if path.is_dir()}
+    assert left == {of_others}
 
 
 def test_unfinished_work_runs_at_the_next_start(bench: Make) -> None:

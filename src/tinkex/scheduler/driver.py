@@ -15,7 +15,7 @@ from functools import partial
 
 from tinkex.engine.interface import EngineError, EngineFailure, EngineUserError
 from tinkex.files.errors import StorageError
-from tinkex.scheduler.adapters.cache import AdapterCache
+from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.queues.batch_wait import BatchWaitPolicy
 from tinkex.scheduler.queues.cost_model import FORWARD_KINDS
 from tinkex.scheduler.queues.model_queue import ModelQueue
@@ -23,8 +23,8 @@ from tinkex.scheduler.queues.planner import Computed, Planner
 from tinkex.scheduler.queues.sample_queue import SampleQueue
 from tinkex.scheduler.queues.time_shares import TimeShares, WorkKind
 from tinkex.scheduler.running.executor import Executor
+from tinkex.scheduler.running.sample_preparation import SamplePreparation
 from tinkex.scheduler.running.sampling_executor import SamplingExecutor
-from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, operations
 from tinkex.store.operations import Operation
 
@@ -41,20 +41,23 @@ class Driver:
         self,
         *,
         db: Database,
-        supervisor: Supervisor,
         planner: Planner,
         sample_queue: SampleQueue,
+        adapters: EngineAdapters,
         executor: Executor,
-        cache: AdapterCache,
+        preparation: SamplePreparation,
         sampling: SamplingExecutor,
         missing_seq_grace_s: float,
     ) -> None:
         self._db = db
-        self._supervisor = supervisor
+        self._supervisor = adapters.supervisor
         self._planner = planner
         self._sample_queue = sample_queue
         self._executor = executor
-        self._cache = cache
+        self._cache = adapters.cache
+        self._adapters = adapters
+        self._snapshots = adapters.snapshots
+        self._preparation = preparation
         self._sampling = sampling
         self._missing_seq_grace_s = missing_seq_grace_s
         self.wakeup = threading.Condition()  # also guards the planner
@@ -71,7 +74,6 @@ class Driver:
 
     def start(self) -> None:
         """Begins to work."""
-        self._sampling.start()
         self._thread.start()
 
     def stop(self, timeout_s: float | None = None) -> None:
@@ -86,14 +88,15 @@ class Driver:
         if self._thread.is_alive():
             _logger.warning("The running batch takes too long; it runs again at the next start.")
             self._supervisor.close()
-            self._thread.join()
-        self._cache.close()
-        self._sampling.close()
+
+    def join(self) -> None:
+        """Returns when the thread has ended."""
+        self._thread.join()
 
     def free(self, *, sampler_ids: list[str], model_ids: list[str]) -> None:
         """Has samplers forgotten and adapters set aside at the next turn."""
         with self.wakeup:
-            self._deferred += [partial(self._sampling.free, each) for each in sampler_ids]
+            self._deferred += [partial(self._preparation.free, each) for each in sampler_ids]
             self._deferred += [partial(self._evict, each) for each in model_ids]
             self.wakeup.notify_all()
 
@@ -125,7 +128,7 @@ class Driver:
                 time.sleep(1.0)
         try:
             if self._supervisor.current is not None and not self._supervisor.is_closed:
-                self._cache.snapshot_all()
+                self._snapshots.snapshot_all()
         except Exception:
             _logger.exception("Snapshots at the end failed; the next start replays instead.")
         self._supervisor.close()
@@ -161,8 +164,7 @@ class Driver:
         is_asked = (
             self._planner.has_ready() or self._sample_queue.total() > 0 or bool(self._deferred)
         )
-        is_due = self._cache.is_behind or self._cache.has_news
-        return is_asked or is_due or self._supervisor.is_down
+        return is_asked or self._snapshots.has_work or self._supervisor.is_down
 
     def _run_once(self) -> None:
         self._supervisor.revive()
@@ -172,8 +174,8 @@ class Driver:
         kind = self._shares.next(can_train=can_train, can_sample=self._sample_queue.total() > 0)
         if kind is not None:
             self._spend(kind, self._train if kind == "train" else self._sample)
-        if can_train or self._cache.is_behind or self._cache.has_news:
-            self._spend("train", self._cache.maintain_snapshots)
+        if can_train or self._snapshots.has_work:
+            self._spend("train", self._snapshots.maintain_snapshots)
 
     def _spend(self, kind: WorkKind, work: Callable[[], None]) -> None:
         began, engine = time.monotonic(), self._supervisor.current
@@ -196,11 +198,11 @@ class Driver:
         if not batch:
             return
         began, computed = time.monotonic(), list[Computed]()
-        self._cache.busy = {operation.model_id for operation in batch}
+        self._cache.pinned = {operation.model_id for operation in batch}
         try:
             computed = self._executor.run(batch)
         finally:
-            self._cache.busy = set()
+            self._cache.pinned = set()
             with self.wakeup:
                 self._planner.finished(batch, computed)
         self._record_batch(batch, began, has_waited=has_waited)
@@ -245,11 +247,11 @@ class Driver:
         if now < self._look_at:
             return
         self._look_at = now + _TICK_S
-        adapter, sampler = self._cache.idle(), self._sampling.idle()
+        adapter, sampler = self._cache.idle(), self._adapters.samplers.idle()
         if adapter is not None:
             self._deferred.append(partial(self._evict_idle, adapter))
         if sampler is not None:
-            self._deferred.append(partial(self._sampling.free, sampler))
+            self._deferred.append(partial(self._preparation.free, sampler))
 
     def _evict_idle(self, model_id: str) -> None:
         """Sets an idle adapter aside; if that fails, it stays and is tried again later."""
@@ -266,14 +268,14 @@ class Driver:
         with self.wakeup:
             queue = self._planner.queue(model_id)
             is_busy = queue is not None and len(queue) > 0
-        if not is_busy and self._cache.holds(model_id):
-            self._cache.evict(model_id)
+        if not is_busy and model_id in self._cache:
+            self._snapshots.evict(model_id)
 
     def _forget(self, model_id: str) -> None:
         with self.wakeup:
             self._planner.close(model_id)
-        if self._cache.holds(model_id):
-            self._cache.drop(model_id)
+        if model_id in self._cache:
+            self._adapters.snapshot_writer.drop(model_id)
 
     def _skip_missing(self) -> None:
         """Passes over numbers that will not come. Called with the lock held."""

@@ -4,6 +4,7 @@ results are kept."""
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,10 @@ import msgspec
 
 from tinkex import crashpoints
 from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
-from tinkex.scheduler.adapters.cache import AdapterCache, SnapshotPolicy
 from tinkex.scheduler.adapters.checkpointing import Checkpointer
 from tinkex.scheduler.adapters.data_folders import DataFolders
-from tinkex.scheduler.adapters.eviction import Evictor
+from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
+from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
 from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.driver import Driver
 from tinkex.scheduler.operation_bodies import BodyCache
@@ -25,12 +26,15 @@ from tinkex.scheduler.queues.planner import BatchLimits, Planner
 from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
 from tinkex.scheduler.running.executor import Executor
 from tinkex.scheduler.running.outcomes import Publish
+from tinkex.scheduler.running.publishing import CountedPublish
+from tinkex.scheduler.running.sample_preparation import SamplePreparation
+from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
 from tinkex.scheduler.running.sampling_executor import SamplingExecutor
 from tinkex.scheduler.supervisor import EngineState, Supervisor
 from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
 from tinkex.store.disk_quota import DiskQuota
 from tinkex.store.operations import Operation
-from tinkex.store.results import Result, error_result
+from tinkex.store.results import error_result
 from tinkex.store.samplers import Sampler
 from tinkex.store.samples import Sample
 from tinkex.store.session_retention import Left
@@ -57,8 +61,8 @@ class Scheduler:
         publish: Publish,
     ) -> None:
         self._db = db
-        self._tell = publish
-        self._num_finished = 0
+        self._publish = CountedPublish(publish)
+        self._closing = threading.Event()
         self.folders = DataFolders(data_dir)
         self.disk_quota = DiskQuota(data_dir, config.max_disk_bytes_per_owner)
         self._supervisor = Supervisor(engine_factory)
@@ -72,43 +76,23 @@ class Scheduler:
         self._sample_queue = SampleQueue(
             max_running=1 if config.is_deterministic else config.max_running_samples
         )
-        policy = SnapshotPolicy(
-            after_s=config.snapshot_after_s,
-            after_operations=config.snapshot_after_operations,
-            max_adapters=config.max_adapters,
-            idle_s=config.adapter_idle_s,
+        self._cleanup = SnapshotCleanup(db, self.folders)
+        self._sample_writer = SampleResultWriter(db, self._publish, self._closing.is_set)
+        adapters = EngineAdapters(
+            self._supervisor, db, self._bodies, self.folders, self._cleanup, config
         )
-        evictor = Evictor()
-        cache = AdapterCache(self._supervisor, db, self._bodies, self.folders, policy, evictor)
-        sampling = SamplingExecutor(
-            db,
-            self._supervisor,
-            cache,
-            self.folders,
-            self._sample_queue,
-            self._publish,
-            evictor,
-            max_samplers=config.max_samplers,
-            idle_s=config.adapter_idle_s,
-        )
-        checkpointer = Checkpointer(
-            db,
-            self._supervisor,
-            cache,
-            self.folders,
-            evictor,
-            on_snapshot=sampling.snapshot_taken,
-            disk_quota=self.disk_quota,
-        )
-        executor = Executor(db, self._supervisor, cache, checkpointer, self._bodies, self._publish)
+        checkpointer = Checkpointer(db, adapters, self.disk_quota)
+        preparation = SamplePreparation(db, adapters)
         self._driver = Driver(
             db=db,
-            supervisor=self._supervisor,
             planner=self._planner,
             sample_queue=self._sample_queue,
-            executor=executor,
-            cache=cache,
-            sampling=sampling,
+            adapters=adapters,
+            executor=Executor(db, adapters, checkpointer, self._bodies, self._publish),
+            preparation=preparation,
+            sampling=SamplingExecutor(
+                adapters, preparation, self._sample_queue, self._sample_writer
+            ),
             missing_seq_grace_s=config.hole_grace_s,
         )
         self._arrivals = Arrivals(self._planner, self._driver.wakeup)
@@ -127,11 +111,16 @@ class Scheduler:
             self._planner.add(operation, now)
         for sample in self._db.read(samples.queued):
             self._sample_queue.add(QueuedSample(sample=sample))
+        self._sample_writer.start()
         self._driver.start()
 
     def stop(self, timeout_s: float | None = None) -> None:
         """Ends after the running batch, or without it; what is unfinished stays in the log."""
         self._driver.stop(timeout_s)
+        self._closing.set()
+        self._driver.join()
+        self._cleanup.close()
+        self._sample_writer.close()
 
     def is_ready(self) -> bool:
         """Whether the engine has started."""
@@ -250,7 +239,7 @@ class Scheduler:
             num_ready = self._planner.num_ready()
         return Progress(
             num_ready=num_ready + self._sample_queue.total(),
-            num_finished=self._num_finished,
+            num_finished=self._publish.num_finished,
             busy_seconds=self._supervisor.busy_seconds(),
         )
 
@@ -294,10 +283,6 @@ class Scheduler:
             self.folders.remove(self.folders.sampler(folder))
         for folder in left.snapshot_folders:
             self.folders.remove(self.folders.snapshot(folder))
-
-    def _publish(self, results: dict[str, Result], sessions: set[str]) -> None:
-        self._num_finished += len(results)
-        self._tell(results, sessions)
 
     def _open(self, model_id: str, start: int, refused: set[int]) -> None:
         model = self._db.read(models.get_any, model_id)

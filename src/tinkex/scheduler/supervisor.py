@@ -1,4 +1,4 @@
-"""The engine that is in use now. If it fails it is thrown away and a new one is started."""
+"""Starts one engine, and another in its place when it fails."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ StateName = Literal["starting", "ready", "not_responding", "restarting"]
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine does now, and since how many seconds.
+    """The state of an engine, and for how many seconds it has had it.
 
     `starting` is the first start, `restarting` every other; `not_responding` is an engine that does
-    not answer pings and is not given up yet.
+    not answer pings and has not been discarded yet.
     """
 
     state: StateName
@@ -35,7 +35,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Supervisor:
-    """Starts engines, and hands out the living one."""
+    """One engine that is running or being restarted. `discard` and `revive` are for one thread."""
 
     def __init__(self, factory: Callable[[], Engine]) -> None:
         self._factory = factory
@@ -43,17 +43,26 @@ class Supervisor:
         self._models: list[ModelInfo] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self.generation = 0  # how many engines were started; what an older one held is gone
+        self._has_started = False
+        self._on_loss: list[Callable[[], None]] = []
         self._changed_at = time.monotonic()  # when the engine was last started or lost
+
+    def on_loss(self, forget: Callable[[], None]) -> None:
+        """Has `forget` called whenever an engine was discarded: what it held is gone.
+
+        Called by the thread that discards, after the engine was closed and before another starts;
+        in the order of registration. Not called when the server ends.
+        """
+        self._on_loss.append(forget)
 
     @property
     def is_closed(self) -> bool:
-        """Whether no engine is started any more."""
+        """Whether the server is ending, so that no engine is started any more."""
         return self._closing.is_set()
 
     @property
     def engine(self) -> Engine:
-        """The engine, started if there is none; one that does not start is tried again.
+        """The engine, started if there is none; a start that fails is retried.
 
         Raises:
             EngineUserError: it is the first one, and its models cannot be read.
@@ -78,10 +87,10 @@ class Supervisor:
         return engine is None or engine.is_gone
 
     def state(self) -> EngineState:
-        """What the engine does now; never waits for it."""
+        """The engine's state; never blocks."""
         engine, since_s = self._engine, time.monotonic() - self._changed_at
         if engine is None:
-            state: StateName = "restarting" if self.generation else "starting"
+            state: StateName = "restarting" if self._has_started else "starting"
             return EngineState(state=state, since_s=since_s)
         if engine.is_gone:  # the driver discards it in a moment
             return EngineState(state="restarting", since_s=0.0)
@@ -96,49 +105,56 @@ class Supervisor:
         return 0.0 if engine is None else engine.busy_seconds
 
     def models(self) -> list[ModelInfo]:
-        """The base models, known since the first start."""
+        """The base models; empty before the first start."""
         return self._models
 
     def revive(self) -> None:
-        """Replaces an engine that died or hung while it had nothing to do: no work is to blame."""
+        """Replaces an engine that died or hung while it was idle: no request is to blame."""
         if self._engine is not None and self._engine.is_gone:
-            self.discard(EngineFailure("It died while it had nothing to do.", code="engine-died"))
+            self.discard(EngineFailure("It died while it was idle.", code="engine-died"))
         if self._engine is None:
             _ = self.engine
 
     def discard(self, reason: BaseException) -> None:
-        """Gives up the engine; the next use starts another."""
+        """Closes the engine and has what it held forgotten; the next use starts another."""
         if not self.is_closed:
             _logger.error("The engine failed and will be restarted: %s", reason)
-        self._let_go()
+        self._close_engine()
+        if self.is_closed:
+            return
+        for forget in self._on_loss:
+            try:
+                forget()
+            except Exception:  # the others must forget all the same
+                _logger.exception("Part of what a lost engine held was not cleaned up.")
 
     def close(self) -> None:
-        """Closes the engine, also one in the midst of its work, and starts no other."""
+        """Closes the engine, also while a call runs, and starts no other."""
         self._closing.set()
-        self._let_go()
+        self._close_engine()
 
     def _start(self) -> Engine:
-        """A new engine. That one does not start is no request's fault, so none fails by it."""
+        """A new engine, retried until it starts: no request is to blame if it does not."""
         wait_s = _FIRST_WAIT_S
         while not self.is_closed:
             try:
                 began = time.monotonic()
                 engine = self._factory()
                 self._models = engine.models()
-                self.generation += 1
+                self._has_started = True
                 took_s = time.monotonic() - began
                 _logger.info("Engine ready after %.1f s: %s", took_s, _described(self._models))
                 self._changed_at = time.monotonic()
                 return engine
             except (EngineError, OSError) as error:
-                if isinstance(error, EngineUserError) and not self.generation:
+                if isinstance(error, EngineUserError) and not self._has_started:
                     raise  # the models are wrong: another try would not help
-                _logger.error("The engine does not start; again in %g s: %s", wait_s, error)
+                _logger.error("The engine does not start; retrying in %g s: %s", wait_s, error)
             self._closing.wait(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         raise _ending()
 
-    def _let_go(self) -> None:
+    def _close_engine(self) -> None:
         with self._lock:
             engine, self._engine = self._engine, None
         self._changed_at = time.monotonic()

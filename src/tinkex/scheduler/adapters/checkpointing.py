@@ -22,12 +22,9 @@ from tinkex.engine.interface import EngineError, EngineUserError, LoraSpec, Stat
 from tinkex.errors import InvalidPathError
 from tinkex.files.atomic_folder import manifest_digest
 from tinkex.files.errors import StorageError
-from tinkex.scheduler.adapters.cache import AdapterCache
-from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.scheduler.adapters.encryption import encrypt_folder
-from tinkex.scheduler.adapters.eviction import Evictor
+from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.operation_bodies import LoadCommand, SaveCommand
-from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError, checkpoints, models, samplers
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.clock import steady_now
@@ -57,23 +54,12 @@ class Done(msgspec.Struct, kw_only=True):
 class Checkpointer:
     """Runs the operations that create, save and load adapters."""
 
-    def __init__(
-        self,
-        db: Database,
-        supervisor: Supervisor,
-        cache: AdapterCache,
-        folders: DataFolders,
-        evictor: Evictor,
-        *,
-        on_snapshot: Callable[[str], None],
-        disk_quota: DiskQuota,
-    ) -> None:
+    def __init__(self, db: Database, adapters: EngineAdapters, disk_quota: DiskQuota) -> None:
         self._db = db
-        self._supervisor = supervisor
-        self._cache = cache
-        self._folders = folders
-        self._evictor = evictor
-        self._on_snapshot = on_snapshot
+        self._adapters = adapters
+        self._supervisor = adapters.supervisor
+        self._folders = adapters.folders
+        self._evictor = adapters.evictor
         self._disk_quota = disk_quota
 
     def create(self, operation: Operation) -> Done:
@@ -85,7 +71,7 @@ class Checkpointer:
         self._evictor.load_with_eviction(
             lambda: engine.create_adapter(model.model_id, model.engine_model, spec)
         )
-        self._cache.register(model.model_id, operation.seq_id)
+        self._adapters.cache.register(model.model_id, operation.seq_id)
         return Done(
             answer={"model_id": model.model_id, "type": "create_model"},
             effects=[lambda conn: models.set_state(conn, model.model_id, "ready")],
@@ -96,13 +82,13 @@ class Checkpointer:
         """The adapter on disk under a name."""
         assert command.name is not None
         model = self._model(operation)
-        self._cache.ensure(model.model_id)
+        self._adapters.recovery.ensure(model.model_id)
         self._check_disk(model)
         if not command.overwrite:
             self._refuse_existing(model, command)
         checkpoint_id = self._folders.new_id()
         folder = self._folders.checkpoint(checkpoint_id)
-        size = self._supervisor.engine.save_adapter(model.model_id, folder, _SCOPES[command.kind])
+        size = self._adapters.writer.save(model.model_id, folder, _SCOPES[command.kind])
         if command.age_recipients:
             try:
                 size = encrypt_folder(folder, command.age_recipients)
@@ -126,11 +112,11 @@ class Checkpointer:
         """A snapshot to sample from; its weights reach the disk later, beside other work."""
         assert command.sampling_session_id is not None
         model = self._model(operation)
-        self._cache.ensure(model.model_id)
+        self._adapters.recovery.ensure(model.model_id)
         self._check_disk(model)
         session_id, engine = command.sampling_session_id, self._supervisor.engine
         self._evictor.load_with_eviction(lambda: engine.snapshot(model.model_id, session_id))
-        self._on_snapshot(session_id)
+        self._adapters.samplers.register(session_id)
         sampler = Sampler(
             sampling_session_id=command.sampling_session_id,
             owner=model.owner,
@@ -153,24 +139,25 @@ class Checkpointer:
 
     def load(self, operation: Operation, command: LoadCommand) -> Done:
         """The adapter as a checkpoint has it; recovery begins here from now on."""
-        self._cache.await_snapshot(operation.model_id)
+        self._adapters.snapshot_writer.wait_for(operation.model_id)
         model = self._model(operation)
         checkpoint = self._find(command, model)
         scope: StateScope = "optimizer" if command.optimizer else "weights"
         folder = self._folders.checked(checkpoint)
         if model.state != "creating":
-            self._cache.ensure(model.model_id)
-            self._cache.write_samplers(model.model_id)  # recovery will not pass them again
+            self._adapters.recovery.ensure(model.model_id)
+            # Recovery will start after them, so a later replay could not write them.
+            self._adapters.recovery.write_samplers(model.model_id)
         engine = self._supervisor.engine
         self._evictor.load_with_eviction(
             lambda: engine.load_adapter(model.model_id, model.engine_model, folder, scope)
         )
         crashpoints.passing("load.done")
-        self._cache.register(model.model_id, operation.seq_id)
+        self._adapters.cache.register(model.model_id, operation.seq_id)
         try:
-            snapshot = self._cache.write_snapshot(model.model_id)
+            snapshot = self._adapters.snapshot_writer.write_unrecorded(model.model_id)
         except StorageError:
-            self._cache.drop(model.model_id)  # it comes back as it was before
+            self._adapters.snapshot_writer.drop(model.model_id)  # it comes back as it was before
             raise
         return Done(
             answer={"path": command.path, "model_id": model.model_id, "type": "load_weights"},
@@ -195,7 +182,7 @@ class Checkpointer:
     def _loaded(self, model: Model, checkpoint: Checkpoint) -> None:
         if model.state == "creating":
             _log_run(model, f"from {checkpoint.tinker_path}")
-        self._cache.snapshot_kept(model)
+        self._adapters.snapshot_writer.record_kept(model)
 
     def _model(self, operation: Operation) -> Model:
         model = self._db.read(models.get_any, operation.model_id)
@@ -271,7 +258,7 @@ class Checkpointer:
         assert sampler.folder is not None
         assert sampler.model_id is not None
         folder: Path = self._folders.sampler(sampler.folder)
-        written = self._cache.start_sampler(sampler.model_id, folder)
+        written = self._adapters.sampler_writer.start(sampler.model_id, folder)
         written.add_done_callback(partial(self._note_size, sampler.sampling_session_id, folder))
 
     def _note_size(self, session_id: str, folder: Path, written: Future[int]) -> None:

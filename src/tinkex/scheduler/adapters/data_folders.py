@@ -29,7 +29,6 @@ class DataFolders:
         self.root = root
         for kind in ("checkpoints", "snapshots", "samplers"):
             (root / kind).mkdir(parents=True, exist_ok=True)
-        self._copies: set[str] = set()
 
     @staticmethod
     def new_id() -> str:
@@ -65,11 +64,7 @@ class DataFolders:
         folder = self.checked(source)
         verify_folder(folder)
         files = payload_files(folder)
-        self._copies.add(target)
-        try:
-            write_folder(self.checkpoint(target), {path.name: _copier(path) for path in files})
-        finally:
-            self._copies.discard(target)
+        write_folder(self.checkpoint(target), {path.name: _copier(path) for path in files})
 
     def remove(self, path: Path) -> None:
         """Deletes a folder of ours; one that is not there is fine."""
@@ -82,12 +77,10 @@ class DataFolders:
             self.remove(path)
         return len(unknown)
 
-    def remove_unfinished(self) -> None:
-        """Deletes what an engine was writing when it died."""
-        for kind in ("checkpoints", "snapshots", "samplers"):
-            for path in (self.root / kind).glob(".*"):
-                if path.name.split(".")[1] not in self._copies:
-                    self.remove(path)
+    def remove_staging(self, folder: Path) -> None:
+        """Deletes what an engine left of a folder that it was writing when it died."""
+        for path in folder.parent.glob(f".{folder.name}.*"):
+            self.remove(path)
 
     def _path(self, kind: str, folder: str) -> Path:
         assert _ID.fullmatch(folder), "folders are named by our ids"

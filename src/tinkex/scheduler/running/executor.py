@@ -30,8 +30,8 @@ from tinkex.engine.interface import (
 )
 from tinkex.errors import ClientError
 from tinkex.files.errors import StorageError
-from tinkex.scheduler.adapters.cache import AdapterCache
 from tinkex.scheduler.adapters.checkpointing import Checkpointer, Done
+from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.convert import optim_request, train_output, train_request
 from tinkex.scheduler.operation_bodies import BodyCache, LoadCommand, SaveCommand
 from tinkex.scheduler.queues.cost_model import FORWARD_KINDS
@@ -44,7 +44,6 @@ from tinkex.scheduler.running.outcomes import (
     failure_result,
     keep_trying,
 )
-from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, models, operations
 from tinkex.store.operations import Operation, Outcome
 from tinkex.store.results import Result
@@ -65,15 +64,15 @@ class Executor:
     def __init__(
         self,
         db: Database,
-        supervisor: Supervisor,
-        cache: AdapterCache,
+        adapters: EngineAdapters,
         checkpointer: Checkpointer,
         bodies: BodyCache,
         publish: Publish,
     ) -> None:
         self._db = db
-        self._supervisor = supervisor
-        self._cache = cache
+        self._supervisor = adapters.supervisor
+        self._cache = adapters.cache
+        self._recovery = adapters.recovery
         self._checkpointer = checkpointer
         self._bodies = bodies
         self._publish = publish
@@ -240,7 +239,7 @@ class Executor:
     def _ready(self, operation: Operation, decode: Callable[[Operation], T]) -> T:
         """The request, with its adapter in the engine."""
         request = decode(operation)
-        self._cache.ensure(operation.model_id)
+        self._recovery.ensure(operation.model_id)
         return request
 
     def _patiently(self, ask_store: Callable[[], T]) -> T:

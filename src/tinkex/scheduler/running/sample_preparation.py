@@ -1,0 +1,114 @@
+"""Turns a queued sample into the engine's request, with its sampler loaded."""
+
+from __future__ import annotations
+
+from tinkex.engine.interface import EngineFailure, EngineUserError
+from tinkex.engine.interface import SampleRequest as EngineRequest
+from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
+from tinkex.scheduler.convert import sample_request
+from tinkex.scheduler.queues.sample_queue import QueuedSample
+from tinkex.store import Database, checkpoints, samplers, samples
+from tinkex.store.samplers import Sampler
+from tinkex.store.samples import Sample
+from tinkex.types.requests import SampleRequest
+from tinkex.wire import json
+
+__all__ = ["SamplePreparation"]
+
+_MAX_ROWS = 4096
+
+
+class SamplePreparation:
+    """Prepares samples for one engine. Used by the slot's thread only."""
+
+    def __init__(self, db: Database, adapters: EngineAdapters) -> None:
+        self._db = db
+        self._adapters = adapters
+        self._rows: dict[str, Sampler] = {}  # by sampling session; a row changes only when freed
+
+    def prepare(self, queued: QueuedSample) -> EngineRequest:
+        """The engine's request; its sampler is loaded and stays until the request is released."""
+        sample = queued.sample
+        if queued.request is None:
+            body = self._db.read(samples.bodies, [sample.request_id])[sample.request_id]
+            queued.request = json.decode_request(body, SampleRequest)
+        sampler = self._sampler(sample)
+        sampler_id = self._ensure(sampler)
+        request = sample_request(
+            queued.request,
+            request_id=sample.request_id,
+            owner=sample.owner,
+            model=sampler.engine_model,
+            sampler_id=sampler_id,
+        )
+        if sampler_id is not None:
+            self._adapters.samplers.acquire(sampler_id, sample.request_id)
+        return request
+
+    def free(self, sampler_id: str) -> None:
+        """Unloads a sampler and reads its row anew at its next use."""
+        self._rows.pop(sampler_id, None)
+        self._adapters.samplers.unload(sampler_id)
+
+    def _sampler(self, sample: Sample) -> Sampler:
+        sampler = self._rows.get(sample.sampling_session_id)
+        if sampler is None:
+            sampler = self._db.read(samplers.get, sample.owner, sample.sampling_session_id)
+        if sampler is None or sampler.freed_at is not None:
+            raise EngineUserError(
+                f"The sampling session {sample.sampling_session_id} is over: its session has "
+                "ended, or its weights were dropped because nobody used them. Save the weights "
+                "again, under a name if they are to stay.",
+                code="sampler-gone",
+                field="sampling_session_id",
+            )
+        if len(self._rows) >= _MAX_ROWS:
+            self._rows.clear()
+        self._rows[sample.sampling_session_id] = sampler
+        return sampler
+
+    def _ensure(self, sampler: Sampler) -> str | None:
+        """The engine's id of the sampler, loaded if it was not; None is the base model."""
+        if sampler.checkpoint_id is None and sampler.model_id is None:
+            return None
+        sampler_id = sampler.checkpoint_id or sampler.sampling_session_id
+        if sampler_id in self._adapters.samplers:
+            self._adapters.samplers.mark_used(sampler_id)
+            return sampler_id
+        if sampler.checkpoint_id is not None:
+            self._load_checkpoint(sampler.checkpoint_id, sampler)
+        else:
+            self._load_ephemeral(sampler)
+        self._adapters.samplers.register(sampler_id)
+        return sampler_id
+
+    def _load_checkpoint(self, checkpoint_id: str, sampler: Sampler) -> None:
+        checkpoint = self._db.read(checkpoints.get, checkpoint_id)
+        if checkpoint is None:
+            raise EngineUserError(
+                f"The checkpoint {sampler.model_path} was deleted or has expired.",
+                code="no-such-checkpoint",
+                field="model_path",
+                value=sampler.model_path,
+            )
+        folder = self._adapters.folders.checked(checkpoint)
+        engine = self._adapters.supervisor.engine
+        self._adapters.evictor.load_with_eviction(
+            lambda: engine.load_sampler(checkpoint_id, sampler.engine_model, folder)
+        )
+
+    def _load_ephemeral(self, sampler: Sampler) -> None:
+        assert sampler.folder is not None
+        assert sampler.model_id is not None
+        folder = self._adapters.folders.sampler(sampler.folder)
+        if not folder.exists():
+            # Not written before a crash, or on a full disk: the model's replay writes it.
+            self._adapters.recovery.write_samplers(sampler.model_id)
+        if not folder.exists():
+            raise EngineFailure(
+                f"The weights of {sampler.sampling_session_id} are lost.", code="lost-sampler"
+            )
+        session_id, engine = sampler.sampling_session_id, self._adapters.supervisor.engine
+        self._adapters.evictor.load_with_eviction(
+            lambda: engine.load_sampler(session_id, sampler.engine_model, folder)
+        )
