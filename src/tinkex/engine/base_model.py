@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import ModelInfo
 from tinkex.engine.memory import MemoryPlan, available_bytes
 from tinkex.engine.model.config import (
-    ModelConfig,
+    NotLean,
     bad_model_file,
     parse_config,
     read_eos_token_ids,
@@ -26,6 +27,8 @@ from tinkex.engine.sampling.sampler import Sampler, SamplerLimits
 from tinkex.engine.sampling.stops import load_text_decoder
 
 __all__ = ["BaseModel", "load_base_model"]
+
+_log = logging.getLogger(__name__)
 
 
 class BaseModel:
@@ -91,14 +94,15 @@ def _load(name: str, folder: Path, options: EngineOptions, num_to_load: int) -> 
             value=name,
         )
     try:
-        config = parse_config(raw)
+        spec = parse_config(raw)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{type(error).__name__} {error}"
         raise bad_model_file(folder / "config.json", reason) from error
     backbone: Backbone
-    if config is not None:
-        backbone = load_decoder(folder, config, device, dtype)
+    if not isinstance(spec, NotLean):
+        backbone = load_decoder(folder, spec, device, dtype)
     else:
+        _log.info("Model %r runs through transformers: %s.", name, spec.reason)
         from tinkex.engine.model.transformers_fallback import load_fallback
 
         backbone = load_fallback(folder, device, dtype)
@@ -137,18 +141,18 @@ def _plan_memory(
 
     Off the whole comes what sampling takes for weights laid out for few rows.
     """
-    config: ModelConfig | None = getattr(backbone, "config", None)
+    spec = backbone.spec if isinstance(backbone, Decoder) else None
     size = backbone.head_VD.element_size()
     wide = 12 * info.hidden_size
     cache_token = 2 * max(1, info.num_layers) * info.hidden_size * size
-    if config is not None:
-        heads = config.num_heads + 2 * config.num_kv_heads
+    if spec is not None:
+        heads = spec.num_heads + 2 * spec.num_kv_heads
         wide = (
-            5 * config.hidden_size
-            + (2 * heads + config.num_heads) * config.head_dim
-            + 3 * config.intermediate_size
+            (3 + len(spec.norms.names())) * spec.hidden_size
+            + (2 * heads + spec.num_heads) * spec.head_dim
+            + 3 * spec.intermediate_size
         )
-        cache_token = bytes_per_token(config, size)
+        cache_token = bytes_per_token(spec, size)
         total = max(total - info.num_parameters * size, total // 2)
     cache_bytes = options.cache_tokens * cache_token if options.cache_tokens else total // 4
     return MemoryPlan(

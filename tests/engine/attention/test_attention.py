@@ -17,6 +17,7 @@ from tinkex.engine.attention.training import TrainingAttention, training_attenti
 from tinkex.engine.ops.layer_ops import Angles, apply_rope
 
 HEADS, KEY_HEADS, WIDTH = 6, 2, 8
+SCALE = WIDTH**-0.5
 LENGTHS = [
     [1],
     [64],
@@ -27,11 +28,11 @@ LENGTHS = [
     [700, 2, 2],
 ]
 
-Make = Callable[[list[int], Angles], TrainingAttention]
+Make = Callable[[list[int], list[Angles], float], TrainingAttention]
 KINDS: dict[str, Make] = {
     "weights kept": training_attention,
-    "weights made again": lambda lengths, angles: training_attention(lengths, angles, 0),
-    "some kept": lambda lengths, angles: training_attention(lengths, angles, 3 * 64 * 64 * 64),
+    "weights made again": lambda *batch: training_attention(*batch, 0),
+    "some kept": lambda *batch: training_attention(*batch, 3 * 64 * 64 * 64),
     "by torch": training._ByTorch,
 }
 
@@ -83,12 +84,33 @@ def test_a_training_pass_follows_the_formula(lengths: list[int], window: int, ki
     wanted = _packed(turned[:, :HEADS], turned[:, HEADS:], v, lengths, window)
     dout = torch.randn_like(wanted)
     dqk, dv = torch.autograd.grad(wanted, (qk, v), dout)
-    attention = KINDS[kind](lengths, angles)
+    attention = KINDS[kind](lengths, [angles], SCALE)
     with torch.no_grad():
         seen, tape = attention.forward(qk, v, window)
         found = attention.backward(dout, tape, window)
     torch.testing.assert_close(seen, wanted)
     torch.testing.assert_close(found, training.Gradients(dqk[:, :HEADS], dqk[:, HEADS:], dv))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_have_their_own_angles_and_any_scale(kind: str) -> None:
+    lengths, scale = [9, 70, 1], 0.7
+    qk, v, first = _draw(sum(lengths))
+    half = torch.rand(sum(lengths), 1, WIDTH // 2, dtype=torch.float64).repeat(1, 1, 2)
+    second = Angles(half.cos(), half.sin())
+    attention = KINDS[kind](lengths, [first, second], scale)
+    for rope, angles in enumerate((first, second)):
+        leaf = qk.clone().requires_grad_(True)
+        turned = apply_rope(leaf, *angles)
+        q = turned[:, :HEADS] * (scale / SCALE)
+        wanted = _packed(q, turned[:, HEADS:], v, lengths, 5)
+        dout = torch.randn_like(wanted)
+        (dqk,) = torch.autograd.grad(wanted, (leaf,), dout)
+        with torch.no_grad():
+            seen, tape = attention.forward(qk, v, 5, rope)
+            found = attention.backward(dout, tape, 5, rope)
+        torch.testing.assert_close(seen, wanted)
+        torch.testing.assert_close(torch.cat(found[:2], dim=1), dqk)
 
 
 def test_a_sequence_does_not_feel_the_others() -> None:
@@ -98,12 +120,12 @@ def test_a_sequence_does_not_feel_the_others() -> None:
     v[200:270] = torch.nan
     qk[270:570] = torch.inf
     dout = torch.randn(sum(lengths), HEADS * WIDTH)
-    together = training_attention(lengths, angles)
+    together = training_attention(lengths, [angles], SCALE)
     seen, tape = together.forward(qk, v, 0)
     found = together.backward(dout, tape, 0)
     for start, length in ((0, 130), (130, 70), (570, 5)):
         rows = slice(start, start + length)
-        alone = training_attention([length], Angles(*(x[rows] for x in angles)))
+        alone = training_attention([length], [Angles(*(x[rows] for x in angles))], SCALE)
         seen_alone, tape = alone.forward(qk[rows], v[rows], 0)
         assert torch.equal(seen[rows], seen_alone)
         for one, same in zip(alone.backward(dout[rows], tape, 0), found, strict=True):

@@ -16,7 +16,7 @@ from tests.engine.work import sft_datum, train
 from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import LoraSpec
-from tinkex.engine.model.config import parse_config
+from tinkex.engine.model.config import NotLean, parse_config
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
 
@@ -119,9 +119,12 @@ def test_folder_without_a_model_is_named(tmp_path) -> None:
 
 def test_other_architectures_are_left_to_transformers() -> None:
     config = {"num_hidden_layers": 1, "num_attention_heads": 1}
-    assert parse_config({"model_type": "gpt2", **config}) is None
+    found = parse_config({"model_type": "gpt2", **config})
+    assert isinstance(found, NotLean)
+    assert "model_type='gpt2'" in found.reason
     yarn = {"rope_type": "yarn", "factor": 2.0}
-    assert parse_config({"model_type": "llama", "rope_scaling": yarn, **config}) is None
+    found = parse_config({"model_type": "llama", "rope_scaling": yarn, **config})
+    assert found == NotLean("its rotary positions are of the kind 'yarn'")
 
 
 def test_tiny_tokenizer_gives_back_any_text(tiny) -> None:

@@ -20,9 +20,10 @@ from tests.engine.conftest import SHAPES
 from tests.engine.work import tokens
 from tinkex.engine.interface import LoraSpec
 from tinkex.engine.lora.adapter import AdapterWeights, LoraBatch, LoraGroup, LoraLayout, LoraTarget
-from tinkex.engine.model.config import ModelConfig, RopeConfig, parse_config, read_json
+from tinkex.engine.model.config import parse_config, read_json
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.model.hf_weights import load_decoder
+from tinkex.engine.model.spec import DecoderSpec, LayerSpec, NormSpec, QkNorm, RopeSpec
 from tinkex.engine.native import build
 from tinkex.engine.native.adapters import AdapterCopies, RowRuns
 from tinkex.engine.native.forward import NativePass, WantedRows
@@ -48,12 +49,14 @@ def _same_numbers() -> None:
     torch.manual_seed(0)
 
 
-def _config(heads: int, key_heads: int, width: int, window: int = 0) -> ModelConfig:
-    return ModelConfig(
-        arch="llama", vocab_size=9, hidden_size=heads * width, intermediate_size=8, num_layers=1,
-        num_heads=heads, num_kv_heads=key_heads, head_dim=width, norm_eps=1e-5,
-        context_length=4096, rope=RopeConfig(theta=10_000.0), has_tied_head=True,
-        has_qk_norm=False, windows=(window,),
+def _config(
+    heads: int, key_heads: int, width: int, window: int = 0, qk_norm: QkNorm = "head"
+) -> DecoderSpec:
+    return DecoderSpec(
+        arch="llama", vocab_size=9, hidden_size=heads * width, intermediate_size=8,
+        num_heads=heads, num_kv_heads=key_heads, head_dim=width, norm=NormSpec(1e-5),
+        context_length=4096, ropes=(RopeSpec(theta=10_000.0),), has_tied_head=True,
+        layers=(LayerSpec(window),), query_scale=1 / math.sqrt(width), qk_norm=qk_norm,
     )  # fmt: skip
 
 
@@ -68,7 +71,9 @@ class _Part:
 class _Texts:
     """Texts of which some rows are new, in scattered blocks, and what their rows should see."""
 
-    def __init__(self, config: ModelConfig, parts: list[tuple[int, int, bool]]) -> None:
+    def __init__(
+        self, config: DecoderSpec, parts: list[tuple[int, int, bool]], rotated: int | None = None
+    ) -> None:
         self.config = config
         count = sum(-(-end // BLOCK_TOKENS) for _, end, _ in parts)
         self.cache = KvCache(config, count, torch.zeros(1))
@@ -88,13 +93,14 @@ class _Texts:
             self.past.append((keys, values))
             part = _Part(start, end, blocks)
             self.rows.add_part(part)  # type: ignore[arg-type]
-        self.angles = Angles(torch.randn(4096, config.head_dim // 2))
+        angles = torch.randn(4096, (rotated or config.head_dim) // 2)
+        self.angles = Angles(angles.cos(), angles.sin())
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self.qkv = torch.randn(self.rows.num_rows, width)
 
     def seen(self, kernels: Kernels) -> torch.Tensor:
         config, qkv = self.config, self.qkv.clone()
-        step = Step(self.rows, self.cache, config, self.angles, kernels)
+        step = Step(self.rows, self.cache, config, [self.angles], kernels)
         kernels.turn(step.turn(0, qkv, (None, None)))
         seen = torch.full((len(qkv), config.num_heads * config.head_dim), math.nan)
         kernels.attend(step.attention(0, qkv, seen))
@@ -114,8 +120,8 @@ class _Texts:
             k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
             distance = places[:, None] - torch.arange(end)
             hidden = distance < 0
-            if config.windows[0]:
-                hidden |= distance >= config.windows[0]
+            if config.layers[0].window:
+                hidden |= distance >= config.layers[0].window
             scores = torch.einsum("thc,mhc->htm", q, k) / math.sqrt(config.head_dim)
             weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
             found.append(torch.einsum("htm,mhc->thc", weights, v).flatten(1))
@@ -123,10 +129,10 @@ class _Texts:
 
 
 def _turned(rows_THC: torch.Tensor, angles: Angles, places: torch.Tensor) -> torch.Tensor:
-    half = rows_THC.shape[-1] // 2
-    cos, sin = (x[places][:, None].double() for x in (angles.cos_PZ, angles.sin_PZ))
-    a, b = rows_THC[..., :half], rows_THC[..., half:]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    half = angles.cos_PZ.shape[1]
+    cos, sin = (x[places][:, None].double() for x in angles)
+    a, b, rest = rows_THC.split([half, half, rows_THC.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
 
 
 @pytest.mark.parametrize("window", [0, 70])
@@ -140,6 +146,14 @@ def test_rows_see_what_they_should(heads, key_heads, width, window, kernels) -> 
         (700, 701, True), (128, 200, True), (5, 6, True), (0, 1, False), (0, 100, False),
     ]  # fmt: skip
     texts = _Texts(_config(heads, key_heads, width, window), parts)
+    expected = texts.expected()
+    torch.testing.assert_close(texts.seen(kernels).double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("width", "rotated"), [(64, 48), (20, 2), (32, 16)])
+def test_a_part_of_each_head_is_turned(width, rotated, kernels) -> None:
+    parts = [(0, 3, True), (64, 65, True), (0, 100, False)]
+    texts = _Texts(_config(6, 2, width), parts, rotated)
     expected = texts.expected()
     torch.testing.assert_close(texts.seen(kernels).double(), expected, atol=1e-5, rtol=1e-5)
 
@@ -186,13 +200,32 @@ def test_queries_and_keys_are_normed_where_the_model_wants_it(width, kernels) ->
     config = _config(4, 2, width)
     texts = _Texts(config, [(0, 15, True)])
     norms = torch.randn(2, width)
-    step = Step(texts.rows, texts.cache, config, texts.angles, kernels)
+    step = Step(texts.rows, texts.cache, config, [texts.angles], kernels)
     qkv = texts.qkv.clone()
     kernels.turn(step.turn(0, qkv, (norms[0], norms[1])))
     rows = texts.qkv.double().unflatten(1, (-1, width))
-    unit = rows / (rows.square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
+    unit = rows / (rows.square().mean(-1, keepdim=True) + config.norm.eps).sqrt()
     weight = torch.cat([norms[:1].expand(4, -1), norms[1:].expand(2, -1)]).double()
     turned = _turned(unit[:, :6] * weight, texts.angles, torch.arange(15))
+    found = qkv.double().unflatten(1, (-1, width))
+    torch.testing.assert_close(found[:, :4] * math.sqrt(width), turned[:, :4], atol=1e-5, rtol=1e-5)
+    (block,) = texts.rows.tables().tolist()
+    stored = texts.cache._k_LNKCW[0, block, :, :, :15].permute(2, 0, 1).double()
+    torch.testing.assert_close(stored, turned[:, 4:], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("width", [8, 20, 64])
+def test_all_heads_are_normed_together_where_the_model_wants_it(width, kernels) -> None:
+    config = _config(4, 2, width, qk_norm="projection")
+    texts = _Texts(config, [(0, 15, True)])
+    q_norm, k_norm = torch.randn(4 * width), torch.randn(2 * width)
+    step = Step(texts.rows, texts.cache, config, [texts.angles], kernels)
+    qkv = texts.qkv.clone()
+    kernels.turn(step.turn(0, qkv, (q_norm, k_norm)))
+    halves = texts.qkv.double().split([4 * width, 2 * width, 2 * width], dim=1)
+    q, k = (F.rms_norm(x, x.shape[1:], eps=config.norm.eps) for x in halves[:2])
+    rows = torch.cat([q * q_norm, k * k_norm], dim=1).unflatten(1, (-1, width))
+    turned = _turned(rows, texts.angles, torch.arange(15))
     found = qkv.double().unflatten(1, (-1, width))
     torch.testing.assert_close(found[:, :4] * math.sqrt(width), turned[:, :4], atol=1e-5, rtol=1e-5)
     (block,) = texts.rows.tables().tolist()
@@ -211,14 +244,38 @@ def test_norm_adds_and_scales(shape, kernels) -> None:
     torch.testing.assert_close(kernels.norm(x, None, weight, 1e-5), found)
 
 
+@pytest.mark.parametrize("shape", [(1, 48), (40, 576), (7, 50)])
+@pytest.mark.parametrize("has_weight", [True, False])
+def test_what_is_added_can_be_normed_first(shape, has_weight, kernels) -> None:
+    x, plus, weights = torch.randn(shape), torch.randn(shape), torch.randn(2, shape[1])
+    total = x.double() + F.rms_norm(plus.double(), shape[1:], eps=1e-5) * weights[0]
+    weight = weights[1] if has_weight else None
+    found = kernels.norm(x, plus, weight, 1e-5, plus_weight_D=weights[0])
+    torch.testing.assert_close(x.double(), total, atol=1e-5, rtol=1e-5)
+    expected = F.rms_norm(total, shape[1:], eps=1e-5) * weights[1] if has_weight else total
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_gelu_holds_for_small_and_large_numbers(kernels) -> None:
+    gate = torch.tensor([-1e30, -20, -5, -1.5, -1e-3, -0.0, 1e-30, 0.5, 3, 30, 1e12, 1e30])
+    gate_up = torch.cat([gate.repeat(3, 7), torch.randn(3, 84)], dim=1)
+    x = gate_up[:, :84].double()
+    u = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    expected = x * torch.sigmoid(2 * u) * gate_up[:, 84:].double()
+    found = kernels.gate(gate_up, "gelu_tanh").double()
+    torch.testing.assert_close(found, expected, atol=1e-30, rtol=2e-5)
+    gate_up[1, 3] = math.nan
+    assert kernels.gate(gate_up, "gelu_tanh").isnan().nonzero().tolist() == [[1, 3]]
+
+
 def test_swiglu_holds_for_small_and_large_numbers(kernels) -> None:
     gate = torch.tensor([-1e30, -200, -88.5, -87.4, -20, -1e-3, -0.0, 1e-30, 0.5, 30, 90, 1e30])
     gate_up = torch.cat([gate.repeat(3, 7), torch.randn(3, 84)], dim=1)
     expected = F.silu(gate_up[:, :84].double()) * gate_up[:, 84:].double()
-    found = kernels.swiglu(gate_up).double()
+    found = kernels.gate(gate_up, "silu").double()
     torch.testing.assert_close(found, expected, atol=1e-30, rtol=3e-6)
     gate_up[1, 3] = math.nan
-    assert kernels.swiglu(gate_up).isnan().nonzero().tolist() == [[1, 3]]
+    assert kernels.gate(gate_up, "silu").isnan().nonzero().tolist() == [[1, 3]]
 
 
 def _groups(inputs: int, outputs: list[int]) -> list[LoraGroup]:
@@ -299,7 +356,7 @@ def test_copies_are_made_once_and_go_with_their_adapters() -> None:
 
 def _decoder(folder: Path) -> Decoder:
     config = parse_config(read_json(folder / "config.json"))
-    assert config is not None
+    assert isinstance(config, DecoderSpec)
     return load_decoder(folder, config, torch.device("cpu"), torch.float32)
 
 
@@ -316,12 +373,12 @@ def test_a_pass_is_the_trainers(shape, model_folder, kernels) -> None:
     lora = LoraBatch([(9, None), (138, weights.pairs)])
     expected = decoder.packed_hidden(rows.tokens(), lengths, lora)
     model = NativePass(decoder, kernels, AdapterCopies(decoder.groups[:-1]))
-    cache = KvCache(decoder.config, 1, torch.zeros(1))
+    cache = KvCache(decoder.spec, 1, torch.zeros(1))
     runs = [(0, 9, None), (9, 138, weights)]
     wanted_N = torch.tensor([8, 17, 57, 137])
     wanted = WantedRows(wanted_N, [(0, 1, None), (1, 4, weights)])
     with torch.inference_mode():
-        step = Step(rows, cache, decoder.config, model.angles, kernels)
+        step = Step(rows, cache, decoder.spec, model.ropes, kernels)
         found = model.hidden(rows.tokens(), step, runs)
         some = model.hidden(rows.tokens(), step, runs, wanted)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)

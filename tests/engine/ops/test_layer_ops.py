@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -10,12 +11,12 @@ import torch.nn.functional as F
 
 from tinkex.engine.lora.linear import LoraPair, Segment, lora_linear, lora_linear_backward
 from tinkex.engine.ops.layer_ops import (
+    ACTIVATIONS,
     apply_rope,
     rms_norm,
     rms_norm_backward,
+    rms_scaled,
     rms_unit,
-    swiglu,
-    swiglu_backward,
 )
 from tinkex.engine.ops.linear import FrozenLinear
 
@@ -93,12 +94,29 @@ def test_an_adapter_that_is_not_trained_still_passes_the_gradient_on() -> None:
     torch.testing.assert_close(found[0], found[1])
 
 
-def test_swiglu() -> None:
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize(("name", "plain"), [("silu", F.silu), ("gelu_tanh", _gelu_tanh)])
+def test_gated_activations(name: str, plain: Callable[..., torch.Tensor]) -> None:
     gate, up, dy = _random(3, 4), _random(3, 4), _random(3, 4)
-    torch.testing.assert_close(swiglu(gate, up), F.silu(gate) * up)
-    wanted = _gradients(lambda g, u: F.silu(g) * u, dy, gate, up)
-    found = swiglu_backward(dy, gate, up, F.silu(gate))
+    activation = ACTIVATIONS[name]
+    torch.testing.assert_close(activation.forward(gate, up), plain(gate) * up)
+    wanted = _gradients(lambda g, u: plain(g) * u, dy, gate, up)
+    found = activation.backward(dy, gate, up, activation.function(gate))
     torch.testing.assert_close(found, wanted)
+
+
+def test_rope_of_a_part_leaves_the_other_features() -> None:
+    angles = _random(3, 1, 2).repeat(1, 1, 2)
+    cos, sin = torch.cat([angles.cos(), _ones(3, 1, 4)], dim=-1), angles.sin()
+    x, dy = _random(3, 2, 8), _random(3, 2, 8)
+    turned = apply_rope(x, cos, sin)
+    torch.testing.assert_close(turned[..., 4:], x[..., 4:])
+    torch.testing.assert_close(turned[..., :4], apply_rope(x[..., :4], angles.cos(), sin))
+    (wanted,) = _gradients(lambda x: apply_rope(x, cos, sin), dy, x)
+    torch.testing.assert_close(apply_rope(dy, cos, -sin), wanted)
 
 
 def test_rope_turns_back_by_its_backward() -> None:
@@ -123,3 +141,12 @@ def test_rms_norm_follows_autograd(dtype: torch.dtype) -> None:
     found = rms_norm_backward(dy.clone(), unit, inverse, weight, plus)
     torch.testing.assert_close(found, wanted + plus)
     torch.testing.assert_close(rms_norm_backward(dy, unit, inverse, weight), wanted)
+
+
+def test_a_wide_norm_weight_is_applied_before_rounding() -> None:
+    x, weight = torch.randn(50, 64, dtype=torch.bfloat16), torch.rand(64) + 0.5
+    found, inverse = rms_norm(x, weight, 1e-5)
+    wide = F.rms_norm(x.float(), (64,), eps=1e-5)
+    assert torch.equal(found, (wide * weight).to(torch.bfloat16))
+    assert torch.equal(found, rms_scaled(rms_unit(x, inverse), weight, torch.bfloat16))
+    assert not torch.equal(found, wide.to(torch.bfloat16) * weight.to(torch.bfloat16))

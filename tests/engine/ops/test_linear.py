@@ -12,6 +12,7 @@ from tinkex.engine.lora.adapter import LoraBatch
 from tinkex.engine.model.config import parse_config, read_json
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.model.hf_weights import load_decoder
+from tinkex.engine.model.spec import DecoderSpec
 from tinkex.engine.ops.linear import FrozenLinear
 
 
@@ -77,5 +78,5 @@ def test_a_decoder_for_few_rows_computes_the_same(tiny: Path) -> None:
 
 def _load(folder: Path) -> Decoder:
     config = parse_config(read_json(folder / "config.json"))
-    assert config is not None
+    assert isinstance(config, DecoderSpec)
     return load_decoder(folder, config, torch.device("cpu"), torch.float32)

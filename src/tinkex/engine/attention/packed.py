@@ -56,20 +56,28 @@ class PackedAttention:
 
 
 def attend_by_torch(
-    q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, lengths: list[int], window: int
+    q_THC: Tensor,
+    k_TKC: Tensor,
+    v_TKC: Tensor,
+    lengths: list[int],
+    window: int,
+    scale: float | None = None,
 ) -> Tensor:
-    """What each query sees, [T, H * C], by torch's own attention."""
+    """What each query sees, [T, H * C], by torch's own attention. `scale` is that of the scores,
+    1 / sqrt(C) if none is given."""
     alike = [(length, length * len(list(same))) for length, same in groupby(lengths)]
     sizes = [size for _, size in alike]
     parts = zip(*(torch.split_with_sizes(x, sizes) for x in (q_THC, k_TKC, v_TKC)), strict=True)
     found = [
-        _by_torch(q, k, v, length, window)
+        _by_torch(q, k, v, length, window, scale)
         for (length, _), (q, k, v) in zip(alike, parts, strict=True)
     ]
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _by_torch(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, length: int, window: int) -> Tensor:
+def _by_torch(
+    q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, length: int, window: int, scale: float | None
+) -> Tensor:
     q, k, v = (torch.unflatten(x, 0, (-1, length)).transpose(1, 2) for x in (q_THC, k_TKC, v_TKC))
     mask = None
     if 0 < window < length:
@@ -77,6 +85,6 @@ def _by_torch(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, length: int, window: 
         distance = place[:, None] - place
         mask = (distance >= 0) & (distance < window)
     out_NHLC = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True
+        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
     )
     return out_NHLC.transpose(1, 2).reshape(q_THC.shape[0], -1)

@@ -10,7 +10,7 @@ share one · J = H + K · C features of a head · B batch of lanes · Q rows of 
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -55,41 +55,52 @@ AttentionTape = list[_LaneTape] | _TurnedTape
 class TrainingAttention(Protocol):
     """Whole sequences, one after the other, each attending to itself alone; for one pass."""
 
-    def forward(self, qk_TJC: Tensor, v_TKC: Tensor, window: int) -> tuple[Tensor, AttentionTape]:
-        """What each query sees, [T, H * C], and the tape. `window` 0 means everything before it."""
+    def forward(
+        self, qk_TJC: Tensor, v_TKC: Tensor, window: int, rope: int = 0
+    ) -> tuple[Tensor, AttentionTape]:
+        """What each query sees, [T, H * C], and the tape. `window` 0 means everything before it,
+        `rope` says by which of the angles queries and keys are turned."""
         ...
 
-    def backward(self, dseen_TD: Tensor, tape: AttentionTape, window: int) -> Gradients:
+    def backward(
+        self, dseen_TD: Tensor, tape: AttentionTape, window: int, rope: int = 0
+    ) -> Gradients:
         """The gradients of what `forward` was given."""
         ...
 
 
 def training_attention(
-    lengths: list[int], angles: Angles, kept_bytes: int = KEPT_BYTES
+    lengths: list[int], ropes: Sequence[Angles], scale: float, kept_bytes: int = KEPT_BYTES
 ) -> TrainingAttention:
-    """The attention of sequences of these lengths, turned by these angles."""
-    is_cpu = angles.cos_T1C.device.type == "cpu"
-    return _InLanes(lengths, angles, kept_bytes) if is_cpu else _ByTorch(lengths, angles)
+    """The attention of sequences of these lengths, by the angles of each of the model's ropes.
+    `scale` is that of the scores."""
+    if ropes[0].cos_T1C.device.type == "cpu":
+        return _InLanes(lengths, ropes, scale, kept_bytes)
+    return _ByTorch(lengths, ropes, scale)
 
 
 class _InLanes:
-    def __init__(self, lengths: list[int], angles: Angles, kept_bytes: int) -> None:
+    def __init__(
+        self, lengths: list[int], ropes: Sequence[Angles], scale: float, kept_bytes: int
+    ) -> None:
         self._lanes = in_lanes(lengths)
-        scale = 1 / math.sqrt(angles.cos_T1C.shape[-1])
-        key_angles = Angles(*(x * scale for x in angles))  # turned and scaled in one
-        self._turns = angles, key_angles
-        self._turns_back = angles.back(), key_angles.back()
+        # Of queries and keys, by rope. Keys are turned and scaled in one.
+        self._turns = [(angles, Angles(*(x * scale for x in angles))) for angles in ropes]
+        self._turns_back = [(q.back(), k.back()) for q, k in self._turns]
         self._room = kept_bytes
 
-    def forward(self, qk_TJC: Tensor, v_TKC: Tensor, window: int) -> tuple[Tensor, AttentionTape]:
+    def forward(
+        self, qk_TJC: Tensor, v_TKC: Tensor, window: int, rope: int = 0
+    ) -> tuple[Tensor, AttentionTape]:
+        turn_q, turn_k = (partial(_turn, angles) for angles in self._turns[rope])
         num_heads, num_keys = qk_TJC.shape[1] - v_TKC.shape[1], v_TKC.shape[1]
         q_TKGC = spread(qk_TJC[:, :num_heads], num_keys)
         k_TKGC = spread(qk_TJC[:, num_heads:], num_keys)
         seen_TKGC = q_TKGC.new_empty(q_TKGC.shape)
         tapes = []
         for lanes in self._lanes:
-            q_BQC = fill(lanes, q_TKGC, partial(_turn, self._turns[0]))
-            k_BMC = fill(lanes, k_TKGC, partial(_turn, self._turns[1]))
+            q_BQC = fill(lanes, q_TKGC, turn_q)
+            k_BMC = fill(lanes, k_TKGC, turn_k)
             v_BMC = fill(lanes, spread(v_TKC, num_keys), copy)
             size = lanes.num_weights(num_heads, window) * v_BMC.element_size()
             kept: list[Tensor] | None = [] if size <= self._room else None
@@ -99,8 +110,11 @@ class _InLanes:
             tapes.append(_LaneTape(q_BQC, k_BMC, v_BMC, kept))
         return seen_TKGC.flatten(1), tapes
 
-    def backward(self, dseen_TD: Tensor, tape: AttentionTape, window: int) -> Gradients:
+    def backward(
+        self, dseen_TD: Tensor, tape: AttentionTape, window: int, rope: int = 0
+    ) -> Gradients:
         assert isinstance(tape, list), "made by `forward`"
+        turn_q_back, turn_k_back = (partial(_turn, angles) for angles in self._turns_back[rope])
         width = tape[0].q_BQC.shape[-1]
         num_keys = self._lanes[0].num_keys(tape[0].k_BMC)
         dseen_TKGC = torch.unflatten(dseen_TD, 1, (num_keys, -1, width))
@@ -109,8 +123,8 @@ class _InLanes:
         for lanes, (q_BQC, k_BMC, v_BMC, kept) in zip(self._lanes, tape, strict=True):
             dout_BQC = fill(lanes, dseen_TKGC, copy)
             found = lanes.backward(dout_BQC, q_BQC, k_BMC, v_BMC, window, kept)
-            take(lanes, found[0], dq_TKGC, partial(_turn, self._turns_back[0]))
-            take(lanes, found[1], dk_TKGC, partial(_turn, self._turns_back[1]))
+            take(lanes, found[0], dq_TKGC, turn_q_back)
+            take(lanes, found[1], dk_TKGC, turn_k_back)
             take(lanes, found[2], dv_TKGC, copy)
         return Gradients(dq_TKGC.flatten(1, 2), dk_TKGC.flatten(1, 2), dv_TKGC.flatten(1, 2))
 
@@ -121,21 +135,25 @@ def _turn(angles: Angles, out_NLKGC: Tensor, x_NLKGC: Tensor, rows: slice) -> No
 
 
 class _ByTorch:
-    def __init__(self, lengths: list[int], angles: Angles) -> None:
-        self._lengths, self._angles = lengths, angles
+    def __init__(self, lengths: list[int], ropes: Sequence[Angles], scale: float) -> None:
+        self._lengths, self._ropes, self._scale = lengths, ropes, scale
 
-    def forward(self, qk_TJC: Tensor, v_TKC: Tensor, window: int) -> tuple[Tensor, AttentionTape]:
+    def forward(
+        self, qk_TJC: Tensor, v_TKC: Tensor, window: int, rope: int = 0
+    ) -> tuple[Tensor, AttentionTape]:
         sizes = [qk_TJC.shape[1] - v_TKC.shape[1], v_TKC.shape[1]]
-        q_THC, k_TKC = apply_rope(qk_TJC, *self._angles).split_with_sizes(sizes, dim=1)
-        seen_TD = attend_by_torch(q_THC, k_TKC, v_TKC, self._lengths, window)
+        q_THC, k_TKC = apply_rope(qk_TJC, *self._ropes[rope]).split_with_sizes(sizes, dim=1)
+        seen_TD = attend_by_torch(q_THC, k_TKC, v_TKC, self._lengths, window, self._scale)
         # A copy, or the tape would hold queries and keys a second time.
         return seen_TD, _TurnedTape(q_THC, k_TKC, v_TKC.contiguous())
 
-    def backward(self, dseen_TD: Tensor, tape: AttentionTape, window: int) -> Gradients:
+    def backward(
+        self, dseen_TD: Tensor, tape: AttentionTape, window: int, rope: int = 0
+    ) -> Gradients:
         assert isinstance(tape, _TurnedTape), "made by `forward`"
         q_THC, k_TKC, v_TKC = (x.detach().requires_grad_(True) for x in tape)
         with torch.enable_grad():
-            seen_TD = attend_by_torch(q_THC, k_TKC, v_TKC, self._lengths, window)
+            seen_TD = attend_by_torch(q_THC, k_TKC, v_TKC, self._lengths, window, self._scale)
         dq_THC, dk_TKC, dv_TKC = torch.autograd.grad(seen_TD, (q_THC, k_TKC, v_TKC), dseen_TD)
-        back = self._angles.back()
+        back = self._ropes[rope].back()
         return Gradients(apply_rope(dq_THC, *back), apply_rope(dk_TKC, *back), dv_TKC)

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tinkex.engine.convert.tokenizer_json import added_token, byte_level, byte_level_bpe
-from tinkex.engine.model.config import ModelConfig, parse_config
+from tinkex.engine.model.config import parse_config
+from tinkex.engine.model.spec import DecoderSpec
 from tinkex.files.atomic_folder import write_folder
 from tinkex.files.safetensors_writer import tensor_chunks
 
@@ -93,9 +94,9 @@ def make_tiny_model(
     """
     merged = {**_BASE, **_SHAPES[shape], **overrides}
     raw = {key: value for key, value in merged.items() if value is not None}
-    config = parse_config(raw)
-    assert config is not None, "a tiny model always has the lean decoder's shape"
-    tensors = _random_tensors(config, raw["model_type"], np.random.default_rng(seed))
+    spec = parse_config(raw)
+    assert isinstance(spec, DecoderSpec), "a tiny model always runs on the lean path"
+    tensors = _random_tensors(spec, raw["model_type"], np.random.default_rng(seed))
     files = {
         "config.json": _json(raw),
         "generation_config.json": _json({"eos_token_id": _EOS_ID}),
@@ -110,18 +111,18 @@ def make_tiny_model(
 
 
 def _random_tensors(
-    config: ModelConfig, model_type: str, rng: np.random.Generator
+    spec: DecoderSpec, model_type: str, rng: np.random.Generator
 ) -> dict[str, npt.NDArray[np.float32]]:
-    hidden, wide, head = config.hidden_size, config.intermediate_size, config.head_dim
-    q, kv = config.num_heads * head, config.num_kv_heads * head
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
-    for i in range(config.num_layers):
+    hidden, wide, head = spec.hidden_size, spec.intermediate_size, spec.head_dim
+    q, kv = spec.num_heads * head, spec.num_kv_heads * head
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (spec.vocab_size, hidden)}
+    for i in range(spec.num_layers):
         attn, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
         for name, size in (("q", q), ("k", kv), ("v", kv)):
             shapes[f"{attn}.{name}_proj.weight"] = (size, hidden)
             if model_type == "qwen2":
                 shapes[f"{attn}.{name}_proj.bias"] = (size,)
-        if config.has_qk_norm:
+        if spec.qk_norm != "none":
             shapes |= {f"{attn}.{name}_norm.weight": (head,) for name in "qk"}
         shapes[f"{attn}.o_proj.weight"] = (hidden, q)
         shapes |= {f"{mlp}.{name}_proj.weight": (wide, hidden) for name in ("gate", "up")}
@@ -129,8 +130,8 @@ def _random_tensors(
         for name in ("input_layernorm", "post_attention_layernorm"):
             shapes[f"model.layers.{i}.{name}.weight"] = (hidden,)
     shapes["model.norm.weight"] = (hidden,)
-    if not config.has_tied_head:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    if not spec.has_tied_head:
+        shapes["lm_head.weight"] = (spec.vocab_size, hidden)
     return {name: _random(name, shape, rng) for name, shape in shapes.items()}
 
 

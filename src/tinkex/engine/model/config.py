@@ -1,7 +1,7 @@
-"""What the lean decoder needs to know of a model, read from a Hugging Face config.json.
+"""The description of a decoder, read from a Hugging Face config.json.
 
-Covers the families that share the Llama shape. `parse_config` answers None for everything else,
-which then goes through transformers.
+Covers the families of the lean path (`families`). `parse_config` answers `NotLean` for everything
+else, which then runs through transformers.
 """
 
 from __future__ import annotations
@@ -13,69 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from tinkex.engine.errors import EngineUserError
+from tinkex.engine.model.families import FAMILIES, Family
+from tinkex.engine.model.spec import Activation, DecoderSpec, LayerSpec, NormSpec, RopeSpec
 
-__all__ = [
-    "ModelConfig",
-    "RopeConfig",
-    "bad_model_file",
-    "parse_config",
-    "read_eos_token_ids",
-    "read_json",
-]
-
-_FAMILIES = frozenset({"llama", "qwen2", "qwen3", "mistral"})
-_ROPE_KINDS = frozenset({"default", "linear", "llama3"})
+__all__ = ["NotLean", "bad_model_file", "parse_config", "read_eos_token_ids", "read_json"]
 
 
 @dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary positions: the base, and how its frequencies are stretched for long contexts."""
+class NotLean:
+    """Why a model cannot run on the lean path, as a part of a sentence."""
 
-    theta: float
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """The sizes and switches of one decoder. `windows[i]` is layer i's window, 0 = no limit."""
-
-    arch: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    norm_eps: float
-    context_length: int
-    rope: RopeConfig
-    has_tied_head: bool
-    has_qk_norm: bool
-    windows: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        numbers = (self.norm_eps, self.rope.theta, self.rope.factor)
-        if not all(isinstance(each, int | float) and 0 < each < math.inf for each in numbers):
-            raise ValueError("norm_eps and the numbers of rope must be above 0")
-        if self.context_length * self.head_dim > _MOST_ANGLES:
-            raise ValueError(
-                f"max_position_embeddings={self.context_length} is too long a context for "
-                f"head_dim={self.head_dim}: together at most {_MOST_ANGLES}"
-            )
-        if self.num_kv_heads < 1 or self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_attention_heads={self.num_heads} must be a multiple of "
-                f"num_key_value_heads={self.num_kv_heads}"
-            )
-        if self.head_dim < 2 or self.head_dim % 2:
-            raise ValueError(f"head_dim={self.head_dim} must be even: rope turns pairs of features")
-        if len(self.windows) != self.num_layers or min(self.windows) < 0:
-            raise ValueError("there must be a window of 0 or more for every layer")
+    reason: str
 
 
 _MOST = {
@@ -90,39 +38,41 @@ _MOST = {
 }
 """Sizes are believed up to here: lists are made from them before any weight is looked at."""
 
-_MOST_ANGLES = 1 << 29
-"""In a table of positions, which no weight bounds: the longest context at 128 features a head."""
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
-def parse_config(raw: dict[str, Any]) -> ModelConfig | None:
-    """The decoder's config, or None if this model is not of the Llama shape.
+def parse_config(raw: dict[str, Any]) -> DecoderSpec | NotLean:
+    """The decoder's description, or why the lean path cannot run this model.
 
     Raises:
         ValueError: a size is none, or beyond that of any model.
     """
-    rope = _parse_rope(raw)
-    arch = raw.get("model_type", "")
-    if arch not in _FAMILIES or rope is None or raw.get("hidden_act", "silu") != "silu":
+    not_lean = _not_lean(raw)
+    if not_lean is not None:
         _refuse_huge(raw)
-        return None
+        return not_lean
+    family = FAMILIES[raw["model_type"]]
+    raw = {**family.defaults, **raw}
     num_heads = _size(raw, "num_attention_heads")
     hidden_size = _size(raw, "hidden_size")
-    num_layers = _size(raw, "num_hidden_layers")
-    return ModelConfig(
-        arch=arch,
+    head_dim = _size(raw, "head_dim", hidden_size // num_heads)
+    return DecoderSpec(
+        arch=raw["model_type"],
         vocab_size=_size(raw, "vocab_size"),
         hidden_size=hidden_size,
         intermediate_size=_size(raw, "intermediate_size"),
-        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=_size(raw, "num_key_value_heads", num_heads),
-        head_dim=_size(raw, "head_dim", hidden_size // num_heads),
-        norm_eps=raw.get("rms_norm_eps", 1e-6),
+        head_dim=head_dim,
         context_length=_size(raw, "max_position_embeddings"),
-        rope=rope,
+        layers=_parse_layers(raw, family, _size(raw, "num_hidden_layers")),
+        ropes=(_parse_rope(raw),),
+        norm=NormSpec(raw.get("rms_norm_eps", 1e-6)),
+        query_scale=1.0 / math.sqrt(head_dim),
         has_tied_head=raw.get("tie_word_embeddings", False),
-        has_qk_norm=arch == "qwen3",
-        windows=_parse_windows(raw, arch, num_layers),
+        norms=family.norms,
+        qk_norm=family.qk_norm,
+        activation=_ACTIVATIONS[raw.get("hidden_act", "silu")],
     )
 
 
@@ -190,30 +140,61 @@ def _refuse_huge(raw: dict[str, Any]) -> None:
             raise ValueError(f"{name}={value!r:.40} is above {most}")
 
 
-def _parse_rope(raw: dict[str, Any]) -> RopeConfig | None:
+def _not_lean(raw: dict[str, Any]) -> NotLean | None:
+    """What about the config the lean path does not run, if there is such a thing."""
+    arch = raw.get("model_type", "")
+    family = FAMILIES.get(arch)
+    if family is None:
+        return NotLean(f"model_type={arch!r:.40} is not one of {', '.join(sorted(FAMILIES))}")
+    activation = raw.get("hidden_act", "silu")
+    if activation not in _ACTIVATIONS:
+        return NotLean(f"its activation is {activation!r:.40}")
+    kind = _rope_kind(_rope_values(raw))
+    if kind not in family.rope_kinds:
+        return NotLean(f"its rotary positions are of the kind {kind!r:.40}")
+    if raw.get("partial_rotary_factor", 1.0) != 1.0:
+        return NotLean("it rotates only a part of each head")
+    return None
+
+
+def _rope_values(raw: dict[str, Any]) -> dict[str, Any]:
     # Older files hold rope_theta and rope_scaling side by side, newer ones one rope_parameters.
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind not in _ROPE_KINDS or raw.get("partial_rotary_factor", 1.0) != 1.0:
-        return None
-    return RopeConfig(
-        theta=float(scaling.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
-        kind=kind,
-        factor=float(scaling.get("factor", 1.0)),
-        low_freq_factor=float(scaling.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(scaling.get("high_freq_factor", 4.0)),
-        original_context=int(scaling.get("original_max_position_embeddings", 8192)),
+    values: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    return values
+
+
+def _rope_kind(values: dict[str, Any]) -> str:
+    kind: str = values.get("rope_type", values.get("type", "default"))
+    return kind
+
+
+def _parse_rope(raw: dict[str, Any]) -> RopeSpec:
+    values = _rope_values(raw)
+    return RopeSpec(
+        theta=float(values.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
+        kind=_rope_kind(values),
+        factor=float(values.get("factor", 1.0)),
+        low_freq_factor=float(values.get("low_freq_factor", 1.0)),
+        high_freq_factor=float(values.get("high_freq_factor", 4.0)),
+        original_context=int(values.get("original_max_position_embeddings", 8192)),
     )
 
 
-def _parse_windows(raw: dict[str, Any], arch: str, num_layers: int) -> tuple[int, ...]:
+def _parse_layers(raw: dict[str, Any], family: Family, num_layers: int) -> tuple[LayerSpec, ...]:
+    windows = _parse_windows(raw, family, num_layers)
+    if len(windows) != num_layers:
+        raise ValueError(f"layer_types must name the type of each of the {num_layers} layers")
+    return tuple(LayerSpec(window) for window in windows)
+
+
+def _parse_windows(raw: dict[str, Any], family: Family, num_layers: int) -> list[int]:
     window = int(raw.get("sliding_window") or 0)
-    kinds = raw.get("layer_types")
-    if arch.startswith("qwen") and not raw.get("use_sliding_window", False):
+    if family.window_rule == "upper if used" and not raw.get("use_sliding_window", False):
         window = 0
+    kinds = raw.get("layer_types")
     if kinds:
-        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    if arch == "mistral":
-        return (window,) * num_layers
+        return [window if kind == "sliding_attention" else 0 for kind in kinds]
+    if family.window_rule == "every":
+        return [window] * num_layers
     first_windowed = raw.get("max_window_layers", num_layers) if window else num_layers
-    return tuple(window if i >= first_windowed else 0 for i in range(num_layers))
+    return [window if i >= first_windowed else 0 for i in range(num_layers)]

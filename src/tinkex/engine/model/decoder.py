@@ -1,4 +1,4 @@
-"""The lean decoder: Llama, SmolLM, Qwen2, Qwen3 and Mistral in one file.
+"""The lean decoder: any model that a `DecoderSpec` describes.
 
 One batch is one row of tokens, all sequences packed end to end. The base weights are frozen
 plain tensors; LoRA comes from outside, per batch. Sampling runs the same function in fewer steps
@@ -10,24 +10,23 @@ C features of a head · F MLP width.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tinkex.engine.attention.training import training_attention
 from tinkex.engine.lora.adapter import HEAD_SITE, LoraBatch, LoraGroup, LoraTarget
-from tinkex.engine.model.config import ModelConfig, RopeConfig
-from tinkex.engine.model.layer import Layer, LayerTape, LayerWeights
+from tinkex.engine.model.layer import Layer, LayerTape
+from tinkex.engine.model.rope import rope_table
+from tinkex.engine.model.spec import DecoderSpec, RopeSpec
+from tinkex.engine.model.weights import DecoderWeights
 from tinkex.engine.ops.layer_ops import Angles, rms_norm, rms_norm_backward, rms_unit
 from tinkex.engine.ops.linear import FrozenLinear
 
-__all__ = ["Backbone", "Decoder", "DecoderWeights", "rope_frequencies"]
+__all__ = ["Backbone", "Decoder"]
 
 
 class Backbone(Protocol):
@@ -53,56 +52,21 @@ class Backbone(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class DecoderWeights:
-    """The frozen base. With tied embeddings the head's weight is `embed_VD`."""
-
-    embed_VD: Tensor
-    layers: list[LayerWeights]
-    norm_D: Tensor
-    head: FrozenLinear
-
-    def num_parameters(self) -> int:
-        """How many numbers the base has; a tied head counts once."""
-        total = self.embed_VD.numel() + self.norm_D.numel()
-        if self.head.weight_OD is not self.embed_VD:
-            total += self.head.numel
-        for layer in self.layers:
-            for item in fields(layer):
-                value = getattr(layer, item.name)
-                total += value.numel if isinstance(value, FrozenLinear) else _numel(value)
-        return total
-
-    def packed(self) -> DecoderWeights:
-        """The same weights, laid out for few rows too; what cannot be packed is shared."""
-        layers = [
-            replace(
-                layer,
-                qkv=layer.qkv.packed(),
-                out=layer.out.packed(),
-                gate_up=layer.gate_up.packed(),
-                down=layer.down.packed(),
-            )
-            for layer in self.layers
-        ]
-        return DecoderWeights(self.embed_VD, layers, self.norm_D, self.head.packed())
-
-
 class Decoder:
     """A frozen decoder that runs packed batches."""
 
-    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
-        self.config = config
-        self.groups = _lora_groups(config)
+    def __init__(self, spec: DecoderSpec, weights: DecoderWeights) -> None:
+        self.spec = spec
+        self.groups = _lora_groups(spec)
         self.num_parameters = weights.num_parameters()
-        self._cos_PC, self._sin_PC = _rope_tables(config, weights.embed_VD)
+        self._tables = [_turn_tables(rope, spec, weights.embed_VD) for rope in spec.ropes]
         self._take(weights)
 
     def _take(self, weights: DecoderWeights) -> None:
         self.weights = weights
         self.head = weights.head
         self.head_VD = weights.head.weight_OD
-        self._layers = [Layer(i, self.config, each) for i, each in enumerate(weights.layers)]
+        self._layers = [Layer(i, self.spec, each) for i, each in enumerate(weights.layers)]
 
     def for_few_rows(self) -> Decoder:
         """This decoder with a second copy of its weights, which makes small batches faster.
@@ -116,24 +80,25 @@ class Decoder:
     @torch.no_grad()
     def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
         """The last hidden states of whole sequences, packed end to end, ready for the head."""
-        attention = training_attention(lengths, self._angles(lengths), kept_bytes=0)
-        x_TD = F.embedding(tokens_T, self.weights.embed_VD)
+        ropes = self._angles(lengths)
+        attention = training_attention(lengths, ropes, self.spec.query_scale, kept_bytes=0)
+        x_TD = self.weights.embed(tokens_T)
         for layer in self._layers:
             x_TD, _ = layer.forward(x_TD, attention, lora)
-        return rms_norm(x_TD, self.weights.norm_D, self.config.norm_eps)[0]
+        return rms_norm(x_TD, self.weights.norm_D, self.spec.norm.eps)[0]
 
     @torch.no_grad()
     def packed_pass(
         self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch
     ) -> tuple[Tensor, Callable[[Tensor], None]]:
         """The last hidden states of whole sequences, packed end to end, and the backward."""
-        attention = training_attention(lengths, self._angles(lengths))
+        attention = training_attention(lengths, self._angles(lengths), self.spec.query_scale)
         tapes: list[LayerTape] = []
-        x_TD = F.embedding(tokens_T, self.weights.embed_VD)
+        x_TD = self.weights.embed(tokens_T)
         for layer in self._layers:
             x_TD, tape = layer.forward(x_TD, attention, lora)
             tapes.append(tape)
-        hidden_TD, inverse_T1 = rms_norm(x_TD, self.weights.norm_D, self.config.norm_eps)
+        hidden_TD, inverse_T1 = rms_norm(x_TD, self.weights.norm_D, self.spec.norm.eps)
 
         @torch.no_grad()
         def backward(dhidden_TD: Tensor) -> None:
@@ -144,59 +109,57 @@ class Decoder:
 
         return hidden_TD, backward
 
-    def _angles(self, lengths: list[int]) -> Angles:
+    def _angles(self, lengths: list[int]) -> list[Angles]:
         positions_T = torch.cat([torch.arange(length) for length in lengths])
-        positions_T = positions_T.to(self._cos_PC.device)
-        return Angles(
-            self._cos_PC[positions_T].unsqueeze(1), self._sin_PC[positions_T].unsqueeze(1)
-        )
-
-
-def _numel(value: Tensor | None) -> int:
-    return 0 if value is None else value.numel()
-
-
-def _lora_groups(config: ModelConfig) -> list[LoraGroup]:
-    hidden, wide = config.hidden_size, config.intermediate_size
-    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    groups = []
-    for i in range(config.num_layers):
-        attn, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
-        qkv = tuple(
-            LoraTarget(f"{attn}.{name}_proj", hidden, size)
-            for name, size in (("q", q), ("k", kv), ("v", kv))
-        )
-        gate_up = tuple(LoraTarget(f"{mlp}.{name}_proj", hidden, wide) for name in ("gate", "up"))
-        groups += [
-            LoraGroup(f"{i}.qkv", "attn", qkv),
-            LoraGroup(f"{i}.out", "attn", (LoraTarget(f"{attn}.o_proj", q, hidden),)),
-            LoraGroup(f"{i}.gate_up", "mlp", gate_up),
-            LoraGroup(f"{i}.down", "mlp", (LoraTarget(f"{mlp}.down_proj", wide, hidden),)),
+        positions_T = positions_T.to(self.head_VD.device)
+        return [
+            Angles(cos_PC[positions_T].unsqueeze(1), sin_PR[positions_T].unsqueeze(1))
+            for cos_PC, sin_PR in self._tables
         ]
-    head = LoraTarget("lm_head", hidden, config.vocab_size)
+
+
+def _lora_groups(spec: DecoderSpec) -> list[LoraGroup]:
+    groups = []
+    for i in range(spec.num_layers):
+        attn, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
+        groups += [
+            LoraGroup(f"{i}.qkv", "attn", _qkv_targets(spec, attn)),
+            LoraGroup(
+                f"{i}.out",
+                "attn",
+                (LoraTarget(f"{attn}.o_proj", spec.query_width, spec.hidden_size),),
+            ),
+            LoraGroup(f"{i}.gate_up", "mlp", _gate_up_targets(spec, mlp)),
+            LoraGroup(
+                f"{i}.down",
+                "mlp",
+                (LoraTarget(f"{mlp}.down_proj", spec.intermediate_size, spec.hidden_size),),
+            ),
+        ]
+    head = LoraTarget("lm_head", spec.hidden_size, spec.vocab_size)
     return [*groups, LoraGroup(HEAD_SITE, "unembed", (head,))]
 
 
-def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
-    """Radians per position for each pair of features, stretched as the model's config says."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    frequencies = 1.0 / (rope.theta**exponents)
-    if rope.kind == "linear":
-        return frequencies / rope.factor
-    if rope.kind == "llama3":
-        return _stretch_llama3(frequencies, rope)
-    return frequencies
+def _qkv_targets(spec: DecoderSpec, prefix: str) -> tuple[LoraTarget, ...]:
+    hidden, q, kv = spec.hidden_size, spec.query_width, spec.key_width
+    if spec.has_fused_projections:
+        return (LoraTarget(f"{prefix}.qkv_proj", hidden, q + 2 * kv),)
+    sizes = (("q", q), ("k", kv), ("v", kv))
+    return tuple(LoraTarget(f"{prefix}.{name}_proj", hidden, size) for name, size in sizes)
 
 
-def _stretch_llama3(frequencies: Tensor, rope: RopeConfig) -> Tensor:
-    """Slow turns are slowed by `factor`, fast ones kept, those between blended."""
-    turns = rope.original_context * frequencies / (2 * math.pi)
-    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    blend = blend.clamp(0.0, 1.0)
-    return frequencies * (blend + (1 - blend) / rope.factor)
+def _gate_up_targets(spec: DecoderSpec, prefix: str) -> tuple[LoraTarget, ...]:
+    hidden, wide = spec.hidden_size, spec.intermediate_size
+    if spec.has_fused_projections:
+        return (LoraTarget(f"{prefix}.gate_up_proj", hidden, 2 * wide),)
+    return tuple(LoraTarget(f"{prefix}.{name}_proj", hidden, wide) for name in ("gate", "up"))
 
 
-def _rope_tables(config: ModelConfig, like: Tensor) -> tuple[Tensor, Tensor]:
-    positions = torch.arange(config.context_length, dtype=torch.float32)
-    angles_PC = torch.outer(positions, rope_frequencies(config.rope, config.head_dim)).repeat(1, 2)
-    return angles_PC.cos().to(like), angles_PC.sin().to(like)
+def _turn_tables(rope: RopeSpec, spec: DecoderSpec, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines [P, C] and sines [P, R] of all positions, as `Angles` have them."""
+    cos_PZ, sin_PZ = rope_table(rope, spec.head_dim, spec.context_length)
+    cos_PC, sin_PR = cos_PZ.repeat(1, 2), sin_PZ.repeat(1, 2)
+    num_fixed = spec.head_dim - cos_PC.shape[1]
+    if num_fixed:
+        cos_PC = torch.cat([cos_PC, cos_PC.new_ones(len(cos_PC), num_fixed)], dim=1)
+    return cos_PC.to(like), sin_PR.to(like)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tinkex.engine.errors import EngineUserError
-from tinkex.engine.model.config import ModelConfig, bad_model_file, read_json
-from tinkex.engine.model.decoder import Decoder, DecoderWeights
-from tinkex.engine.model.layer import LayerWeights
+from tinkex.engine.model.config import bad_model_file, read_json
+from tinkex.engine.model.decoder import Decoder
+from tinkex.engine.model.spec import DecoderSpec
+from tinkex.engine.model.weights import DecoderWeights, LayerWeights
 from tinkex.engine.ops.linear import FrozenLinear
 
 __all__ = ["TensorFolder", "load_decoder"]
@@ -56,51 +56,82 @@ class TensorFolder:
 
 
 def load_decoder(
-    folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype
+    folder: Path, spec: DecoderSpec, device: torch.device, dtype: torch.dtype
 ) -> Decoder:
     """The frozen decoder stored in the folder."""
     with ExitStack() as stack:
-        source = TensorFolder(folder, stack)
-        shapes = _part_shapes(config)
+        reader = _Reader(TensorFolder(folder, stack), spec, folder, device, dtype)
+        layers = [reader.layer(f"model.layers.{i}") for i in range(spec.num_layers)]
+        embed_VD = reader.stacked("model.embed_tokens.weight")
+        head_VD = embed_VD if spec.has_tied_head else reader.stacked("lm_head.weight")
+        norm_D = reader.norm("model.norm.weight")
+    scale = None if spec.embed_scale == 1.0 else torch.tensor(spec.embed_scale).to(embed_VD)
+    return Decoder(spec, DecoderWeights(embed_VD, layers, norm_D, FrozenLinear(head_VD), scale))
 
-        def stacked(*names: str) -> Tensor:
-            parts = [_checked(source.get(name), name, shapes, folder) for name in names]
-            whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-            # clone: a tensor read from the file is a view of the mapped file.
-            return whole.to(device=device, dtype=dtype, copy=len(parts) == 1)
 
-        def stacked_if_present(*names: str) -> Tensor | None:
-            return stacked(*names) if names[0] in source else None
+class _Reader:
+    """The tensors that a description asks for, stacked as the decoder has them."""
 
-        layers = [
-            _load_layer(f"model.layers.{i}", stacked, stacked_if_present)
-            for i in range(config.num_layers)
+    def __init__(
+        self,
+        source: TensorFolder,
+        spec: DecoderSpec,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._source, self._spec, self._folder = source, spec, folder
+        self._device, self._dtype = device, dtype
+        self._shapes = _part_shapes(spec)
+
+    def stacked(self, *names: str) -> Tensor:
+        """The tensors of these names, one below the other."""
+        parts = [
+            _checked(self._source.get(name), name, self._shapes, self._folder) for name in names
         ]
-        embed_VD = stacked("model.embed_tokens.weight")
-        head_VD = embed_VD if config.has_tied_head else stacked("lm_head.weight")
-        norm_D = stacked("model.norm.weight")
-    return Decoder(config, DecoderWeights(embed_VD, layers, norm_D, FrozenLinear(head_VD)))
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        # clone: a tensor read from the file is a view of the mapped file.
+        return whole.to(device=self._device, dtype=self._dtype, copy=len(parts) == 1)
 
+    def norm(self, name: str) -> Tensor:
+        """The weight of a norm, ready to multiply with."""
+        norm = self._spec.norm
+        if not (norm.adds_one or norm.is_wide):
+            return self.stacked(name)
+        weight = _checked(self._source.get(name), name, self._shapes, self._folder)
+        weight = weight.to(device=self._device, dtype=torch.float32, copy=True)
+        if norm.adds_one:
+            weight += 1.0
+        return weight if norm.is_wide else weight.to(self._dtype)
 
-def _load_layer(
-    prefix: str, get: Callable[..., Tensor], get_if_present: Callable[..., Tensor | None]
-) -> LayerWeights:
-    attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    def layer(self, prefix: str) -> LayerWeights:
+        """The weights of one layer."""
+        attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        qkv: tuple[str, ...] = ("q", "k", "v")
+        gate_up: tuple[str, ...] = ("gate", "up")
+        if self._spec.has_fused_projections:
+            qkv, gate_up = ("qkv",), ("gate_up",)
+        norms, has_qk_norm = self._spec.norms, self._spec.qk_norm != "none"
+        return LayerWeights(
+            qkv=self._linear(*(f"{attn}.{name}_proj" for name in qkv)),
+            out=self._linear(f"{attn}.o_proj"),
+            gate_up=self._linear(*(f"{mlp}.{name}_proj" for name in gate_up)),
+            down=self._linear(f"{mlp}.down_proj"),
+            before_attn_D=self._norm_of(prefix, norms.before_attn),
+            before_mlp_D=self._norm_of(prefix, norms.before_mlp),
+            after_attn_D=self._norm_of(prefix, norms.after_attn),
+            after_mlp_D=self._norm_of(prefix, norms.after_mlp),
+            q_norm_C=self._norm_of(attn, "q_norm" if has_qk_norm else None),
+            k_norm_C=self._norm_of(attn, "k_norm" if has_qk_norm else None),
+        )
 
-    def linear(*names: str) -> FrozenLinear:
-        weight = get(*(f"{name}.weight" for name in names))
-        return FrozenLinear(weight, get_if_present(*(f"{name}.bias" for name in names)))
+    def _norm_of(self, prefix: str, name: str | None) -> Tensor | None:
+        return None if name is None else self.norm(f"{prefix}.{name}.weight")
 
-    return LayerWeights(
-        attn_norm_D=get(f"{prefix}.input_layernorm.weight"),
-        qkv=linear(*(f"{attn}.{name}_proj" for name in "qkv")),
-        out=linear(f"{attn}.o_proj"),
-        mlp_norm_D=get(f"{prefix}.post_attention_layernorm.weight"),
-        gate_up=linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
-        down=linear(f"{mlp}.down_proj"),
-        q_norm_C=get_if_present(f"{attn}.q_norm.weight"),
-        k_norm_C=get_if_present(f"{attn}.k_norm.weight"),
-    )
+    def _linear(self, *names: str) -> FrozenLinear:
+        weight = self.stacked(*(f"{name}.weight" for name in names))
+        biases = [f"{name}.bias" for name in names]
+        return FrozenLinear(weight, self.stacked(*biases) if biases[0] in self._source else None)
 
 
 def _checked(tensor: Tensor, name: str, shapes: dict[str, tuple[int, ...]], folder: Path) -> Tensor:
@@ -123,20 +154,24 @@ def _checked(tensor: Tensor, name: str, shapes: dict[str, tuple[int, ...]], fold
     return tensor
 
 
-def _part_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def _part_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
     """The shape of every weight by the last part of its name; a bias has the rows alone."""
-    hidden, wide, head = config.hidden_size, config.intermediate_size, config.head_dim
-    q, kv = config.num_heads * head, config.num_kv_heads * head
+    hidden, wide = spec.hidden_size, spec.intermediate_size
+    q, kv = spec.query_width, spec.key_width
+    is_whole = spec.qk_norm == "projection"
     return {
-        "embed_tokens": (config.vocab_size, hidden),
-        "lm_head": (config.vocab_size, hidden),
-        **dict.fromkeys(("norm", "input_layernorm", "post_attention_layernorm"), (hidden,)),
+        "embed_tokens": (spec.vocab_size, hidden),
+        "lm_head": (spec.vocab_size, hidden),
+        **dict.fromkeys(("norm", *spec.norms.names()), (hidden,)),
         "q_proj": (q, hidden),
         **dict.fromkeys(("k_proj", "v_proj"), (kv, hidden)),
+        "qkv_proj": (q + 2 * kv, hidden),
         "o_proj": (hidden, q),
         **dict.fromkeys(("gate_proj", "up_proj"), (wide, hidden)),
+        "gate_up_proj": (2 * wide, hidden),
         "down_proj": (hidden, wide),
-        **dict.fromkeys(("q_norm", "k_norm"), (head,)),
+        "q_norm": (q if is_whole else spec.head_dim,),
+        "k_norm": (kv if is_whole else spec.head_dim,),
     }
 
 

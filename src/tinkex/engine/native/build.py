@@ -28,7 +28,7 @@ from tinkex.child_environment import child_environment
 
 __all__ = ["FUNCTIONS", "NoKernels", "library", "team_function"]
 
-FUNCTIONS = ("tinkex_norm", "tinkex_swiglu", "tinkex_turn", "tinkex_attend", "tinkex_lora")
+FUNCTIONS = ("tinkex_norm", "tinkex_gate", "tinkex_turn", "tinkex_attend", "tinkex_lora")
 
 _HERE = Path(__file__).parent
 _FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared")

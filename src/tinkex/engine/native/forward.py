@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from tinkex.engine.model.decoder import Decoder, rope_frequencies
+from tinkex.engine.model.decoder import Decoder
+from tinkex.engine.model.rope import rope_table
 from tinkex.engine.native.adapters import LAYER_PLACES, AdapterCopies, RowRuns, Run
 from tinkex.engine.native.kernels import Kernels, Lora
 from tinkex.engine.native.step import Angles, Step
@@ -39,37 +38,39 @@ class NativePass:
 
     def __init__(self, decoder: Decoder, kernels: Kernels, copies: AdapterCopies) -> None:
         self._kernels = kernels
-        self.config = decoder.config
+        spec = self.spec = decoder.spec
         self._weights = decoder.weights
         self._copies = copies
-        positions = torch.arange(self.config.context_length, dtype=torch.float32)
-        frequencies = rope_frequencies(self.config.rope, self.config.head_dim)
-        self.angles = Angles(torch.outer(positions, frequencies))
+        sizes = spec.head_dim, spec.context_length
+        self.ropes = [Angles(*rope_table(rope, *sizes)) for rope in spec.ropes]
 
     def hidden(
         self, tokens_T: Tensor, step: Step, runs: list[Run], wanted: WantedRows | None = None
     ) -> Tensor:
         """The last hidden states, normed, ready for the head: of all rows or those wanted."""
-        kernels, eps = self._kernels, self.config.norm_eps
+        kernels, spec, eps = self._kernels, self.spec, self.spec.norm.eps
         rows = RowRuns(step.num_rows, runs, self._copies)
-        x_TD = F.embedding(tokens_T, self._weights.embed_VD)
-        plus_TD, lora = None, None
+        x_TD = self._weights.embed(tokens_T)
+        plus_TD, lora, after_D = None, None, None
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
-            normed_TD = kernels.norm(x_TD, plus_TD, layer.attn_norm_D, eps, lora)
+            normed_TD = kernels.norm(x_TD, plus_TD, layer.before_attn_D, eps, lora, after_D)
             qkv, lora = self._product(layer.qkv, normed_TD, rows, index, _QKV)
             kernels.turn(step.turn(index, qkv, (layer.q_norm_C, layer.k_norm_C)), lora)
-            seen_TX = qkv.new_empty(len(qkv), self.config.num_heads * self.config.head_dim)
+            seen_TX = qkv.new_empty(len(qkv), spec.query_width)
             kernels.attend(step.attention(index, qkv, seen_TX))
             if index == last and wanted is not None:
                 x_TD, seen_TX = (x.index_select(0, wanted.row_N) for x in (x_TD, seen_TX))
                 rows = RowRuns(len(x_TD), wanted.runs, self._copies)
             out_TD, lora = self._product(layer.out, seen_TX, rows, index, _OUT)
-            normed_TD = kernels.norm(x_TD, out_TD, layer.mlp_norm_D, eps, lora)
+            normed_TD = kernels.norm(
+                x_TD, out_TD, layer.before_mlp_D, eps, lora, layer.after_attn_D
+            )
             gate_up, lora = self._product(layer.gate_up, normed_TD, rows, index, _GATE_UP)
-            act_TF = kernels.swiglu(gate_up, lora)
+            act_TF = kernels.gate(gate_up, spec.activation, lora)
             plus_TD, lora = self._product(layer.down, act_TF, rows, index, _DOWN)
-        return kernels.norm(x_TD, plus_TD, self._weights.norm_D, eps, lora)
+            after_D = layer.after_mlp_D
+        return kernels.norm(x_TD, plus_TD, self._weights.norm_D, eps, lora, after_D)
 
     def _product(
         self, linear: FrozenLinear, x_TD: Tensor, rows: RowRuns, layer: int, place: int

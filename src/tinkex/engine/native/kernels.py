@@ -14,6 +14,7 @@ from ctypes import Structure, byref, c_float, c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from tinkex.engine.model.spec import Activation
 from tinkex.engine.native.build import FUNCTIONS
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 
@@ -21,6 +22,9 @@ __all__ = ["MOST_PARTS", "Attention", "Kernels", "Lora", "Turn"]
 
 MOST_PARTS = 3
 """Matrices that are fused on one input: q, k and v."""
+
+_ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh")
+"""In the order of the C sources' enumeration."""
 
 
 class _Team(Structure):
@@ -45,17 +49,17 @@ class Lora(Structure):
 
 class _Norm(Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("x", "plus", "weight", "out")),
+        *((name, c_void_p) for name in ("x", "plus", "plus_weight", "weight", "out")),
         *((name, c_int64) for name in ("rows", "width")),
         ("eps", c_float),
         ("lora", c_void_p),
     )
 
 
-class _Swiglu(Structure):
+class _Gate(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("gate_up", "out")),
-        *((name, c_int64) for name in ("rows", "width")),
+        *((name, c_int64) for name in ("rows", "width", "activation")),
         ("lora", c_void_p),
     )
 
@@ -68,6 +72,7 @@ class Turn(Structure):
         *((name, c_void_p) for name in ("keys", "values", "spare_keys", "spare_values")),
         *((name, c_void_p) for name in ("query_norm", "key_norm")),
         *((name, c_int64) for name in ("rows", "heads", "key_heads", "width")),
+        *((name, c_int64) for name in ("rotated", "norm_is_whole")),
         *((name, c_float) for name in ("eps", "query_scale")),
         ("lora", c_void_p),
     )
@@ -94,7 +99,7 @@ class Kernels:
         self._at_team = byref(self._team)
         self._scratch = torch.empty(0)
         functions = (library[name] for name in FUNCTIONS)
-        self._norm, self._swiglu, self._turn, self._attend, self._lora = functions
+        self._norm, self._gate, self._turn, self._attend, self._lora = functions
         self._queries_at_once = c_int64.in_dll(library, "tinkex_queries_at_once").value
         block_tokens = c_int64.in_dll(library, "tinkex_block_tokens").value
         assert block_tokens == BLOCK_TOKENS, "the kernels cut the cache up in another way"
@@ -111,24 +116,27 @@ class Kernels:
         self,
         x_TD: Tensor,
         plus_TD: Tensor | None,
-        weight_D: Tensor,
+        weight_D: Tensor | None,
         eps: float,
         lora: Lora | None = None,
+        plus_weight_D: Tensor | None = None,
     ) -> Tensor:
         """Adds `plus`, and the LoRA that belongs to it, to `x`; that at unit root mean square,
-        times the weight."""
-        out_TD = torch.empty_like(x_TD)
-        plus = None if plus_TD is None else plus_TD.data_ptr()
-        pointers = x_TD.data_ptr(), plus, weight_D.data_ptr(), out_TD.data_ptr()
+        times the weight, or as it is if there is none.
+
+        With a `plus_weight`, `plus` is normed in the same way before it is added."""
+        out_TD = x_TD if weight_D is None else torch.empty_like(x_TD)
+        pointers = (_pointer(x) for x in (x_TD, plus_TD, plus_weight_D, weight_D, out_TD))
         self._norm(self._at_team, byref(_Norm(*pointers, *x_TD.shape, eps, _at(lora))))
         return out_TD
 
-    def swiglu(self, gate_up: Tensor, lora: Lora | None = None) -> Tensor:
-        """`silu(gate) * up`, the LoRA of both added first."""
+    def gate(self, gate_up: Tensor, activation: Activation, lora: Lora | None = None) -> Tensor:
+        """`activation(gate) * up`, the LoRA of both added first."""
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out_TF = gate_up.new_empty(rows, width)
-        job = _Swiglu(gate_up.data_ptr(), out_TF.data_ptr(), rows, width, _at(lora))
-        self._swiglu(self._at_team, byref(job))
+        number = _ACTIVATIONS.index(activation)
+        job = _Gate(gate_up.data_ptr(), out_TF.data_ptr(), rows, width, number, _at(lora))
+        self._gate(self._at_team, byref(job))
         return out_TF
 
     def turn(self, job: Turn, lora: Lora | None = None) -> None:
@@ -143,6 +151,10 @@ class Kernels:
     def begin_lora(self, job: Lora) -> None:
         """Does the first half of it; who is given the job next does the rest."""
         self._lora(self._at_team, byref(job))
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _at(lora: Lora | None) -> int | None:

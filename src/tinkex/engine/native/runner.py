@@ -62,7 +62,7 @@ class NativeRunner(CachedRunner):
         while rows.num_rows < FEWEST_ROWS:
             kept.append(rows.num_rows)
             rows.add_sequence(None)
-        step = Step(rows, self._cache, self._decoder.config, self._model.angles, self._kernels)
+        step = Step(rows, self._cache, self._decoder.spec, self._model.ropes, self._kernels)
         wanted = None
         if len(kept) < rows.num_rows:
             kept += [0] * (FEWEST_ROWS - len(kept))

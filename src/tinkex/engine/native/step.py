@@ -5,13 +5,14 @@ Shapes: T rows · K key/value heads · C features of a head · W tokens of a blo
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence as Many
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tinkex.engine.model.config import ModelConfig
+from tinkex.engine.model.spec import DecoderSpec
 from tinkex.engine.native.kernels import Attention, Kernels, Turn
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, WASTE_BLOCK, KvCache, blocks_for
 from tinkex.engine.sampling.state import PromptPart, Sequence
@@ -22,11 +23,11 @@ _CHUNK_ROWS = 8
 """Of a prompt: enough that blocks are read for many queries, few enough to be shared out."""
 
 
-class Angles:
-    """Cosines and sines of all positions, half a head each."""
+class Angles(NamedTuple):
+    """Cosines and sines of all positions, one for each pair of features that is rotated."""
 
-    def __init__(self, angles_PZ: Tensor) -> None:
-        self.cos_PZ, self.sin_PZ = angles_PZ.cos(), angles_PZ.sin()
+    cos_PZ: Tensor
+    sin_PZ: Tensor
 
 
 class StepList:
@@ -98,31 +99,35 @@ class Step:
     """How the rows of a step find their places in the cache, and what they see there."""
 
     def __init__(
-        self, rows: StepList, cache: KvCache, config: ModelConfig, angles: Angles, kernels: Kernels
+        self,
+        rows: StepList,
+        cache: KvCache,
+        spec: DecoderSpec,
+        ropes: Many[Angles],
+        kernels: Kernels,
     ) -> None:
         self.num_rows = rows.num_rows
-        self._cache, self._windows = cache, config.windows
+        self._cache, self._layers, self._ropes = cache, spec.layers, ropes
         self._positions, self._places = rows.positions(), rows.places()
         self._tables, self._chunks = rows.tables(), rows.chunks()
-        block_shape = rows.num_spare, config.num_kv_heads, config.head_dim, BLOCK_TOKENS
+        block_shape = rows.num_spare, spec.num_kv_heads, spec.head_dim, BLOCK_TOKENS
         # Blocks for one layer: no other ever looks at what a layer has left there.
         self._spare_keys, self._spare_values = torch.empty(block_shape), torch.empty(block_shape)
         kernels.reserve(int((self._chunks[:, 1] + self._chunks[:, 2]).max()))
         shape = {
-            "heads": config.num_heads,
-            "key_heads": config.num_kv_heads,
-            "width": config.head_dim,
+            "heads": spec.num_heads,
+            "key_heads": spec.num_kv_heads,
+            "width": spec.head_dim,
             "spare_keys": self._spare_keys.data_ptr(),
             "spare_values": self._spare_values.data_ptr(),
         }
         self._turn = Turn(
-            cos=angles.cos_PZ.data_ptr(),
-            sin=angles.sin_PZ.data_ptr(),
             positions=self._positions.ctypes.data,
             places=self._places.ctypes.data,
             rows=rows.num_rows,
-            eps=config.norm_eps,
-            query_scale=1.0 / math.sqrt(config.head_dim),
+            norm_is_whole=spec.qk_norm == "projection",
+            eps=spec.norm.eps,
+            query_scale=spec.query_scale,
             **shape,
         )
         has_many_chunks = len(self._chunks) >= 4 * kernels.num_threads
@@ -130,8 +135,8 @@ class Step:
             tables=self._tables.ctypes.data,
             chunks=self._chunks.ctypes.data,
             num_chunks=len(self._chunks),
-            query_stride=(config.num_heads + 2 * config.num_kv_heads) * config.head_dim,
-            heads_at_once=config.num_kv_heads if has_many_chunks else 1,
+            query_stride=(spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim,
+            heads_at_once=spec.num_kv_heads if has_many_chunks else 1,
             **shape,
         )
 
@@ -140,6 +145,9 @@ class Step:
         until another layer's is asked for, like the other."""
         job = self._turn
         job.qkv = qkv.data_ptr()
+        angles = self._ropes[self._layers[layer].rope]
+        job.cos, job.sin = angles.cos_PZ.data_ptr(), angles.sin_PZ.data_ptr()
+        job.rotated = 2 * angles.cos_PZ.shape[1]
         job.keys, job.values = self._cache.pointers[layer]
         job.query_norm, job.key_norm = (None if x is None else x.data_ptr() for x in norms)
         return job
@@ -149,5 +157,5 @@ class Step:
         job = self._attention
         job.queries, job.seen = qkv.data_ptr(), seen_TX.data_ptr()
         job.keys, job.values = self._cache.pointers[layer]
-        job.window = self._windows[layer]
+        job.window = self._layers[layer].window
         return job

@@ -27,7 +27,7 @@ class CachedRunner:
 
     @cached_property
     def _cache(self) -> KvCache:
-        return KvCache(self._decoder.config, self._num_blocks, self._decoder.head_VD)
+        return KvCache(self._decoder.spec, self._num_blocks, self._decoder.head_VD)
 
     @property
     def head(self) -> FrozenLinear:

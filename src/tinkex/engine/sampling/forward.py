@@ -13,13 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tinkex.engine.attention.packed import Attention
 from tinkex.engine.lora.rows import RowLora
-from tinkex.engine.model.decoder import Decoder, rope_frequencies
-from tinkex.engine.model.layer import LayerWeights
+from tinkex.engine.model.decoder import Decoder
+from tinkex.engine.model.rope import rope_table
+from tinkex.engine.model.spec import RopeSpec
+from tinkex.engine.model.weights import LayerWeights
+from tinkex.engine.ops.layer_ops import ACTIVATIONS, rms_scaled_
 
 __all__ = ["InferencePass", "Wanted"]
 
@@ -36,10 +38,11 @@ class InferencePass:
     """Runs rows through a decoder; fastest with weights laid out for few rows."""
 
     def __init__(self, decoder: Decoder) -> None:
-        self.config = decoder.config
+        spec = self.spec = decoder.spec
         self._weights = decoder.weights
-        self._turns_PZ = _turns(decoder)
-        self._eps_1 = torch.full((1,), decoder.config.norm_eps, device=decoder.head_VD.device)
+        self._activation = ACTIVATIONS[spec.activation]
+        self._ropes_PZ = [_turns(rope, decoder) for rope in spec.ropes]
+        self._eps_1 = torch.full((1,), spec.norm.eps, device=decoder.head_VD.device)
 
     def hidden(
         self,
@@ -50,18 +53,19 @@ class InferencePass:
         wanted: Wanted | None = None,
     ) -> Tensor:
         """The last hidden states, normed, ready for the head: of all rows or those wanted."""
-        turn_T1Z = self._turns_PZ[positions_T].unsqueeze(1)
-        x_TD = F.embedding(tokens_T, self._weights.embed_VD)
+        turns_T1Z = [turn_PZ[positions_T].unsqueeze(1) for turn_PZ in self._ropes_PZ]
+        x_TD = self._weights.embed(tokens_T)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
-            normed_TD = self._norm(x_TD, layer.attn_norm_D)
+            turn_T1Z = turns_T1Z[self.spec.layers[index].rope]
+            normed_TD = self._norm(x_TD, layer.before_attn_D)
             seen_TX = self._seen(index, layer, normed_TD, turn_T1Z, attention, lora)
             if index == last and wanted is not None:
                 x_TD, seen_TX = (x.index_select(0, wanted.row_N) for x in (x_TD, seen_TX))
                 lora = wanted.lora
-            x_TD.add_(_out(index, layer, seen_TX, lora))
-            normed_TD = self._norm(x_TD, layer.mlp_norm_D)
-            x_TD.add_(_mlp(index, layer, normed_TD, lora))
+            x_TD.add_(self._norm(_out(index, layer, seen_TX, lora), layer.after_attn_D))
+            normed_TD = self._norm(x_TD, layer.before_mlp_D)
+            x_TD.add_(self._norm(self._mlp(index, layer, normed_TD, lora), layer.after_mlp_D))
         return self._norm(x_TD, self._weights.norm_D)
 
     def _seen(
@@ -73,26 +77,44 @@ class InferencePass:
         attention: Attention,
         lora: RowLora,
     ) -> Tensor:
-        config = self.config
+        spec = self.spec
         qkv = layer.qkv.forward(x_TD)
         lora.add(f"{index}.qkv", x_TD, qkv)
-        qkv = qkv.view(x_TD.shape[0], -1, config.head_dim)
-        num_turned = config.num_heads + config.num_kv_heads
+        qkv = qkv.view(x_TD.shape[0], -1, spec.head_dim)
+        num_turned = spec.num_heads + spec.num_kv_heads
         qk, v = qkv[:, :num_turned], qkv[:, num_turned:]
-        if layer.q_norm_C is not None and layer.k_norm_C is not None:
-            q = self._norm(qk[:, : config.num_heads], layer.q_norm_C)
-            k = self._norm(qk[:, config.num_heads :], layer.k_norm_C)
+        if spec.qk_norm != "none":
+            q = self._qk_norm(qk[:, : spec.num_heads], layer.q_norm_C)
+            k = self._qk_norm(qk[:, spec.num_heads :], layer.k_norm_C)
             qk = torch.cat([q, k], dim=1)
         qk = _turn(qk, turn_T1Z)
-        q, k = qk[:, : config.num_heads], qk[:, config.num_heads :]
-        return attention.attend(index, q, k, v, config.windows[index])
+        q, k = qk[:, : spec.num_heads], qk[:, spec.num_heads :]
+        if spec.query_factor != 1.0:
+            q = q * spec.query_factor
+        return attention.attend(index, q, k, v, spec.layers[index].window)
 
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """`x` scaled to unit root mean square over its last axis, times a weight."""
+    def _mlp(self, index: int, layer: LayerWeights, x_TD: Tensor, lora: RowLora) -> Tensor:
+        gate_up = layer.gate_up.forward(x_TD)
+        lora.add(f"{index}.gate_up", x_TD, gate_up)
+        act_TF = self._activation.forward(*gate_up.chunk(2, dim=1))
+        down_TD = layer.down.forward(act_TF)
+        lora.add(f"{index}.down", act_TF, down_TD)
+        return down_TD
+
+    def _qk_norm(self, x_THC: Tensor, weight: Tensor | None) -> Tensor:
+        if self.spec.qk_norm == "projection":
+            return self._norm(x_THC.flatten(1), weight).view(x_THC.shape)
+        return self._norm(x_THC, weight)
+
+    def _norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """`x` scaled to unit root mean square over its last axis, times a weight; `x` itself if
+        there is none."""
+        if weight is None:
+            return x
         wide = x.float()
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         square = torch.addcmul(self._eps_1, length, length, value=1.0 / x.shape[-1])
-        return (wide * square.rsqrt_()).to(x.dtype).mul_(weight)
+        return rms_scaled_(wide * square.rsqrt_(), weight, x.dtype)
 
 
 def _out(index: int, layer: LayerWeights, seen_TX: Tensor, lora: RowLora) -> Tensor:
@@ -101,31 +123,23 @@ def _out(index: int, layer: LayerWeights, seen_TX: Tensor, lora: RowLora) -> Ten
     return out_TD
 
 
-def _mlp(index: int, layer: LayerWeights, x_TD: Tensor, lora: RowLora) -> Tensor:
-    gate_up = layer.gate_up.forward(x_TD)
-    lora.add(f"{index}.gate_up", x_TD, gate_up)
-    width = gate_up.shape[1] // 2
-    act_TF = F.silu(gate_up[:, :width]).mul_(gate_up[:, width:])
-    down_TD = layer.down.forward(act_TF)
-    lora.add(f"{index}.down", act_TF, down_TD)
-    return down_TD
-
-
 def _turn(x_THC: Tensor, turn_T1Z: Tensor) -> Tensor:
     """`x` turned by its position's angles, as complex numbers.
 
-    The features come out in another order, pairs side by side. Queries and keys alike, so that
-    nobody who multiplies the two can tell.
+    The features that are rotated come out in another order, pairs side by side. Queries and keys
+    alike, so that no product of the two can tell.
     """
-    half = x_THC.shape[-1] // 2
+    half = turn_T1Z.shape[-1]
     wide = x_THC.float()
-    turned_THZ = torch.complex(wide[..., :half], wide[..., half:]).mul_(turn_T1Z)
-    return torch.view_as_real(turned_THZ).view(x_THC.shape).to(x_THC.dtype)
+    turned_THZ = torch.complex(wide[..., :half], wide[..., half : 2 * half]).mul_(turn_T1Z)
+    turned_THR = torch.view_as_real(turned_THZ).flatten(-2)
+    if 2 * half < x_THC.shape[-1]:
+        turned_THR = torch.cat([turned_THR, wide[..., 2 * half :]], dim=-1)
+    return turned_THR.to(x_THC.dtype)
 
 
-def _turns(decoder: Decoder) -> Tensor:
-    """The angles of every position as complex numbers of length one."""
-    config = decoder.config
-    positions = torch.arange(config.context_length, dtype=torch.float32)
-    angles_PZ = torch.outer(positions, rope_frequencies(config.rope, config.head_dim))
-    return torch.complex(angles_PZ.cos(), angles_PZ.sin()).to(decoder.head_VD.device)
+def _turns(rope: RopeSpec, decoder: Decoder) -> Tensor:
+    """The angles of every position as complex numbers, of length one for most models."""
+    spec = decoder.spec
+    table = rope_table(rope, spec.head_dim, spec.context_length)
+    return torch.complex(*table).to(decoder.head_VD.device)

@@ -18,7 +18,7 @@ from collections.abc import Sequence as Many
 import torch
 from torch import Tensor
 
-from tinkex.engine.model.config import ModelConfig
+from tinkex.engine.model.spec import DecoderSpec
 
 __all__ = [
     "BLOCK_TOKENS",
@@ -40,9 +40,9 @@ WASTE_BLOCK = 1  # where rows that belong to nobody are written
 FIRST_BLOCK = 2  # the first one that can hold a sequence
 
 
-def bytes_per_token(config: ModelConfig, element_size: int = 4) -> int:
+def bytes_per_token(spec: DecoderSpec, element_size: int = 4) -> int:
     """Cache memory one token takes in all layers."""
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * element_size
+    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * element_size
 
 
 def blocks_for(num_tokens: int) -> int:
@@ -53,13 +53,13 @@ def blocks_for(num_tokens: int) -> int:
 class KvCache:
     """Memory for `num_blocks` blocks. On a CPU the system gives it when it is first written to."""
 
-    def __init__(self, config: ModelConfig, num_blocks: int, like: Tensor) -> None:
+    def __init__(self, spec: DecoderSpec, num_blocks: int, like: Tensor) -> None:
         count = num_blocks + FIRST_BLOCK
-        heads, width = config.num_kv_heads, config.head_dim
+        heads, width = spec.num_kv_heads, spec.head_dim
         self.num_heads, self.head_dim = heads, width
-        self.num_query_heads = config.num_heads
-        self._k_LNKCW = like.new_empty(config.num_layers, count, heads, width, BLOCK_TOKENS)
-        self._v_LNKWC = like.new_empty(config.num_layers, count, heads, BLOCK_TOKENS, width)
+        self.num_query_heads = spec.num_heads
+        self._k_LNKCW = like.new_empty(spec.num_layers, count, heads, width, BLOCK_TOKENS)
+        self._v_LNKWC = like.new_empty(spec.num_layers, count, heads, BLOCK_TOKENS, width)
         self.clear([ZERO_BLOCK, WASTE_BLOCK])
         # Views made once: a step needs them for every layer.
         keys, values = self._k_LNKCW.unbind(0), self._v_LNKWC.unbind(0)

@@ -1,0 +1,40 @@
+"""The model families of the lean path: what config.json leaves unsaid about a whole family.
+
+A family that differs from these in norms, activation, windows or rotary positions is one more
+entry here. What no entry can say is a feature of `DecoderSpec` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tinkex.engine.model.spec import PRE_NORMS, LayerNorms, QkNorm
+
+__all__ = ["FAMILIES", "Family", "WindowRule"]
+
+WindowRule = Literal["every", "upper", "upper if used"]
+"""Which layers have the sliding window where config.json names no layer types: every one, those
+from `max_window_layers` on, or the latter if `use_sliding_window` is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What all models of a family have in common. `defaults` are the values of keys that the
+    family's config.json files may leave out."""
+
+    norms: LayerNorms = PRE_NORMS
+    qk_norm: QkNorm = "none"
+    window_rule: WindowRule = "upper"
+    rope_kinds: frozenset[str] = frozenset({"default", "linear", "llama3"})
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(),
+    "qwen2": Family(window_rule="upper if used"),
+    "qwen3": Family(qk_norm="head", window_rule="upper if used"),
+    "mistral": Family(window_rule="every"),
+}
+"""By config.json's model_type."""

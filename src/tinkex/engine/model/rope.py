@@ -1,0 +1,47 @@
+"""Rotary positions as tables: the cosine and sine of every position, as a description asks.
+
+Shapes: P positions · Z pairs of features that are rotated.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tinkex.engine.model.spec import RopeSpec
+
+__all__ = ["rope_frequencies", "rope_table"]
+
+
+def rope_table(rope: RopeSpec, head_dim: int, context_length: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every position and pair, [P, Z], in float32."""
+    positions = torch.arange(context_length, dtype=torch.float32)
+    angles_PZ = torch.outer(positions, rope_frequencies(rope, head_dim))
+    cos_PZ, sin_PZ = angles_PZ.cos(), angles_PZ.sin()
+    if rope.amplitude == 1.0:
+        return cos_PZ, sin_PZ
+    return cos_PZ.mul_(rope.amplitude), sin_PZ.mul_(rope.amplitude)
+
+
+def rope_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
+    """Radians per position for each pair of features, scaled as the model's config says."""
+    rotated = rope.rotated(head_dim)
+    exponents = torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated
+    frequencies = 1.0 / (rope.theta**exponents)
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "llama3":
+        return _stretch_llama3(frequencies, rope)
+    if rope.kind == "longrope":
+        return frequencies / torch.tensor(rope.pair_factors)
+    return frequencies
+
+
+def _stretch_llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
+    """Slow turns are slowed by `factor`, fast ones kept, those between blended."""
+    turns = rope.original_context * frequencies / (2 * math.pi)
+    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blend = blend.clamp(0.0, 1.0)
+    return frequencies * (blend + (1 - blend) / rope.factor)
