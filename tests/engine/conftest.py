@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast, get_args
 
 import pytest
 import torch
 
+from tests.engine.family_models import FAMILY_CONFIGS, make_family_model
 from tinkex.engine import runner_choice
 from tinkex.engine.convert.tiny_model import TinyShape, make_tiny_model
 from tinkex.engine.native.build import NoKernels
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
 
-SHAPES: tuple[TinyShape, ...] = ("llama", "smollm", "qwen2", "qwen3", "mistral")
+SHAPES: tuple[str, ...] = (*get_args(TinyShape), *FAMILY_CONFIGS)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -24,19 +25,23 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinyShape], Path]:
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a tiny model of a shape, made once per session."""
     root = tmp_path_factory.mktemp("models")
 
-    def folder(shape: TinyShape) -> Path:
+    def folder(shape: str) -> Path:
         path = root / shape
-        return path if path.exists() else make_tiny_model(path, shape)
+        if path.exists():
+            return path
+        if shape in FAMILY_CONFIGS:
+            return make_family_model(path, shape)
+        return make_tiny_model(path, cast("TinyShape", shape))
 
     return folder
 
 
 @pytest.fixture(scope="session")
-def tiny(model_folder: Callable[[TinyShape], Path]) -> Path:
+def tiny(model_folder: Callable[[str], Path]) -> Path:
     return model_folder("smollm")
 
 

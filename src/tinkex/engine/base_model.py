@@ -102,7 +102,7 @@ def _load(name: str, folder: Path, options: EngineOptions, num_to_load: int) -> 
     if not isinstance(spec, NotLean):
         backbone = load_decoder(folder, spec, device, dtype)
     else:
-        _log.info("Model %r runs through transformers: %s.", name, spec.reason)
+        _log.warning("Model %r runs through transformers, more slowly: %s.", name, spec.reason)
         from tinkex.engine.model.transformers_fallback import load_fallback
 
         backbone = load_fallback(folder, device, dtype)

@@ -65,6 +65,12 @@ def test_loss_gradients_and_export_are_those_of_peft(folder, tmp_path) -> None:
     assert_same(saved_gradients(tmp_path / "a"), oracle.gradients(), rtol=1e-3)
 
 
+def test_the_log_says_why_a_model_is_not_on_the_lean_path(folder, caplog) -> None:
+    TorchEngine(EngineOptions(models={"tiny": str(folder)}))
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith("Model 'tiny' runs through transformers, more slowly: model_type=")
+
+
 def test_part_of_an_adapter_loads_in_peft_alone(folder, tmp_path) -> None:
     engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}))
     engine.create_adapter("a", "tiny", LoraSpec(rank=2, train_mlp=False, train_unembed=False))

@@ -67,7 +67,7 @@ def parse_config(raw: dict[str, Any]) -> DecoderSpec | NotLean:
         context_length=_size(raw, "max_position_embeddings"),
         layers=_parse_layers(raw, family, _size(raw, "num_hidden_layers")),
         ropes=(_parse_rope(raw),),
-        norm=NormSpec(raw.get("rms_norm_eps", 1e-6)),
+        norm=NormSpec(raw.get("rms_norm_eps", 1e-6), is_wide=family.norm_is_wide),
         query_scale=1.0 / math.sqrt(head_dim),
         has_tied_head=raw.get("tie_word_embeddings", False),
         norms=family.norms,

@@ -25,6 +25,7 @@ class Family:
     family's config.json files may leave out."""
 
     norms: LayerNorms = PRE_NORMS
+    norm_is_wide: bool = False
     qk_norm: QkNorm = "none"
     window_rule: WindowRule = "upper"
     rope_kinds: frozenset[str] = frozenset({"default", "linear", "llama3"})
@@ -36,5 +37,16 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family(window_rule="upper if used"),
     "qwen3": Family(qk_norm="head", window_rule="upper if used"),
     "mistral": Family(window_rule="every"),
+    "olmo2": Family(
+        norms=LayerNorms(
+            before_attn=None,
+            before_mlp=None,
+            after_attn="post_attention_layernorm",
+            after_mlp="post_feedforward_layernorm",
+        ),
+        norm_is_wide=True,
+        qk_norm="projection",
+        defaults={"rms_norm_eps": 1e-5},
+    ),
 }
 """By config.json's model_type."""

@@ -1,0 +1,55 @@
+"""Tiny random models of the families that tiny models do not cover, as transformers saves them.
+
+Everything comes from transformers' own config classes and `save_pretrained`. Windows are shorter
+than the sequences of the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 272,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 257,
+    "eos_token_id": 258,
+    "pad_token_id": 259,
+}
+ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0}
+
+FAMILY_CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
+    "olmo2": lambda: transformers.Olmo2Config(**SIZES, rope_parameters=ROPE),
+}
+
+
+def make_family_model(folder: Path, family: str, **overrides: Any) -> Path:
+    """The folder, now holding a random model of this family; `overrides` change its config."""
+    config = FAMILY_CONFIGS[family]()
+    for name, value in overrides.items():
+        setattr(config, name, value)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            _randomize(name, parameter)
+    model.save_pretrained(folder)
+    return folder
+
+
+def _randomize(name: str, parameter: torch.Tensor) -> None:
+    # Norm weights far from where they start and fan-in scaling: a norm that is forgotten, or that
+    # lacks its one, then shows in every logprob.
+    if "norm" in name:
+        parameter += torch.empty_like(parameter).uniform_(-0.5, 0.5)
+    else:
+        torch.nn.init.normal_(parameter, std=1.2 / parameter.shape[-1] ** 0.5)

@@ -1,0 +1,109 @@
+"""Every family that transformers makes for these tests runs on the lean path, with its numbers.
+
+What all shapes have in common is tested where it belongs (`SHAPES`); here are adapters on parts of
+a model, several in one batch, and samples that share prompts longer than windows and blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engine.family_models import FAMILY_CONFIGS
+from tests.engine.oracle import Oracle, assert_same, saved_gradients, saved_weights
+from tests.engine.work import run_samples, sample_request, sft_datum, tokens, train, warm_up
+from tinkex.engine.interface import LoraSpec, TrainRequest
+from tinkex.engine.model.decoder import Decoder
+from tinkex.engine.options import EngineOptions
+from tinkex.engine.torch_engine import TorchEngine
+
+PARTS = {"train_attn": "self_attn", "train_mlp": "mlp", "train_unembed": "lm_head"}
+
+
+@pytest.fixture(params=FAMILY_CONFIGS)
+def folder(request, model_folder):
+    return model_folder(request.param)
+
+
+def _engine(folder, *adapters: str) -> TorchEngine:
+    engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}))
+    for seed, adapter_id in enumerate(adapters):
+        engine.create_adapter(adapter_id, "tiny", LoraSpec(rank=3 + seed, seed=seed))
+        warm_up(engine, adapter_id)
+    return engine
+
+
+def test_the_family_is_on_the_lean_path(folder) -> None:
+    assert isinstance(_engine(folder)._base("tiny").backbone, Decoder)
+
+
+@pytest.mark.parametrize("switch", PARTS)
+def test_gradients_of_each_part_alone_are_those_of_peft(switch, folder, tmp_path) -> None:
+    engine = _engine(folder)
+    off = dict.fromkeys(PARTS, False)
+    engine.create_adapter("a", "tiny", LoraSpec(rank=2, **{**off, switch: True}))
+    warm_up(engine, "a")
+    data = [sft_datum(40), sft_datum(9)]
+    result = train(engine, "a", data)
+    engine.save_adapter("a", tmp_path / "a", "all")
+    assert all(PARTS[switch] in name for name in saved_weights(tmp_path / "a"))
+    oracle = Oracle(folder, tmp_path / "a")
+    loss = oracle.loss("cross_entropy", data)
+    loss.backward()
+    assert result.metrics["loss:sum"] == pytest.approx(loss.item(), rel=2e-5)
+    assert_same(saved_gradients(tmp_path / "a"), oracle.gradients(), rtol=1e-4)
+
+
+def test_adapters_in_one_training_batch_get_the_gradients_they_get_alone(folder, tmp_path) -> None:
+    engine = _engine(folder, "a", "b")
+    data = {"a": [sft_datum(40), sft_datum(9)], "b": [sft_datum(25, seed=1)]}
+    requests = [
+        TrainRequest(adapter_id=name, data=some, loss_fn="cross_entropy", loss_config={})
+        for name, some in data.items()
+    ]
+    engine.forward_backward(requests)
+    for name, some in data.items():
+        engine.save_adapter(name, tmp_path / name, "all")
+        oracle = Oracle(folder, tmp_path / name)
+        oracle.loss("cross_entropy", some).backward()
+        assert_same(saved_gradients(tmp_path / name), oracle.gradients(), rtol=1e-4)
+
+
+def test_adapters_sampled_in_one_batch_give_the_logprobs_of_peft(
+    folder, tmp_path, with_and_without_kernels
+) -> None:
+    """Prompts are longer than a block of the cache and begin alike; one is asked for twice."""
+    engine = _engine(folder, "a", "b")
+    prompt = tokens(150)
+    requests = []
+    for name in ("a", "b"):
+        engine.snapshot(name, f"s{name}")
+        engine.save_adapter(name, tmp_path / name)
+        for start, text in (("1", prompt), ("2", np.concatenate([prompt[:140], tokens(9)]))):
+            requests.append(
+                sample_request(
+                    name + start, sampler_id=f"s{name}", tokens=text, max_tokens=20, seed=7,
+                    num_samples=3, stop_at_eos=False, prompt_logprobs=True,
+                )
+            )  # fmt: skip
+    requests.append(sample_request("base", tokens=prompt, max_tokens=20, stop_at_eos=False))
+    first = run_samples(engine, *requests)
+    again = run_samples(engine, *requests)  # now with what the first run left in the cache
+    oracles = {name: Oracle(folder, tmp_path / name) for name in ("a", "b")}
+    oracles["base"] = Oracle(folder)
+    for request in requests:
+        oracle = oracles.get(request.request_id, oracles.get(request.request_id[0]))
+        for found in (first, again):
+            result = found[request.request_id]
+            for sequence in result.sequences:
+                full = np.concatenate([request.tokens, sequence.tokens])
+                with torch.no_grad():
+                    scores = oracle.all_logprobs(full)
+                rows = np.arange(len(full) - 1)
+                theirs = scores[rows, full[1:]].numpy()
+                num_prompt = len(request.tokens)
+                np.testing.assert_allclose(sequence.logprobs, theirs[num_prompt - 1 :], atol=2e-4)
+            if request.prompt_logprobs:
+                ours = result.prompt_logprobs[1:]
+                np.testing.assert_allclose(ours, theirs[: num_prompt - 1], atol=2e-4)
