@@ -28,6 +28,20 @@ SIZES: dict[str, Any] = {
 ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0}
 
 FAMILY_CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
+    "phi3": lambda: transformers.Phi3Config(**SIZES, rope_parameters=ROPE, sliding_window=10),
+    "phi4-mini": lambda: transformers.Phi3Config(
+        **SIZES | {"num_attention_heads": 3, "num_key_value_heads": 1},
+        tie_word_embeddings=True,
+        original_max_position_embeddings=512,
+        rope_parameters={
+            **ROPE,
+            "rope_type": "longrope",
+            "partial_rotary_factor": 0.75,
+            "factor": 3.0,
+            "short_factor": [1.0, 1.1, 1.2, 1.5, 2.0, 2.5],
+            "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        },
+    ),
     "olmo2": lambda: transformers.Olmo2Config(**SIZES, rope_parameters=ROPE),
 }
 

@@ -94,7 +94,7 @@ def _load(name: str, folder: Path, options: EngineOptions, num_to_load: int) -> 
             value=name,
         )
     try:
-        spec = parse_config(raw)
+        spec = parse_config(raw, options.context_length)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{type(error).__name__} {error}"
         raise bad_model_file(folder / "config.json", reason) from error

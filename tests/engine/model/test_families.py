@@ -6,11 +6,13 @@ a model, several in one batch, and samples that share prompts longer than window
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
-from tests.engine.family_models import FAMILY_CONFIGS
+from tests.engine.family_models import FAMILY_CONFIGS, make_family_model
 from tests.engine.oracle import Oracle, assert_same, saved_gradients, saved_weights
 from tests.engine.work import run_samples, sample_request, sft_datum, tokens, train, warm_up
 from tinkex.engine.interface import LoraSpec, TrainRequest
@@ -107,3 +109,24 @@ def test_adapters_sampled_in_one_batch_give_the_logprobs_of_peft(
             if request.prompt_logprobs:
                 ours = result.prompt_logprobs[1:]
                 np.testing.assert_allclose(ours, theirs[: num_prompt - 1], atol=2e-4)
+
+
+def test_longrope_is_on_the_lean_path_up_to_its_original_context(tmp_path, caplog) -> None:
+    """Beyond it the factors are others, so a longer context goes through transformers."""
+    folder = make_family_model(tmp_path / "m", "phi4-mini", original_max_position_embeddings=64)
+    path = folder / "config.json"
+    raw = json.loads(path.read_text())
+    del raw["rope_parameters"]["factor"]  # then it is the ratio of both contexts
+    path.write_text(json.dumps(raw))
+    data = [sft_datum(64), sft_datum(30)]
+    for context_length in (64, None):
+        options = EngineOptions(models={"tiny": str(folder)}, context_length=context_length)
+        engine = TorchEngine(options)
+        is_lean = isinstance(engine._base("tiny").backbone, Decoder)
+        assert is_lean == (context_length == 64)
+        engine.create_adapter("a", "tiny", LoraSpec(rank=1))
+        with torch.no_grad():
+            for datum, ours in zip(data, train(engine, "a", data).logprobs, strict=True):
+                theirs = Oracle(folder).target_logprobs(datum)
+                np.testing.assert_allclose(ours, theirs, atol=5e-5)
+    assert "longrope positions change for sequences beyond 64 tokens" in caplog.text

@@ -14,7 +14,8 @@ from typing import Any
 
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.model.families import FAMILIES, Family
-from tinkex.engine.model.spec import Activation, DecoderSpec, LayerSpec, NormSpec, RopeSpec
+from tinkex.engine.model.rope_config import parse_rope, why_not_rope
+from tinkex.engine.model.spec import Activation, DecoderSpec, LayerSpec, NormSpec
 
 __all__ = ["NotLean", "bad_model_file", "parse_config", "read_eos_token_ids", "read_json"]
 
@@ -41,18 +42,24 @@ _MOST = {
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
-def parse_config(raw: dict[str, Any]) -> DecoderSpec | NotLean:
-    """The decoder's description, or why the lean path cannot run this model.
+def parse_config(raw: dict[str, Any], context_length: int | None = None) -> DecoderSpec | NotLean:
+    """The decoder's description, or why the lean path cannot run this model with contexts of up to
+    `context_length` tokens, or as long as the model allows.
 
     Raises:
         ValueError: a size is none, or beyond that of any model.
     """
-    not_lean = _not_lean(raw)
+    arch = raw.get("model_type", "")
+    family = FAMILIES.get(arch)
+    if family is None:
+        _refuse_huge(raw)
+        names = ", ".join(sorted(FAMILIES))
+        return NotLean(f"model_type={arch!r:.40} is not one of {names}")
+    raw = {**family.defaults, **raw}
+    not_lean = _not_lean(raw, family, context_length)
     if not_lean is not None:
         _refuse_huge(raw)
         return not_lean
-    family = FAMILIES[raw["model_type"]]
-    raw = {**family.defaults, **raw}
     num_heads = _size(raw, "num_attention_heads")
     hidden_size = _size(raw, "hidden_size")
     head_dim = _size(raw, "head_dim", hidden_size // num_heads)
@@ -64,15 +71,19 @@ def parse_config(raw: dict[str, Any]) -> DecoderSpec | NotLean:
         num_heads=num_heads,
         num_kv_heads=_size(raw, "num_key_value_heads", num_heads),
         head_dim=head_dim,
-        context_length=_size(raw, "max_position_embeddings"),
+        context_length=min(
+            context_length or _MOST["max_position_embeddings"],
+            _size(raw, "max_position_embeddings"),
+        ),
         layers=_parse_layers(raw, family, _size(raw, "num_hidden_layers")),
-        ropes=(_parse_rope(raw),),
+        ropes=(parse_rope(raw, _rope_values(raw), family),),
         norm=NormSpec(raw.get("rms_norm_eps", 1e-6), is_wide=family.norm_is_wide),
         query_scale=1.0 / math.sqrt(head_dim),
         has_tied_head=raw.get("tie_word_embeddings", False),
         norms=family.norms,
         qk_norm=family.qk_norm,
         activation=_ACTIVATIONS[raw.get("hidden_act", "silu")],
+        has_fused_projections=family.has_fused_projections,
     )
 
 
@@ -140,44 +151,20 @@ def _refuse_huge(raw: dict[str, Any]) -> None:
             raise ValueError(f"{name}={value!r:.40} is above {most}")
 
 
-def _not_lean(raw: dict[str, Any]) -> NotLean | None:
+def _not_lean(raw: dict[str, Any], family: Family, context_length: int | None) -> NotLean | None:
     """What about the config the lean path does not run, if there is such a thing."""
-    arch = raw.get("model_type", "")
-    family = FAMILIES.get(arch)
-    if family is None:
-        return NotLean(f"model_type={arch!r:.40} is not one of {', '.join(sorted(FAMILIES))}")
     activation = raw.get("hidden_act", "silu")
     if activation not in _ACTIVATIONS:
         return NotLean(f"its activation is {activation!r:.40}")
-    kind = _rope_kind(_rope_values(raw))
-    if kind not in family.rope_kinds:
-        return NotLean(f"its rotary positions are of the kind {kind!r:.40}")
-    if raw.get("partial_rotary_factor", 1.0) != 1.0:
-        return NotLean("it rotates only a part of each head")
-    return None
+    longest = context_length or raw.get("max_position_embeddings", 0)
+    reason = why_not_rope(raw, _rope_values(raw), family, longest)
+    return None if reason is None else NotLean(reason)
 
 
 def _rope_values(raw: dict[str, Any]) -> dict[str, Any]:
     # Older files hold rope_theta and rope_scaling side by side, newer ones one rope_parameters.
     values: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     return values
-
-
-def _rope_kind(values: dict[str, Any]) -> str:
-    kind: str = values.get("rope_type", values.get("type", "default"))
-    return kind
-
-
-def _parse_rope(raw: dict[str, Any]) -> RopeSpec:
-    values = _rope_values(raw)
-    return RopeSpec(
-        theta=float(values.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
-        kind=_rope_kind(values),
-        factor=float(values.get("factor", 1.0)),
-        low_freq_factor=float(values.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(values.get("high_freq_factor", 4.0)),
-        original_context=int(values.get("original_max_position_embeddings", 8192)),
-    )
 
 
 def _parse_layers(raw: dict[str, Any], family: Family, num_layers: int) -> tuple[LayerSpec, ...]:

@@ -19,16 +19,24 @@ WindowRule = Literal["every", "upper", "upper if used"]
 from `max_window_layers` on, or the latter if `use_sliding_window` is set."""
 
 
+_ROPE_KINDS = {"default": "default", "linear": "linear", "llama3": "llama3"}
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What all models of a family have in common. `defaults` are the values of keys that the
-    family's config.json files may leave out."""
+    """What all models of a family have in common.
+
+    `rope_kinds` are the kinds of rotary positions, by their names in config.json. `defaults` are
+    the values of keys that the family's config.json files may leave out.
+    """
 
     norms: LayerNorms = PRE_NORMS
     norm_is_wide: bool = False
     qk_norm: QkNorm = "none"
     window_rule: WindowRule = "upper"
-    rope_kinds: frozenset[str] = frozenset({"default", "linear", "llama3"})
+    rope_kinds: Mapping[str, str] = field(default_factory=lambda: _ROPE_KINDS)
+    has_partial_rotary: bool = False
+    has_fused_projections: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -47,6 +55,14 @@ FAMILIES: dict[str, Family] = {
         norm_is_wide=True,
         qk_norm="projection",
         defaults={"rms_norm_eps": 1e-5},
+    ),
+    "phi3": Family(
+        window_rule="every",
+        # Its first files called longrope "su" or "yarn".
+        rope_kinds={"default": "default", **dict.fromkeys(("longrope", "su", "yarn"), "longrope")},
+        has_partial_rotary=True,
+        has_fused_projections=True,
+        defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
     ),
 }
 """By config.json's model_type."""

@@ -29,13 +29,13 @@ def rope_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
     """Radians per position for each pair of features, scaled as the model's config says."""
     rotated = rope.rotated(head_dim)
     exponents = torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated
+    if rope.kind == "longrope":
+        return 1.0 / (torch.tensor(rope.pair_factors) * rope.theta**exponents)
     frequencies = 1.0 / (rope.theta**exponents)
     if rope.kind == "linear":
         return frequencies / rope.factor
     if rope.kind == "llama3":
         return _stretch_llama3(frequencies, rope)
-    if rope.kind == "longrope":
-        return frequencies / torch.tensor(rope.pair_factors)
     return frequencies
 
 

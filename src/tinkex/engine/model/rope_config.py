@@ -1,0 +1,78 @@
+"""Rotary positions as config.json describes them.
+
+`values` are those of one kind of layer: the file's rope_parameters or rope_scaling, whose keys may
+also stand beside it at the top, in `raw`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tinkex.engine.model.families import Family
+from tinkex.engine.model.spec import RopeSpec
+
+__all__ = ["parse_rope", "why_not_rope"]
+
+
+def why_not_rope(
+    raw: dict[str, Any], values: dict[str, Any], family: Family, longest: int
+) -> str | None:
+    """Why the lean path cannot turn by these positions in contexts of this length, if it cannot."""
+    name = _kind(values)
+    if name not in family.rope_kinds:
+        return f"its rotary positions are of the kind {name!r:.40}"
+    if _fraction(raw, values) != 1.0 and not family.has_partial_rotary:
+        return "it rotates only a part of each head"
+    if family.rope_kinds[name] == "longrope":
+        original = raw["original_max_position_embeddings"]
+        if longest > original:
+            # Keys in a cache would have to be computed again when a sequence grows beyond it.
+            return (
+                f"its longrope positions change for sequences beyond {original} tokens; the lean "
+                f"path runs it where the engine's context_length is at most that"
+            )
+    return None
+
+
+def parse_rope(raw: dict[str, Any], values: dict[str, Any], family: Family) -> RopeSpec:
+    """The description of these positions."""
+    kind = family.rope_kinds[_kind(values)]
+    theta = float(values.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
+    if kind == "longrope":
+        return _parse_longrope(raw, values, theta)
+    return RopeSpec(
+        theta=theta,
+        kind=kind,
+        factor=float(values.get("factor", 1.0)),
+        low_freq_factor=float(values.get("low_freq_factor", 1.0)),
+        high_freq_factor=float(values.get("high_freq_factor", 4.0)),
+        original_context=int(values.get("original_max_position_embeddings", 8192)),
+        fraction=_fraction(raw, values),
+    )
+
+
+def _parse_longrope(raw: dict[str, Any], values: dict[str, Any], theta: float) -> RopeSpec:
+    """Those of sequences up to the original context, which have the short factors."""
+    original = int(raw["original_max_position_embeddings"])
+    factor = float(values.get("factor") or raw["max_position_embeddings"] / original)
+    amplitude = values.get("attention_factor")
+    if amplitude is None:
+        amplitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return RopeSpec(
+        theta=theta,
+        kind="longrope",
+        original_context=original,
+        fraction=_fraction(raw, values),
+        pair_factors=tuple(float(each) for each in values["short_factor"]),
+        amplitude=float(amplitude),
+    )
+
+
+def _kind(values: dict[str, Any]) -> str:
+    kind: str = values.get("rope_type", values.get("type", "default"))
+    return kind
+
+
+def _fraction(raw: dict[str, Any], values: dict[str, Any]) -> float:
+    return float(values.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0)
