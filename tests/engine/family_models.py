@@ -28,6 +28,17 @@ SIZES: dict[str, Any] = {
 ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0}
 
 FAMILY_CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **SIZES | {"num_hidden_layers": 3},
+        head_dim=16,
+        query_pre_attn_scalar=24,
+        sliding_window=10,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 50_000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    ),
     "phi3": lambda: transformers.Phi3Config(**SIZES, rope_parameters=ROPE, sliding_window=10),
     "phi4-mini": lambda: transformers.Phi3Config(
         **SIZES | {"num_attention_heads": 3, "num_key_value_heads": 1},

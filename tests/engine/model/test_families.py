@@ -11,11 +11,13 @@ import json
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from tests.engine.family_models import FAMILY_CONFIGS, make_family_model
 from tests.engine.oracle import Oracle, assert_same, saved_gradients, saved_weights
 from tests.engine.work import run_samples, sample_request, sft_datum, tokens, train, warm_up
 from tinkex.engine.interface import LoraSpec, TrainRequest
+from tinkex.engine.model.config import NotLean, parse_config
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
@@ -130,3 +132,42 @@ def test_longrope_is_on_the_lean_path_up_to_its_original_context(tmp_path, caplo
                 theirs = Oracle(folder).target_logprobs(datum)
                 np.testing.assert_allclose(ours, theirs, atol=5e-5)
     assert "longrope positions change for sequences beyond 64 tokens" in caplog.text
+
+
+def test_gemma_config_in_the_form_of_its_first_files(tmp_path) -> None:
+    """One pattern for the windows, a theta for each kind of layer, much left to defaults."""
+    folder = make_family_model(tmp_path / "m", "gemma3")
+    path = folder / "config.json"
+    raw = json.loads(path.read_text())
+    for key in ("rope_parameters", "layer_types", "tie_word_embeddings", "hidden_activation"):
+        del raw[key]
+    raw |= {"rope_theta": 5_000.0, "rope_local_base_freq": 50.0, "sliding_window_pattern": 3}
+    raw["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
+    path.write_text(json.dumps(raw))
+    engine = _engine(folder)
+    assert isinstance(engine._base("tiny").backbone, Decoder)
+    engine.create_adapter("a", "tiny", LoraSpec(rank=1))
+    datum = sft_datum(60)
+    with torch.no_grad():
+        theirs = Oracle(folder).target_logprobs(datum)
+    np.testing.assert_allclose(train(engine, "a", [datum]).logprobs[0], theirs, atol=5e-5)
+
+
+def test_embeddings_are_scaled_in_the_type_that_transformers_scales_in(model_folder) -> None:
+    folder = model_folder("gemma3")
+    options = EngineOptions(models={"tiny": str(folder)}, dtype="bfloat16")
+    backbone = TorchEngine(options)._base("tiny").backbone
+    assert isinstance(backbone, Decoder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    ids = torch.arange(200)
+    with torch.no_grad():
+        assert torch.equal(backbone.weights.embed(ids), model.get_input_embeddings()(ids))
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"],
+)
+def test_what_gemma_can_also_have_is_named(key) -> None:
+    raw = {**FAMILY_CONFIGS["gemma3"]().to_dict(), key: 30}
+    assert parse_config(raw) == NotLean(f"it has {key}=30")

@@ -14,7 +14,7 @@ from typing import Any
 
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.model.families import FAMILIES, Family
-from tinkex.engine.model.rope_config import parse_rope, why_not_rope
+from tinkex.engine.model.rope_config import parse_ropes, why_not_ropes
 from tinkex.engine.model.spec import Activation, DecoderSpec, LayerSpec, NormSpec
 
 __all__ = ["NotLean", "bad_model_file", "parse_config", "read_eos_token_ids", "read_json"]
@@ -76,13 +76,14 @@ def parse_config(raw: dict[str, Any], context_length: int | None = None) -> Deco
             _size(raw, "max_position_embeddings"),
         ),
         layers=_parse_layers(raw, family, _size(raw, "num_hidden_layers")),
-        ropes=(parse_rope(raw, _rope_values(raw), family),),
-        norm=NormSpec(raw.get("rms_norm_eps", 1e-6), is_wide=family.norm_is_wide),
-        query_scale=1.0 / math.sqrt(head_dim),
+        ropes=parse_ropes(raw, family),
+        norm=NormSpec(raw.get("rms_norm_eps", 1e-6), family.norm_adds_one, family.norm_is_wide),
+        query_scale=1.0 / math.sqrt(raw.get(family.query_scalar_key) or head_dim),
         has_tied_head=raw.get("tie_word_embeddings", False),
         norms=family.norms,
         qk_norm=family.qk_norm,
-        activation=_ACTIVATIONS[raw.get("hidden_act", "silu")],
+        activation=_ACTIVATIONS[raw.get(family.activation_key, "silu")],
+        embed_scale=math.sqrt(hidden_size) if family.scales_embedding else 1.0,
         has_fused_projections=family.has_fused_projections,
     )
 
@@ -153,35 +154,34 @@ def _refuse_huge(raw: dict[str, Any]) -> None:
 
 def _not_lean(raw: dict[str, Any], family: Family, context_length: int | None) -> NotLean | None:
     """What about the config the lean path does not run, if there is such a thing."""
-    activation = raw.get("hidden_act", "silu")
+    for key in family.unsupported:
+        if raw.get(key):
+            return NotLean(f"it has {key}={raw[key]!r:.40}")
+    activation = raw.get(family.activation_key, "silu")
     if activation not in _ACTIVATIONS:
         return NotLean(f"its activation is {activation!r:.40}")
     longest = context_length or raw.get("max_position_embeddings", 0)
-    reason = why_not_rope(raw, _rope_values(raw), family, longest)
+    reason = why_not_ropes(raw, family, longest)
     return None if reason is None else NotLean(reason)
 
 
-def _rope_values(raw: dict[str, Any]) -> dict[str, Any]:
-    # Older files hold rope_theta and rope_scaling side by side, newer ones one rope_parameters.
-    values: dict[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    return values
-
-
 def _parse_layers(raw: dict[str, Any], family: Family, num_layers: int) -> tuple[LayerSpec, ...]:
-    windows = _parse_windows(raw, family, num_layers)
-    if len(windows) != num_layers:
-        raise ValueError(f"layer_types must name the type of each of the {num_layers} layers")
-    return tuple(LayerSpec(window) for window in windows)
-
-
-def _parse_windows(raw: dict[str, Any], family: Family, num_layers: int) -> list[int]:
     window = int(raw.get("sliding_window") or 0)
-    if family.window_rule == "upper if used" and not raw.get("use_sliding_window", False):
-        window = 0
-    kinds = raw.get("layer_types")
+    is_sliding = _sliding_layers(raw, family, num_layers)
+    if len(is_sliding) != num_layers:
+        raise ValueError(f"layer_types must name the type of each of the {num_layers} layers")
+    sliding = LayerSpec(window, rope=1 if family.has_local_rope else 0)
+    return tuple(sliding if each else LayerSpec() for each in is_sliding)
+
+
+def _sliding_layers(raw: dict[str, Any], family: Family, num_layers: int) -> list[bool]:
+    rule, kinds = family.window_rule, raw.get("layer_types")
+    if rule == "upper if used" and not raw.get("use_sliding_window", False):
+        return [False] * (len(kinds) if kinds else num_layers)
     if kinds:
-        return [window if kind == "sliding_attention" else 0 for kind in kinds]
-    if family.window_rule == "every":
-        return [window] * num_layers
-    first_windowed = raw.get("max_window_layers", num_layers) if window else num_layers
-    return [window if i >= first_windowed else 0 for i in range(num_layers)]
+        return [kind == "sliding_attention" for kind in kinds]
+    if rule == "every":
+        return [True] * num_layers
+    if rule == "pattern":
+        return [(i + 1) % raw["sliding_window_pattern"] != 0 for i in range(num_layers)]
+    return [i >= raw.get("max_window_layers", num_layers) for i in range(num_layers)]

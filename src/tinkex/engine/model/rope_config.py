@@ -1,7 +1,7 @@
-"""Rotary positions as config.json describes them.
+"""Rotary positions as config.json describes them: one kind, or one for layers without a window and
+one for those with.
 
-`values` are those of one kind of layer: the file's rope_parameters or rope_scaling, whose keys may
-also stand beside it at the top, in `raw`.
+`values` are those of one kind. Their keys may also stand at the top of the file, in `raw`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,33 @@ from typing import Any
 from tinkex.engine.model.families import Family
 from tinkex.engine.model.spec import RopeSpec
 
-__all__ = ["parse_rope", "why_not_rope"]
+__all__ = ["parse_ropes", "why_not_ropes"]
 
 
-def why_not_rope(
+def parse_ropes(raw: dict[str, Any], family: Family) -> tuple[RopeSpec, ...]:
+    """The positions of layers without a window, and of those with if they have others."""
+    return tuple(_parse_rope(raw, values, family) for values in _kinds_of_values(raw, family))
+
+
+def why_not_ropes(raw: dict[str, Any], family: Family, longest: int) -> str | None:
+    """Why the lean path cannot turn by these positions in contexts of this length, if it cannot."""
+    reasons = (_why_not(raw, values, family, longest) for values in _kinds_of_values(raw, family))
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _kinds_of_values(raw: dict[str, Any], family: Family) -> tuple[dict[str, Any], ...]:
+    # Older files hold rope_theta and rope_scaling side by side, newer ones one rope_parameters.
+    scaling, values = raw.get("rope_scaling") or {}, raw.get("rope_parameters") or {}
+    if not family.has_local_rope:
+        return (values or scaling,)
+    full = {**(values.get("full_attention") or {}), **scaling}
+    local_theta = {"rope_theta": raw["rope_local_base_freq"]}
+    return full, {**local_theta, **(values.get("sliding_attention") or {})}
+
+
+def _why_not(
     raw: dict[str, Any], values: dict[str, Any], family: Family, longest: int
 ) -> str | None:
-    """Why the lean path cannot turn by these positions in contexts of this length, if it cannot."""
     name = _kind(values)
     if name not in family.rope_kinds:
         return f"its rotary positions are of the kind {name!r:.40}"
@@ -35,8 +55,7 @@ def why_not_rope(
     return None
 
 
-def parse_rope(raw: dict[str, Any], values: dict[str, Any], family: Family) -> RopeSpec:
-    """The description of these positions."""
+def _parse_rope(raw: dict[str, Any], values: dict[str, Any], family: Family) -> RopeSpec:
     kind = family.rope_kinds[_kind(values)]
     theta = float(values.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
     if kind == "longrope":
