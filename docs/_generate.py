@@ -249,7 +249,7 @@ AT_START = {
     *("bad-model-file", "bad-model-folder", "bad-wheel", "fetch-failed", "needs-transformers"),
     *("no-model", "no-such-model", "unsupported-model", "port-in-use", "data-dir-in-use"),
     *("bad-bootstrap-key", "bad-signing-secret", "no-signing-secret", "database-not-private"),
-    "bad-engine-pings",
+    *("bad-engine-pings", "bad-loss-plugin"),
 }
 """Codes of a server that does not start."""
 
@@ -355,46 +355,79 @@ def _part(node: ast.expr) -> str:
 
 
 def losses_page() -> str:
-    """The losses a Tinkex server computes."""
-    from tinkex.engine.validation import LOSSES
+    """The losses a Tinkex server computes, from their declarations."""
+    from tinkex.losses import BUILT_IN
 
     rows = [
         (
-            f"`{name}`",
-            FORMULAS[name],
-            codes(sorted(spec.required)),
-            codes(sorted(spec.optional)),
-            codes(f"{key}={value:g}" for key, value in spec.config.items()),
+            f"[`{loss.name}`](#{loss.name})",
+            f"`{loss.formula}`",
+            yes(loss.needs_old_logprobs),
+            yes(loss.needs_advantages),
+            yes(loss.takes_top_k),
         )
-        for name, spec in LOSSES.items()
+        for loss in BUILT_IN.values()
     ]
+    head = ("loss", "per target", "sampler's logprobs", "advantages", "`[N, K]` targets")
     return "\n".join(
         [
             "# Losses\n",
             NOTICE,
-            "Losses and gradients are sums over tokens, never means. `lp` is the logprob of the",
+            "Losses and gradients are sums over targets, never means. `lp` is the logprob of the",
             "target now, `q` the one recorded by the sampler, `A` the advantage, `w` the weight,",
-            "`r = exp(lp - q)`, and `sg` stops the gradient.\n",
-            table(("loss", "per token", "inputs", "optional inputs", "loss_fn_config"), rows),
-            "`s` of `gspo` is the sequence's ratio: `sg(exp(mean of lp - q where",
-            "sequence_ratio_mask is on))`, times `exp(lp - sg(lp))` for the gradient. The bounds",
-            "of the official service's `gspo` are not published; ours are those of `ppo`.\n",
-            "The clip bounds are of the ratio itself; as inputs they are given per token.",
-            "`target_tokens` and `weights` of `cross_entropy` may have the shape `[N, K]`: K",
-            "weighted targets at each position, as distillation needs.\n",
-            "For other losses see [your own losses](../how-to/custom-losses.md).\n",
+            "`r = exp(lp - q)`, and `sg` stops the gradient. Every loss needs `target_tokens`:",
+            "position i of the input predicts row i. Every loss reports `loss:sum`.\n",
+            table(head, rows),
+            "A server may have more: `get_server_capabilities` lists them. How to write one is on",
+            "the page [your own losses](../how-to/custom-losses.md).\n",
+            *(part for loss in BUILT_IN.values() for part in loss_section(loss)),
+            "## Declaring a loss\n",
+            *directives("tinkex.losses", DECLARATIONS),
         ]
     )
 
 
-FORMULAS = {
-    "cross_entropy": "`-w * lp`",
-    "importance_sampling": "`-r * A`",
-    "ppo": "`-min(r * A, clamp(r, low, high) * A)`",
-    "cispo": "`-sg(clamp(r, low, high)) * lp * A`",
-    "dro": "`-(lp * A - beta/2 * (lp - q)^2)`",
-    "gspo": "`-min(s * A, clamp(s, low, high) * A)`",
-}
+DECLARATIONS = ("Loss", "LossInput", "LossOption", "LossMetric", "LossBatch")
+
+
+def loss_section(loss: Any) -> list[str]:
+    """What one loss takes and reports."""
+    from tinkex.losses.declaration import range_text
+
+    parts = [f"## {loss.name}\n", f"{loss.about} Per target: `{loss.formula}`.\n"]
+    inputs = [
+        (
+            f"`{each.name}`",
+            each.about,
+            "required" if each.is_required else "optional",
+            each.dtype,
+            f"one per {each.per}",
+            range_text(each.low, each.high),
+        )
+        for each in loss.inputs
+    ]
+    parts.append(table(("input", "meaning", "", "dtype", "shape", "range"), inputs))
+    options = [
+        (
+            f"`{each.name}`",
+            each.about,
+            f"{each.default:g}",
+            range_text(each.low, each.high)
+            + (f", at most `{each.at_most}`" if each.at_most else ""),
+        )
+        for each in loss.options
+    ]
+    if options:
+        parts.append(table(("loss_fn_config", "meaning", "default", "range"), options))
+    metrics = [(f"`{each.name}`", each.about) for each in loss.metrics]
+    if metrics:
+        parts.append(table(("metric", "meaning"), metrics))
+    return [*parts, loss.notes + "\n"] if loss.notes else parts
+
+
+def yes(is_so: bool) -> str:
+    """A flag in a table."""
+    return "yes" if is_so else ""
 
 
 def routes_page() -> str:
@@ -457,8 +490,8 @@ def sdk_page() -> str:
         [
             "# SDK\n",
             NOTICE,
-            "Public is what can be imported from `tinkex`, `tinkex.types`, `tinkex.errors` and",
-            "`tinkex.telemetry`. Everything else may change.\n",
+            "Public is what can be imported from `tinkex`, `tinkex.types`, `tinkex.errors`,",
+            "`tinkex.telemetry` and [`tinkex.losses`](losses.md). Everything else may change.\n",
             "## Clients\n",
             *directives("tinkex", sorted(clients, key=order.index)),
             "## Futures, settings and the rest\n",

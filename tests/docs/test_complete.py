@@ -18,7 +18,7 @@ from tests.docs.pages import DOCS, OTHERS, PAGES, ROOT, generator, name_of
 from tinkex.config import Config
 from tinkex.server.settings import settings
 
-PUBLIC_MODULES = ("tinkex", "tinkex.types", "tinkex.errors", "tinkex.telemetry")
+PUBLIC_MODULES = ("tinkex", "tinkex.types", "tinkex.errors", "tinkex.telemetry", "tinkex.losses")
 
 
 @pytest.fixture(scope="module")

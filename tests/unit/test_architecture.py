@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "config": {*BASE, "credentials", "setting_parsers", "telemetry"},
     "files": {"errors", "crashpoints"},
     "types": {*BASE},
+    "losses": {*BASE},
     "wire": {*BASE, "types"},
     "client": {*BASE, "types", "wire", "telemetry", "config"},
     "engine": {
@@ -40,6 +41,7 @@ MAY_IMPORT = {
         "crashpoints",
         "fair_queue",
         "files",
+        "losses",
     },
     "store": {*BASE, "types", "wire", "telemetry", "crashpoints"},
     "scheduler": {
@@ -89,7 +91,7 @@ MAY_IMPORT = {
 LAYERS = {
     "engine": [
         {"busy_lock", "errors", "interface", "options"},
-        {"validation"},
+        {"validation", "loss_plugins"},
         {"ops"},
         {"attention", "lora"},
         {"model"},

@@ -84,6 +84,15 @@ def _number_options(command: Command) -> Command:
     envvar="TINKEX_NUM_THREADS",
     help="Threads of the engine.",
 )
+@click.option(
+    "--loss",
+    "losses",
+    multiple=True,
+    envvar="TINKEX_LOSS",
+    metavar="NAME",
+    help="A loss of an installed package, whose code then runs in the server; may be given "
+    "several times.",
+)
 @click.option("--public-url", envvar="TINKEX_PUBLIC_URL", help="How clients reach this server.")
 @click.option(
     "--deterministic",

@@ -75,6 +75,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_parameters: int
     eos_token_ids: tuple[int, ...]
     max_rank: int
+    losses: tuple[str, ...] = ()  # names of the losses it can be trained with
 
 
 class EngineFingerprint(msgspec.Struct, frozen=True, kw_only=True):

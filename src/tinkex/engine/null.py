@@ -12,7 +12,7 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -41,9 +41,11 @@ from tinkex.engine.interface import (
     TrainResult,
 )
 from tinkex.engine.sampling.validation import check_sample, max_new_tokens
-from tinkex.engine.validation import check_lora, check_optim, check_train
+from tinkex.engine.training.validation import check_train
+from tinkex.engine.validation import check_lora, check_optim
 from tinkex.files.atomic_folder import folder_size_bytes, verify_folder, write_folder
 from tinkex.files.file_thread import Background
+from tinkex.losses import BUILT_IN, Loss
 from tinkex.version import __version__
 
 __all__ = ["NullEngine"]
@@ -77,8 +79,11 @@ class NullEngine:
         vocab_size: int = 256,
         context_length: int = 32_768,
         delay_s: float = 0.0,
+        losses: Mapping[str, Loss] = BUILT_IN,
     ) -> None:
-        self._models = {name: _model_info(name, vocab_size, context_length) for name in models}
+        infos = [_model_info(name, vocab_size, context_length, tuple(losses)) for name in models]
+        self._models = {info.name: info for info in infos}
+        self._losses = losses
         self._delay_s = delay_s
         self._adapters: dict[str, _State] = {}
         self._samplers: dict[str, tuple[str, str]] = {}
@@ -197,7 +202,8 @@ class NullEngine:
 
     def check_fits(self, request: TrainRequest | SampleRequest) -> None:
         if isinstance(request, TrainRequest):
-            check_train(request, self._model(self._adapter(request.adapter_id).model))
+            model = self._model(self._adapter(request.adapter_id).model)
+            check_train(request, model, self._losses)
             return
         check_sample(request, self._model(request.model))
         if request.sampler_id is not None and request.sampler_id not in self._samplers:
@@ -392,7 +398,9 @@ def _unknown(what: str, name: str) -> EngineUserError:
     )
 
 
-def _model_info(name: str, vocab_size: int, context_length: int) -> ModelInfo:
+def _model_info(
+    name: str, vocab_size: int, context_length: int, losses: tuple[str, ...]
+) -> ModelInfo:
     return ModelInfo(
         name=name,
         path="",
@@ -404,4 +412,5 @@ def _model_info(name: str, vocab_size: int, context_length: int) -> ModelInfo:
         num_parameters=0,
         eos_token_ids=(0,),
         max_rank=512,
+        losses=losses,
     )

@@ -23,6 +23,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int | None = None
     deterministic: bool = False  # every training request alone, so neighbours change no bit
     max_rank: int = 256
+    losses: tuple[str, ...] = ()  # of installed packages, beside the built-in ones
     context_length: int | None = None
     memory_bytes: int | None = None
     microbatch_tokens: int = 1024  # more is hardly faster on a CPU and holds more activations

@@ -39,13 +39,15 @@ from tinkex.engine.interface import (
     TrainResult,
 )
 from tinkex.engine.lora.adapter import AdapterWeights, LoraLayout
+from tinkex.engine.loss_plugins import load_losses
 from tinkex.engine.memory import available_bytes, give_back
 from tinkex.engine.native.openmp_spin import SpinGovernor
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.validation import check_sample
 from tinkex.engine.training.optimizer import TrainingState
 from tinkex.engine.training.step import TrainOutput, run_training
-from tinkex.engine.validation import check_lora, check_optim, check_train
+from tinkex.engine.training.validation import check_train
+from tinkex.engine.validation import check_lora, check_optim
 from tinkex.files.file_thread import Background
 
 __all__ = ["TorchEngine"]
@@ -75,6 +77,7 @@ class TorchEngine:
         if options.num_threads:
             torch.set_num_threads(options.num_threads)
         self._options = options
+        self._losses = load_losses(options.losses)
         self._bases: dict[str, BaseModel] = {}
         by_folder: dict[Path, BaseModel] = {}
         folders = {name: Path(path).resolve() for name, path in options.models.items()}
@@ -98,7 +101,11 @@ class TorchEngine:
         return torch_fingerprint(self._options, has_kernels=has_kernels)
 
     def models(self) -> list[ModelInfo]:
-        return [_renamed(base.info, name) for name, base in self._bases.items()]
+        losses = tuple(self._losses)
+        return [
+            msgspec.structs.replace(base.info, name=name, losses=losses)
+            for name, base in self._bases.items()
+        ]
 
     def adapters(self) -> list[AdapterInfo]:
         return [_info(i, name, state) for i, (name, state) in list(self._adapters.items())]
@@ -230,7 +237,7 @@ class TorchEngine:
     def check_fits(self, request: TrainRequest | SampleRequest) -> None:
         if isinstance(request, TrainRequest):
             base = self._base(self._adapter(request.adapter_id)[0])
-            check_train(request, base.info)
+            check_train(request, base.info, self._losses)
             base.memory.check_train(request)
             return
         base = self._base(request.model)
@@ -271,7 +278,9 @@ class TorchEngine:
         states = {r.adapter_id: self._adapters[r.adapter_id][1] for r in requests}
         base = self._bases[self._adapters[requests[0].adapter_id][0]]
         try:
-            output = run_training(base.backbone, requests, states, base.microbatch_tokens)
+            output = run_training(
+                base.backbone, requests, states, base.microbatch_tokens, self._losses
+            )
         except (RuntimeError, MemoryError) as error:
             if is_last_try:
                 return [_failure("The forward_backward failed", error).to_request_error()]
@@ -291,9 +300,9 @@ class TorchEngine:
         good = [request for i, request in enumerate(requests) if i not in bad]
         answers = iter(self._train(good) if good else [])
         refusal = EngineUserError(
-            "The loss or its gradient is not finite, so nothing was added to the adapter. Usual "
-            "causes: sampler logprobs far below the model's own, huge weights or advantages, or "
-            "a learning rate that has already ruined the adapter.",
+            "The loss, a metric or the gradient is not finite, so nothing was added to the "
+            "adapter. Usual causes: sampler logprobs far below the model's own, huge weights or "
+            "advantages, or a learning rate that has already ruined the adapter.",
             code="loss-not-finite",
             field="data",
         ).to_request_error()
@@ -359,8 +368,12 @@ def _step(base: BaseModel) -> list[SampleResult]:
 
 
 def _not_finite(output: TrainOutput, requests: list[TrainRequest]) -> set[int]:
-    """The requests to blame for losses or, where all losses are fine, gradients gone wild."""
-    bad = {i for i, loss in enumerate(output.losses) if not math.isfinite(loss)}
+    """The requests whose loss or metrics are not finite; if there are none, whose gradients."""
+    bad = {
+        i
+        for i, loss in enumerate(output.losses)
+        if not all(map(math.isfinite, (loss, *output.metrics[i].reduced().values())))
+    }
     if bad:
         return bad
     wild = {i for i, g in output.gradients.items() if not bool(torch.isfinite(g.sum()))}
@@ -370,7 +383,7 @@ def _not_finite(output: TrainOutput, requests: list[TrainRequest]) -> set[int]:
 def _result(output: TrainOutput, index: int, request: TrainRequest) -> TrainResult:
     return TrainResult(
         logprobs=output.logprobs[index],
-        metrics={"loss:sum": output.losses[index]},
+        metrics={"loss:sum": output.losses[index], **output.metrics[index].reduced()},
         num_tokens=sum(int(datum.tokens.size) for datum in request.data),
     )
 
@@ -384,10 +397,6 @@ def _info(adapter_id: str, model: str, state: TrainingState) -> AdapterInfo:
         pending_backwards=state.pending_backwards,
         size_bytes=state.size_bytes,
     )
-
-
-def _renamed(info: ModelInfo, name: str) -> ModelInfo:
-    return msgspec.structs.replace(info, name=name)
 
 
 def _failure(what: str, error: Exception) -> EngineFailure:

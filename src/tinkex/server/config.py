@@ -45,6 +45,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     dtype: str = "float32"
     num_threads: int | None = None
+    losses: tuple[str, ...] = ()  # of installed packages (entry points), beside the built-in ones
     bootstrap_key: str | None = None
     signing_secret_file: Path | None = None  # default: a file in the data folder, made if missing
     public_url: str | None = None  # how clients reach us, if not by the Host they send

@@ -161,6 +161,7 @@ _PLAIN = (
     "device",
     "dtype",
     "num_threads",
+    "losses",
     "bootstrap_key",
     "signing_secret_file",
     "public_url",

@@ -116,11 +116,13 @@ class GetServerCapabilitiesResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What the server offers.
 
     `supported_models` has every name a model may be asked for by. `aliases` leads from a model's
-    other names to its main one; only Tinkex servers send it.
+    other names to its main one, `losses` has the names that `loss_fn` may be; only Tinkex servers
+    send these two.
     """
 
     supported_models: list[SupportedModel]
     aliases: dict[str, str] = {}
+    losses: list[str] = []
 
 
 class CreateSessionResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -95,11 +95,11 @@ def test_only_the_request_without_memory_fails(error, tiny, tmp_path, monkeypatc
     engine, clean = _engine(tiny), _engine(tiny)
     tries = []
 
-    def short_of_memory(backbone, requests, states, max_tokens):
+    def short_of_memory(backbone, requests, states, max_tokens, losses):
         tries.append([request.adapter_id for request in requests])
         if any(datum.tokens.size == 50 for request in requests for datum in request.data):
             raise error
-        return run_training(backbone, requests, states, max_tokens)
+        return run_training(backbone, requests, states, max_tokens, losses)
 
     monkeypatch.setattr("tinkex.engine.torch_engine.run_training", short_of_memory)
     good = [TrainRequest(adapter_id=each, data=[sft_datum(9)]) for each in "ab"]

@@ -89,9 +89,14 @@ def build_engine(options: EngineOptions) -> Engine:
     """
     kind, _, delay = options.device.partition(":")
     if kind == "null":
+        from tinkex.engine.loss_plugins import load_losses
         from tinkex.engine.null import NullEngine
 
-        return NullEngine(tuple(options.models), delay_s=_seconds(delay or "0", options.device))
+        return NullEngine(
+            tuple(options.models),
+            delay_s=_seconds(delay or "0", options.device),
+            losses=load_losses(options.losses),
+        )
     try:
         from tinkex.engine.torch_engine import TorchEngine
     except ImportError as error:

@@ -12,11 +12,12 @@ Shapes: T tokens of a micro-batch · P its targets · D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,14 +27,10 @@ from tinkex.engine.lora.linear import LoraPair
 from tinkex.engine.model.decoder import Backbone, Decoder
 from tinkex.engine.model.lm_head import Head, Targets, score, score_with_gradient
 from tinkex.engine.training.halves import can_halve, run_halves
-from tinkex.engine.training.losses import (
-    LossInputs,
-    is_separable,
-    loss_and_slope,
-    may_have_slope,
-    merge_config,
-)
+from tinkex.engine.training.loss_slope import loss_and_slope, loss_metrics, may_have_slope
+from tinkex.engine.training.metric_totals import MetricTotals
 from tinkex.engine.training.optimizer import TrainingState
+from tinkex.losses import BUILT_IN, TARGETS, Loss, LossBatch, LossInput
 
 __all__ = ["TrainOutput", "run_training"]
 
@@ -50,6 +47,7 @@ class TrainOutput:
 
     logprobs: list[list[FloatArray]]
     losses: list[float]
+    metrics: list[MetricTotals]
     gradients: dict[str, Tensor]
 
 
@@ -71,7 +69,7 @@ class _Item:
 class _Job:
     """Sequences that can share passes: one loss, one config, all with or all without backward."""
 
-    loss_fn: str
+    loss: Loss
     config: dict[str, float]
     backward: bool
     items: list[_Item] = field(default_factory=list)
@@ -82,11 +80,13 @@ def run_training(
     requests: Sequence[TrainRequest],
     states: dict[str, TrainingState],
     max_tokens: int,
+    losses: Mapping[str, Loss] = BUILT_IN,
 ) -> TrainOutput:
     """Forward, and where asked backward, of all requests; `max_tokens` bounds a micro-batch."""
     output = TrainOutput(
         logprobs=[[np.empty(0, np.float32)] * len(r.data) for r in requests],
         losses=[0.0] * len(requests),
+        metrics=[MetricTotals() for _ in requests],
         gradients={
             r.adapter_id: torch.zeros_like(states[r.adapter_id].weights.flat)
             for r in requests
@@ -94,7 +94,7 @@ def run_training(
         },
     )
     may_halve = isinstance(backbone, Decoder) and can_halve(backbone.head_VD)
-    for job in _jobs(requests):
+    for job in _jobs(requests, losses):
         pairs = {i: s.weights.pairs for i, s in states.items()}
         if job.backward:
             pairs = _leaves(states, output.gradients)
@@ -153,14 +153,15 @@ def _run_halves(
     return [*found[0], *found[1]]
 
 
-def _jobs(requests: Sequence[TrainRequest]) -> Iterable[_Job]:
+def _jobs(requests: Sequence[TrainRequest], losses: Mapping[str, Loss]) -> Iterable[_Job]:
     jobs: dict[tuple[object, ...], _Job] = {}
     for index, request in enumerate(requests):
-        config = merge_config(request.loss_fn, request.loss_config)
+        loss = losses[request.loss_fn]
+        config = loss.config_with(request.loss_config)
         for position, datum in enumerate(request.data):
             names = tuple(sorted(datum.inputs))
-            key = (request.loss_fn, tuple(sorted(config.items())), request.backward, names)
-            job = jobs.setdefault(key, _Job(request.loss_fn, config, request.backward))
+            key = (loss.name, tuple(sorted(config.items())), request.backward, names)
+            job = jobs.setdefault(key, _Job(loss, config, request.backward))
             job.items.append(_Item(index, position, datum, request.adapter_id))
     return jobs.values()
 
@@ -223,10 +224,11 @@ class _Pass:
         self._lora = LoraBatch.merged(
             (int(end), pairs[item.adapter_id]) for end, item in zip(ends, items, strict=True)
         )
-        self._counts = [int(item.datum.inputs["target_tokens"].size) for item in items]
+        self._counts = [int(item.datum.inputs[TARGETS].size) for item in items]
         self._targets = self._build_targets(ends)
         self._inputs = self._build_inputs()
         self._lp_P = self._loss_P = np.empty(0, np.float32)
+        self._metrics_P: dict[str, npt.NDArray[np.float64]] = {}
 
     def run(self) -> None:
         """Computes the micro-batch and adds its gradients to those of its pairs."""
@@ -238,27 +240,29 @@ class _Pass:
         else:
             hidden_TD = self._backbone.packed_hidden(tokens_T, self._lengths, self._lora)
             lp_P = score(self._head(), hidden_TD, self._targets)
-            loss_P, _ = loss_and_slope(self._job.loss_fn, lp_P, self._inputs)
+            loss_P, _ = loss_and_slope(self._job.loss, lp_P, self._inputs)
+        metrics_P = loss_metrics(self._job.loss, lp_P, self._inputs)
+        self._metrics_P = {name: m_P.double().cpu().numpy() for name, m_P in metrics_P.items()}
         self._lp_P, self._loss_P = lp_P.cpu().numpy(), loss_P.double().cpu().numpy()
 
     def _loss_and_gradient(self, hidden_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        head, loss_fn, inputs = self._head(), self._job.loss_fn, self._inputs
-        is_live_P = may_have_slope(loss_fn, inputs)
-        if is_separable(loss_fn):
+        head, loss, inputs = self._head(), self._job.loss, self._inputs
+        is_live_P = may_have_slope(loss, inputs)
+        if loss.is_separable:
 
             def slope_of(place_P: Tensor, lp_P: Tensor) -> Tensor:
-                return loss_and_slope(loss_fn, lp_P, inputs.select(place_P))[1]
+                return loss_and_slope(loss, lp_P, inputs.select(place_P))[1]
 
         else:
             # A loss over whole sequences needs every logprob before the first slope is known.
             first_P = score(head, hidden_TD, self._targets)
-            all_P = loss_and_slope(loss_fn, first_P, inputs)[1]
+            all_P = loss_and_slope(loss, first_P, inputs)[1]
 
             def slope_of(place_P: Tensor, lp_P: Tensor) -> Tensor:
                 return all_P[place_P]
 
         lp_P, dhidden_TD = score_with_gradient(head, hidden_TD, self._targets, is_live_P, slope_of)
-        return lp_P, loss_and_slope(loss_fn, lp_P, inputs)[0], dhidden_TD
+        return lp_P, loss_and_slope(loss, lp_P, inputs)[0], dhidden_TD
 
     def _head(self) -> Head:
         return Head(self._backbone.head, self._lora)
@@ -267,10 +271,12 @@ class _Pass:
         """Puts logprobs and losses where they belong."""
         start = 0
         for item, count in zip(self._items, self._counts, strict=True):
-            shape = item.datum.inputs["target_tokens"].shape
+            shape = item.datum.inputs[TARGETS].shape
             values = self._lp_P[start : start + count].reshape(shape).astype(np.float32)
             output.logprobs[item.request_index][item.datum_index] = values
             output.losses[item.request_index] += float(self._loss_P[start : start + count].sum())
+            for name, each_P in self._metrics_P.items():
+                output.metrics[item.request_index].add(name, each_P[start : start + count])
             start += count
 
     def _build_targets(self, ends: np.ndarray) -> Targets:
@@ -278,21 +284,22 @@ class _Pass:
             np.repeat(np.arange(end - item.num_tokens, end), count // item.num_tokens)
             for item, end, count in zip(self._items, ends, self._counts, strict=True)
         ]
-        tokens = [item.datum.inputs["target_tokens"].reshape(-1) for item in self._items]
+        tokens = [item.datum.inputs[TARGETS].reshape(-1) for item in self._items]
         return Targets(self._tensor(rows, torch.int64), self._tensor(tokens, torch.int64))
 
-    def _build_inputs(self) -> LossInputs:
-        names = sorted(self._items[0].datum.inputs.keys() - {"target_tokens"})
-        arrays = {
-            name: self._tensor(
-                [item.datum.inputs[name].reshape(-1) for item in self._items], torch.float32
-            )
-            for name in names
-        }
+    def _build_inputs(self) -> LossBatch:
+        names = sorted(self._items[0].datum.inputs.keys() - {TARGETS})
+        arrays = {name: self._build_input(self._job.loss.input(name)) for name in names}
         sequence = [np.full(count, n) for n, count in enumerate(self._counts)]
-        return LossInputs(
+        return LossBatch(
             arrays, self._tensor(sequence, torch.int64), len(self._items), self._job.config
         )
+
+    def _build_input(self, spec: LossInput) -> Tensor:
+        parts = [item.datum.inputs[spec.name].reshape(-1) for item in self._items]
+        if spec.per == "datum":
+            parts = [np.repeat(part, n) for part, n in zip(parts, self._counts, strict=True)]
+        return self._tensor(parts, torch.int64 if spec.dtype == "int64" else torch.float32)
 
     def _tensor(self, parts: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(device=self._device, dtype=dtype)

@@ -25,6 +25,11 @@ class Catalog:
         """Each model once, with all its names."""
         return group_names((info.name, info.path) for info in self._infos.values())
 
+    def losses(self) -> list[str]:
+        """The losses that every model can be trained with, in alphabetical order."""
+        each = [set(info.losses) for info in self._infos.values()]
+        return sorted(set().union(*each).intersection(*each))
+
     def find(self, name: str) -> ModelInfo:
         """The model of that name.
 

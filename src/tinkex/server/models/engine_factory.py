@@ -43,6 +43,7 @@ def engine_factory(config: ServerConfig, begun: BegunWorker | None = None) -> Ca
         deterministic=config.is_deterministic,
         kernels=config.has_kernels,
         max_rank=config.limits.max_rank,
+        losses=config.losses,
     )
     numbers = itertools.count(1)
     workers = [] if begun is None else [begun]

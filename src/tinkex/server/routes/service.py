@@ -36,7 +36,7 @@ async def version(_request: Request) -> Response:
 
 
 async def capabilities(request: Request) -> Response:
-    """The models with their context lengths, and the limits of this server."""
+    """The models with their context lengths, the losses, and the limits of this server."""
     parts = services(request)
     catalog = await parts.models()
     limits = msgspec.structs.replace(
@@ -56,6 +56,7 @@ async def capabilities(request: Request) -> Response:
         {
             "supported_models": models,
             "aliases": {alias: each.name for each in catalog.models() for alias in each.aliases},
+            "losses": catalog.losses(),
             "limits": msgspec.to_builtins(limits),
             "server": {"name": "tinkex", "version": __version__},
         }

@@ -28,6 +28,7 @@ def start_report(config: ServerConfig, url: str) -> list[str]:
         f"Database: {shown_url(config.url_of_database)}",
         f"Models: {models}",
         f"Device: {config.device}, base weights in {config.dtype}, {threads} threads",
+        *([f"Losses of installed packages: {', '.join(config.losses)}"] if config.losses else []),
         f"Log: {_LOGGED[min(config.verbosity, 2)]}",
         "Ctrl-C stops the server; everything stays in the data folder",
         "Loading the models; requests wait until they are ready",
