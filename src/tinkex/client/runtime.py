@@ -11,21 +11,20 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import copy
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tinkex.client.clock import Clock
 from tinkex.client.futures import Future
+from tinkex.client.loop_thread import call_soon, cancel_all, run_loop
 from tinkex.client.registry import Registry
+from tinkex.client.runtime_jobs import Job, SentJob
 from tinkex.errors import ClientClosedError, TinkexError
 
 if TYPE_CHECKING:
@@ -37,10 +36,6 @@ T = TypeVar("T")
 log = logging.getLogger("tinkex")
 
 EXIT_PATIENCE_S = 2.0
-CANCEL_ROUNDS = 10
-_PACKAGE_FOLDER = str(Path(__file__).parent.parent) + os.sep
-_ASYNCIO_FOLDER = str(Path(asyncio.__file__).parent) + os.sep
-_SITE_NOTE = "submitted at "
 
 
 class Runtime:
@@ -114,7 +109,7 @@ class Runtime:
         self._pools = Pools()
         self._loop = loop
         self._thread = threading.Thread(
-            target=_run_loop, args=(loop, ready), name="tinkex-runtime", daemon=True
+            target=run_loop, args=(loop, ready), name="tinkex-runtime", daemon=True
         )
         self._thread.start()
         ready.wait()
@@ -157,12 +152,12 @@ class Runtime:
 
     async def _end_work(self, patience_s: float) -> None:
         """Cancels everything but the last tasks, among them those that this begins."""
-        await _cancel_all(lambda: self._tasks - self._last_tasks)
+        await cancel_all(lambda: self._tasks - self._last_tasks)
         if self._last_tasks:
             await asyncio.wait(self._last_tasks, timeout=patience_s)
 
     async def _wind_down(self, pools: Pools | None) -> None:
-        await _cancel_all(lambda: self._tasks)
+        await cancel_all(lambda: self._tasks)
         if pools is not None:
             await pools.close()
 
@@ -200,7 +195,7 @@ class Runtime:
         self, work: Coroutine[Any, Any, T], *, cancels_on_interrupt: bool = False
     ) -> Future[T]:
         """Runs a coroutine on the loop and hands out the Future for its result."""
-        return self._submit(_Job(self, work), cancels_on_interrupt)
+        return self._submit(Job(self.spawn, work), cancels_on_interrupt)
 
     def submit_sent(
         self,
@@ -211,9 +206,9 @@ class Runtime:
 
         For requests that have a number: one that is never sent would stop all behind it.
         """
-        return self._submit(_SentJob(self, send, collect))
+        return self._submit(SentJob(self.spawn, send, collect))
 
-    def _submit(self, job: _Job, cancels_on_interrupt: bool = False) -> Future[Any]:
+    def _submit(self, job: Job, cancels_on_interrupt: bool = False) -> Future[Any]:
         with self._lock:  # against a stop that begins between the question and the answer
             if not self._was_stopped and not self.is_running:
                 self.start()
@@ -225,7 +220,7 @@ class Runtime:
         return Future(
             job.inner,
             loop_thread_id=thread.ident,
-            on_cancel=lambda: _call_soon(loop, job.cancel),
+            on_cancel=lambda: call_soon(loop, job.cancel),
             cancels_on_interrupt=cancels_on_interrupt,
         )
 
@@ -248,150 +243,6 @@ class Runtime:
         self._last_tasks.add(task)
         task.add_done_callback(self._last_tasks.discard)
         return task
-
-
-class _Job:
-    """One submitted coroutine and the Future that waits for it."""
-
-    __slots__ = ("inner", "runtime", "site", "task", "work")
-
-    def __init__(self, runtime: Runtime, work: Coroutine[Any, Any, Any] | None) -> None:
-        self.runtime, self.work = runtime, work
-        self.inner: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self.site = submit_site()
-        self.task: asyncio.Task[Any] | None = None
-
-    def begin(self) -> None:
-        assert self.work is not None
-        self.task = self.runtime.spawn(self.work)
-        self.task.add_done_callback(self.finish)
-
-    def discard(self) -> None:
-        if self.work is not None:
-            self.work.close()
-
-    def cancel(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-
-    def finish(self, task: asyncio.Task[Any]) -> None:
-        """Copies the task's end into the Future, unless that was cancelled meanwhile."""
-        if task.cancelled():
-            error: BaseException | None = ClientClosedError(
-                "The operation was stopped because its client or runtime was closed."
-            )
-        else:
-            error = task.exception()
-        if not self.inner.set_running_or_notify_cancel():
-            return
-        if error is None:
-            self.inner.set_result(task.result())
-        else:
-            self.inner.set_exception(_with_site(error, self.site))
-
-
-class _SentJob(_Job):
-    """A job in two halves: the first is finished whatever becomes of the Future."""
-
-    __slots__ = ("collect", "send")
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        send: Coroutine[Any, Any, Any],
-        collect: Callable[[Awaitable[Any]], Coroutine[Any, Any, Any]],
-    ) -> None:
-        super().__init__(runtime, None)
-        self.send, self.collect = send, collect
-
-    def begin(self) -> None:
-        sent = self.runtime.spawn(self.send)
-        sent.add_done_callback(_note_seen)
-        shielded = asyncio.shield(sent)
-        shielded.add_done_callback(_note_seen)
-        self.work = self.collect(shielded)
-        super().begin()
-
-    def discard(self) -> None:
-        self.send.close()
-
-
-def _note_seen(task: asyncio.Future[Any]) -> None:
-    """A send whose Future was cancelled may fail unseen; that is no news for the log."""
-    if not task.cancelled():
-        task.exception()
-
-
-def submit_site() -> str | None:
-    """`file:line` of the first caller outside this package, for error notes.
-
-    None for work that the package's own work has begun on the loop.
-    """
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None or frame.f_code.co_filename.startswith(_ASYNCIO_FOLDER):
-        return None
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _with_site(error: BaseException, site: str | None) -> BaseException:
-    """The error with a note of who asked for it: one, even where several wait for one failure."""
-    if site is None:
-        return error
-    if isinstance(error, TinkexError) and any(map(_is_site, getattr(error, "__notes__", ()))):
-        cause, trace = error.__cause__, error.__traceback__
-        error = copy.copy(error).with_traceback(trace)
-        error.__cause__ = cause
-        error.__notes__ = [note for note in error.__notes__ if not _is_site(note)]
-    error.add_note(f"{_SITE_NOTE}{site}")
-    return error
-
-
-def _is_site(note: str) -> bool:
-    return note.startswith(_SITE_NOTE)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, fn: Any) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(fn)
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop, ready: threading.Event) -> None:
-    asyncio.set_event_loop(loop)
-    loop.call_soon(ready.set)
-    try:
-        while not _ran_until_stopped(loop):
-            pass
-        loop.run_until_complete(_cancel_all(lambda: asyncio.all_tasks(loop)))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
-
-
-def _ran_until_stopped(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether the loop was stopped; False if a user's callback tried to end the process.
-
-    `sys.exit()` in a callback would otherwise end this thread, and all waits with it.
-    """
-    try:
-        loop.run_forever()
-    except (SystemExit, KeyboardInterrupt) as error:
-        log.error("a callback raised %s on the runtime's thread; it goes on", repr(error))
-        return False
-    return True
-
-
-async def _cancel_all(tasks: Callable[[], Iterable[asyncio.Task[Any]]]) -> None:
-    """Cancels tasks until none is left; one that is cancelled may begin another to clean up."""
-    for _ in range(CANCEL_ROUNDS):
-        own = asyncio.current_task()
-        alive = [task for task in tasks() if not task.done() and task is not own]
-        if not alive:
-            return
-        for task in alive:
-            task.cancel()
-        await asyncio.gather(*alive, return_exceptions=True)
 
 
 class _Process:

@@ -8,7 +8,6 @@ this module loads none of them. Knows nothing of servers.
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,40 +15,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tinkex.client.chat_template import Message, choose_template, read_templates, render_chat
+from tinkex.client.tokenizer_folder import failure, find_folder, resolve_tokenizer_id
 from tinkex.config import ProcessSettings, process_settings
 from tinkex.errors import TokenizerError, ValidationError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
-_LLAMA_3: Final = "thinkingmachineslabinc/meta-llama-3-instruct-tokenizer"
-_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][\w.-]*")
+__all__ = ["Tokenizer", "TokenizerCache", "load_tokenizer", "resolve_tokenizer_id"]
+
 _NAMED_TOKENS: Final = tuple(
     f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-)
-_HUB_FILES: Final = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
-    *("chat_template.jinja", "additional_chat_templates/*.jinja", "added_tokens.json"),
-    *("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt"),
 )
 _UNSUPPORTED: Final = frozenset(
     {"padding", "truncation", "max_length", "return_tensors", "tokenizer_kwargs"}
     | {"return_assistant_tokens_mask", "sanitize_control_tokens"}
 )
-
-
-def resolve_tokenizer_id(model_name: str, tokenizer_id: str | None = None) -> str:
-    """Where the tokenizer of a model is found, from what a server says about the model.
-
-    >>> resolve_tokenizer_id("Qwen/Qwen3-8B/variant:tag")
-    'Qwen/Qwen3-8B'
-    """
-    name = tokenizer_id or (model_name if _is_path(model_name) else model_name.split(":")[0])
-    if tokenizer_id or _is_path(name):
-        return name
-    if name.startswith("meta-llama/Llama-3"):
-        return _LLAMA_3  # the original is behind a consent form
-    return "/".join(name.split("/")[:2]) if name.count("/") == 2 else name
 
 
 class TokenizerCache:
@@ -261,60 +242,12 @@ class Tokenizer:
 
 def _load(id_or_path: str, where: ProcessSettings) -> Tokenizer:
     try:
-        folder = _find_folder(id_or_path, where)
+        folder = find_folder(id_or_path, where)
         return _from_folder(folder, id_or_path)
     except TokenizerError:
         raise
     except Exception as error:  # the native library and the hub raise all sorts of things
-        raise _failure(id_or_path, str(error) or type(error).__name__) from error
-
-
-def _find_folder(id_or_path: str, where: ProcessSettings) -> Path:
-    if not id_or_path.strip():
-        raise _failure(repr(id_or_path), "the name is empty")
-    local = Path(id_or_path).expanduser()
-    if local.is_file():
-        return local.parent
-    if local.is_dir():
-        return local
-    if _is_path(id_or_path) or not _HUB_ID.fullmatch(id_or_path):
-        raise _failure(id_or_path, "there is no such folder, and it is no Hugging Face id")
-    if id_or_path.startswith(("TML/", "thinkingmachines/")):
-        raise _failure(
-            id_or_path,
-            "this family has no public tokenizer",
-            hint="Render conversations with the package tml-renderers and pass token ids.",
-        )
-    return _in_cache(id_or_path, where.hub_cache) or _from_hub(id_or_path, where)
-
-
-def _in_cache(repo_id: str, hub_cache: Path) -> Path | None:
-    """The newest snapshot with a tokenizer in the Hugging Face cache, the one of `main` first."""
-    repo = hub_cache / f"models--{repo_id.replace('/', '--')}"
-    main = repo / "refs" / "main"
-    named = [repo / "snapshots" / main.read_text().strip()] if main.is_file() else []
-    others = sorted((repo / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime)
-    for folder in [*named, *reversed(others)]:
-        if (folder / "tokenizer.json").is_file():
-            return folder
-    return None
-
-
-def _from_hub(repo_id: str, where: ProcessSettings) -> Path:
-    if where.is_hub_offline:
-        raise _failure(repo_id, f"it is not in {where.hub_cache}, and HF_HUB_OFFLINE is set")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise _failure(
-            repo_id,
-            "it is not on this machine",
-            hint="pip install huggingface_hub, or pass a path.",
-        ) from None
-    folder = snapshot_download(  # nosec B615 # the user's choice; no code of it is run
-        repo_id, allow_patterns=list(_HUB_FILES), cache_dir=where.hub_cache
-    )
-    return Path(folder)
+        raise failure(id_or_path, str(error) or type(error).__name__) from error
 
 
 def _from_folder(folder: Path, name: str) -> Tokenizer:
@@ -343,7 +276,7 @@ def _through_transformers(folder: Path, name: str) -> Tokenizer:
     try:
         from transformers import AutoTokenizer
     except ImportError:
-        raise _failure(
+        raise failure(
             name, "it has no tokenizer.json", hint="pip install transformers, which can convert it."
         ) from None
     # Code that comes with a model is never run; left open, transformers would ask for a yes.
@@ -352,7 +285,7 @@ def _through_transformers(folder: Path, name: str) -> Tokenizer:
     )
     backend = getattr(converted, "backend_tokenizer", None)
     if backend is None:
-        raise _failure(name, "it has no tokenizer.json and cannot be converted to one")
+        raise failure(name, "it has no tokenizer.json and cannot be converted to one")
     return Tokenizer(
         backend,
         name_or_path=name,
@@ -396,19 +329,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _is_path(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) or "\\" in name
-
-
 def _cleaned_up(text: str) -> str:
     for mark in (" .", " ?", " !", " ,", " n't", " 'm", " 's", " 've", " 're"):
         text = text.replace(mark, mark[1:])
     return text.replace(" ' ", "'")
-
-
-def _failure(name: str, reason: str, hint: str | None = None) -> TokenizerError:
-    return TokenizerError(
-        f"Failed to load tokenizer {name}: {reason.rstrip('.')}.",
-        hint=hint
-        or "Check the name, or pass the path of a folder that holds the model's tokenizer.json.",
-    )

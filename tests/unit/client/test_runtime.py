@@ -21,7 +21,7 @@ from tests.support.fixtures import Connect, make_config
 from tests.support.leaks import client_threads, eventually, no_new_threads
 from tests.support.loopback import LoopbackServer
 from tinkex import AdamParams, Runtime, ServiceClient, default_runtime
-from tinkex.client.runtime import submit_site
+from tinkex.client.submit_site import submit_site
 from tinkex.errors import ClientClosedError, TinkexError, ValidationError
 
 MODEL = "tiny/model"

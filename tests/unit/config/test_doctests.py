@@ -14,7 +14,7 @@ import pytest
         "tinkex.telemetry.logger",
         "tinkex.telemetry.metrics",
         "tinkex.telemetry.redaction",
-        "tinkex.client.tokenizer",
+        "tinkex.client.tokenizer_folder",
         "tinkex.client.chat_template",
     ],
 )
