@@ -503,10 +503,11 @@ def sdk_page() -> str:
 
 
 def public_errors() -> list[str]:
-    """The error classes in the order in which their module has them."""
+    """The error classes in the order of the tree: those of one module together."""
     from tinkex import errors
 
-    text = (SOURCE / "errors.py").read_text(encoding="utf-8")
+    files = [SOURCE / "errors" / f"{each}.py" for each in ("base", "api", "operations", "server")]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
     names = re.findall(r"^class (\w+)", text, re.M)
     return [name for name in names if name in errors.__all__]
 
