@@ -7,6 +7,7 @@ loopback server that applies each operation once and in order, and says so.
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 import pytest
@@ -395,3 +396,32 @@ def test_examples_can_be_made_from_text(server: LoopbackServer, connect: Connect
     output = training.forward_backward([datum], CROSS_ENTROPY).result(20)
 
     assert output.metrics["loss:sum"] == -sum(logprob(token) for token in (2, 3, 4))
+
+
+def test_alpha_is_sent_only_when_it_is_given(server: LoopbackServer, connect: Connect) -> None:
+    server.service.flags["lora_alpha"] = True
+    service = connect()
+    service.create_lora_training_client(base_model=MODEL)
+    service.create_lora_training_client(base_model=MODEL, alpha=16)
+    plain, asked = (call.decoded["lora_config"] for call in server.calls("create_model"))
+    assert "alpha" not in plain
+    assert asked["alpha"] == 16.0
+
+
+def test_alpha_is_refused_before_a_server_that_does_not_take_one_is_asked(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    service = connect()
+    with pytest.raises(ValidationError, match="has not announced that it takes an alpha"):
+        service.create_lora_training_client(base_model=MODEL, alpha=16.0)
+    assert server.count("create_model") == 0
+    assert service.create_lora_training_client(base_model=MODEL).get_info().lora_alpha is None
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, math.nan, math.inf, 65_537.0])
+def test_an_impossible_alpha_is_refused_before_anything_is_sent(
+    alpha: float, server: LoopbackServer, connect: Connect
+) -> None:
+    with pytest.raises(ValidationError, match="above 0 and at most 65536"):
+        connect().create_lora_training_client(base_model=MODEL, alpha=alpha)
+    assert server.requests == []

@@ -122,13 +122,18 @@ class ServiceClient:
         train_unembed: bool = True,
         user_metadata: dict[str, str] | None = None,
         optimizer: OptimizerConfig | None = None,
+        *,
+        alpha: float | None = None,
     ) -> TrainingClient:
         """A client that trains a new LoRA adapter on a base model.
 
+        `alpha` scales the adapter by alpha / rank; Tinkex servers take it, and without it use 32.
+
         Raises:
-            ValidationError: the rank is not positive, or nothing would be trained.
+            ValidationError: rank or alpha is out of range, nothing would be trained, or alpha is
+                given and the server does not take one.
         """
-        lora = _lora(rank, seed, train_mlp, train_attn, train_unembed)
+        lora = _lora(rank, seed, train_mlp, train_attn, train_unembed, alpha)
         work = self._create_model(base_model, lora, user_metadata, optimizer)
         return self._holder.submit(work).result()
 
@@ -142,9 +147,11 @@ class ServiceClient:
         train_unembed: bool = True,
         user_metadata: dict[str, str] | None = None,
         optimizer: OptimizerConfig | None = None,
+        *,
+        alpha: float | None = None,
     ) -> TrainingClient:
         """`create_lora_training_client`, awaited."""
-        lora = _lora(rank, seed, train_mlp, train_attn, train_unembed)
+        lora = _lora(rank, seed, train_mlp, train_attn, train_unembed, alpha)
         work = self._create_model(base_model, lora, user_metadata, optimizer)
         return await self._holder.submit(work)
 
@@ -156,6 +163,12 @@ class ServiceClient:
         optimizer: OptimizerConfig | None,
     ) -> TrainingClient:
         session = await self._holder.session()
+        if lora.alpha is not None and not session.connection.flags.lora_alpha:
+            raise ValidationError(
+                f"alpha={lora.alpha!r} cannot be asked for: this server has not announced that it "
+                "takes an alpha.",
+                hint="Leave alpha out, or use a Tinkex server of this version.",
+            )
         request = CreateModelRequest(
             session_id=session.session_id,
             model_seq_id=next(session.model_seq_ids),
@@ -413,7 +426,12 @@ def merged_config(config: Config | None, given: dict[str, Any]) -> Config:
 
 
 def _lora(
-    rank: int, seed: int | None, train_mlp: bool, train_attn: bool, train_unembed: bool
+    rank: int,
+    seed: int | None,
+    train_mlp: bool,
+    train_attn: bool,
+    train_unembed: bool,
+    alpha: float | None,
 ) -> LoraConfig:
     return LoraConfig(
         rank=rank,
@@ -421,6 +439,7 @@ def _lora(
         train_mlp=train_mlp,
         train_attn=train_attn,
         train_unembed=train_unembed,
+        alpha=alpha,
     )
 
 
@@ -431,6 +450,7 @@ def _lora_of(info: WeightsInfoResponse) -> LoraConfig:
         train_unembed=info.train_unembed is not False,
         train_mlp=info.train_mlp is not False,
         train_attn=info.train_attn is not False,
+        alpha=info.lora_alpha,
     )
 
 

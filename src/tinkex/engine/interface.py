@@ -97,10 +97,11 @@ class LoraSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What an adapter trains. The same spec on the same base gives exactly the same start.
 
     At least one of the three switches must be on. A caller without a seed draws one and keeps it,
-    so that the creation can be replayed.
+    so that the creation can be replayed. The change of a weight is `(alpha / rank) * B @ A`.
     """
 
     rank: int = 32
+    alpha: float = 32.0
     seed: int = 0
     train_attn: bool = True
     train_mlp: bool = True

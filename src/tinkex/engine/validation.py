@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import LoraSpec, ModelInfo, OptimRequest
+from tinkex.types.training import MAX_LORA_ALPHA
 
 __all__ = ["check_lora", "check_optim", "check_tokens", "check_vocabulary"]
 
@@ -55,6 +56,14 @@ def check_lora(spec: LoraSpec, model: ModelInfo) -> None:
             code="rank-out-of-range",
             field="rank",
             value=spec.rank,
+        )
+    if not 0 < spec.alpha <= MAX_LORA_ALPHA:
+        raise EngineUserError(
+            f"alpha={spec.alpha} is out of range. Use a number above 0, at most "
+            f"{MAX_LORA_ALPHA:g}.",
+            code="alpha-out-of-range",
+            field="alpha",
+            value=spec.alpha,
         )
     if not (spec.train_attn or spec.train_mlp or spec.train_unembed):
         raise EngineUserError(

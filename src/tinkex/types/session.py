@@ -44,6 +44,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     sample_use_retrieve_futures: bool = False
     custom_loss_server_side: bool = False
     sample_join_sampling_session: bool = False
+    lora_alpha: bool = False  # whether LoraConfig.alpha is understood; sent by Tinkex servers
 
 
 class ClientDynamicConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,11 +27,18 @@ LossFnType = Literal[
 LossFnOutput = dict[str, TensorData]
 
 
+MAX_LORA_ALPHA = 65_536.0
+"""The largest alpha of an adapter; its product is scaled by alpha / rank."""
+
+
 class LoraConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which layers get an adapter, and of what rank.
+    """Which layers get an adapter, of what rank, and with what alpha.
+
+    An adapter changes a weight by `(alpha / rank) * B @ A`. Without an `alpha` it is the server's:
+    32 on Tinkex servers. Only those know the field.
 
     Raises:
-        ValidationError: the rank is not positive, or nothing would be trained.
+        ValidationError: rank or alpha is out of range, or nothing would be trained.
     """
 
     rank: int = sent(32)
@@ -39,11 +46,16 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     train_unembed: bool = sent(True)
     train_mlp: bool = sent(True)
     train_attn: bool = sent(True)
+    alpha: float | None = None
 
     def __post_init__(self) -> None:
-        make_plain(self, ints=("rank", "seed"))
+        make_plain(self, ints=("rank", "seed"), floats=("alpha",))
         if self.rank < 1:
             raise ValidationError(f"rank={self.rank} must be at least 1.")
+        if self.alpha is not None and not 0 < self.alpha <= MAX_LORA_ALPHA:
+            raise ValidationError(
+                f"alpha={self.alpha!r} must be above 0 and at most {MAX_LORA_ALPHA:g}."
+            )
         if not (self.train_unembed or self.train_mlp or self.train_attn):
             raise ValidationError(
                 "Nothing would be trained: train_mlp, train_attn and train_unembed are all False.",
@@ -187,6 +199,7 @@ class GetInfoResponse(msgspec.Struct, frozen=True, kw_only=True):
     model_id: ModelID
     is_lora: bool | None = None
     lora_rank: int | None = None
+    lora_alpha: float | None = None  # sent by Tinkex servers
     model_name: str | None = None
     optimizer_config: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "adamw"})
 
@@ -197,6 +210,7 @@ class WeightsInfoResponse(msgspec.Struct, frozen=True, kw_only=True):
     base_model: str
     is_lora: bool
     lora_rank: int | None = None
+    lora_alpha: float | None = None  # sent by Tinkex servers
     train_unembed: bool | None = None
     train_mlp: bool | None = None
     train_attn: bool | None = None

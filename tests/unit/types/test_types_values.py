@@ -173,4 +173,13 @@ def test_client_config_has_the_official_defaults() -> None:
         (types.ClientConfig(), official.ClientConfigResponse()),
         (types.ClientDynamicConfig(), official.ClientDynamicConfigResponse()),
     ):
-        assert {name: getattr(ours, name) for name in ours.__struct_fields__} == theirs.model_dump()
+        official_flags = theirs.model_dump()
+        assert {name: getattr(ours, name) for name in official_flags} == official_flags
+
+
+def test_flags_of_our_own_are_off_unless_a_server_sends_them() -> None:
+    from tinker import types as official
+
+    flags, theirs = types.ClientConfig(), official.ClientConfigResponse.model_fields
+    own = {name: getattr(flags, name) for name in flags.__struct_fields__ if name not in theirs}
+    assert own == {"lora_alpha": False}

@@ -32,10 +32,11 @@ from tinkex.engine.checkpoint.peft_parsing import (
 )
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import LoraSpec, StateScope
-from tinkex.engine.lora.adapter import LORA_ALPHA, AdapterWeights, LoraGroup, LoraLayout
+from tinkex.engine.lora.adapter import AdapterWeights, LoraGroup, LoraLayout
 from tinkex.engine.training.optimizer import TrainingState
 from tinkex.files.atomic_folder import Content, folder_size_bytes, verify_folder, write_folder
 from tinkex.files.safetensors_writer import tensor_chunks
+from tinkex.types.training import MAX_LORA_ALPHA
 
 __all__ = ["load_state", "load_weights", "save_state"]
 
@@ -58,6 +59,8 @@ class _Own(msgspec.Struct, kw_only=True):
     def __post_init__(self) -> None:
         if not 1 <= self.spec.rank <= MOST_RANK:
             raise ValueError(f"the rank must be from 1 to {MOST_RANK}")
+        if not 0 < self.spec.alpha <= MAX_LORA_ALPHA:
+            raise ValueError(f"alpha must be above 0 and at most {MAX_LORA_ALPHA:g}")
 
 
 def save_state(
@@ -185,7 +188,7 @@ def _peft_config(layout: LoraLayout, base_path: str) -> dict[str, Any]:
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base_path,
         "r": layout.rank,
-        "lora_alpha": LORA_ALPHA,
+        "lora_alpha": layout.spec.alpha,
         "lora_dropout": 0.0,
         "target_modules": _peft_targets(layout),
         "bias": "none",

@@ -3,11 +3,10 @@
 All weights of an adapter are views of one flat float32 tensor, so that copying, clipping,
 optimizing and saving it are single operations.
 
-Scaling is PEFT's: the change of a weight is `(LORA_ALPHA / rank) * B @ A`, with alpha a constant
-(the protocol does not carry one) that is written into every adapter_config.json. A starts
-uniform in ±1/sqrt(inputs), B at zero, so a new adapter changes nothing. The start depends on
-the seed and the model's shape alone: it is drawn by numpy's Philox, one stream per matrix, never
-by a device.
+Scaling is PEFT's: the change of a weight is `(alpha / rank) * B @ A`, with the alpha of the
+adapter's spec, which is written into its adapter_config.json. A starts uniform in ±1/sqrt(inputs),
+B at zero, so a new adapter changes nothing. The start depends on the seed and the model's shape
+alone: it is drawn by numpy's Philox, one stream per matrix, never by a device.
 
 On the unembedding the LoRA belongs to the head only. With tied embeddings the input embedding
 keeps the base weights; merging such an adapter must untie the two.
@@ -31,7 +30,6 @@ from tinkex.engine.lora.linear import LoraPair, LoraRows, Segment
 
 __all__ = [
     "HEAD_SITE",
-    "LORA_ALPHA",
     "AdapterWeights",
     "LoraBatch",
     "LoraGroup",
@@ -39,7 +37,6 @@ __all__ = [
     "LoraTarget",
 ]
 
-LORA_ALPHA = 32.0
 HEAD_SITE = "head"
 
 _identities = itertools.count(1)
@@ -73,7 +70,7 @@ class LoraLayout:
         wanted = {"attn": spec.train_attn, "mlp": spec.train_mlp, "unembed": spec.train_unembed}
         self.spec = spec
         self.rank = spec.rank
-        self.scale = LORA_ALPHA / spec.rank
+        self.scale = spec.alpha / spec.rank
         self.all_groups = tuple(groups)
         self.groups = tuple(group for group in self.all_groups if wanted[group.kind])
         self.numel = sum(

@@ -1,7 +1,7 @@
 """In which order sequences are written in a step, so that the rows of an adapter lie side by side.
 
-Adapters of one layout with about equally many rows each are stacked: every one gets the same number
-of rows, some of them empty. Knows nothing of tokens or caches.
+Adapters of one layout and scale with about equally many rows each are stacked: every one gets the
+same number of rows, some of them empty. Knows nothing of tokens or caches.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class RowPlanner:
                 continue
             rows_of.setdefault(each.identity, []).append(row)
             layout = each.layout
-            kind = (layout.rank, tuple(group.site for group in layout.groups))
+            # A stack is multiplied with one scale, so adapters of another alpha get their own.
+            kind = (layout.rank, layout.scale, tuple(group.site for group in layout.groups))
             adapters.setdefault(kind, {})[each.identity] = each
         for alike, found in adapters.items():
             groups = [(each, rows_of[each.identity]) for each in found.values()]

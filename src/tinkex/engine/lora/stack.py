@@ -24,7 +24,7 @@ _MOST_PLACES = 32
 
 
 class AdapterStack:
-    """Room for as many adapters of one layout as fit `max_bytes`."""
+    """Room for as many adapters of one layout and scale as fit `max_bytes`."""
 
     def __init__(self, layout: LoraLayout, max_bytes: int, like: Tensor) -> None:
         self._layout = layout

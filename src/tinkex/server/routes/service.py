@@ -77,6 +77,7 @@ async def client_config(request: Request) -> Response:
             create_model_via_load_weights=True,
             sample_use_retrieve_futures=True,
             sample_join_sampling_session=True,
+            lora_alpha=True,
         )
     )
 

@@ -136,6 +136,7 @@ async def get_info(request: Request) -> Response:
         model_id=model.model_id,
         is_lora=True,
         lora_rank=spec.rank,
+        lora_alpha=spec.alpha,
         model_name=model.base_model,
         model_data=ModelData(
             arch=info.arch,
@@ -186,6 +187,7 @@ def _spec(config: LoraConfig) -> LoraSpec:
     seed = secrets.randbits(31) if config.seed is None else config.seed
     return LoraSpec(
         rank=config.rank,
+        alpha=LoraSpec().alpha if config.alpha is None else config.alpha,
         seed=seed,
         train_attn=config.train_attn,
         train_mlp=config.train_mlp,

@@ -97,6 +97,7 @@ async def weights_info(request: Request) -> Response:
             base_model=checkpoint.base_model,
             is_lora=True,
             lora_rank=spec.rank,
+            lora_alpha=spec.alpha,
             train_unembed=spec.train_unembed,
             train_mlp=spec.train_mlp,
             train_attn=spec.train_attn,
