@@ -187,9 +187,35 @@ def what_is_kept_is_told(world: World) -> None:
 
 
 @scenario
-def another_optimizer_is_refused(world: World) -> None:
-    with pytest.raises(tinker.UnprocessableEntityError, match="adamw"):
-        world.service.create_lora_training_client(MODEL, optimizer=types.DimuonOptimizerConfig())
+def dimuon_trains_saves_and_resumes(world: World) -> None:
+    config = types.DimuonOptimizerConfig()
+    training = world.service.create_lora_training_client(MODEL, rank=4, seed=1, optimizer=config)
+    assert training.get_info().optimizer_config.type == "dimuon"
+
+    def step(client: tinker.TrainingClient) -> tuple[float, float]:
+        forward = client.forward_backward([datum(5)], "cross_entropy")
+        update = client.optim_step(types.DimuonParams(learning_rate=0.02)).result()
+        return forward.result().metrics["loss:sum"], (update.metrics or {})["grad_norm"]
+
+    step(training)
+    path = training.save_state("dimuon").result().path
+    info = world.rest().get_weights_info_by_tinker_path(path).result()
+    assert info.optimizer_config.type == "dimuon"
+    resumed = world.service.create_training_client_from_state_with_optimizer(path)
+    assert [step(resumed) for _ in range(3)] == [step(training) for _ in range(3)]
+    adam = world.service.create_training_client_from_state(
+        path, optimizer=types.AdamOptimizerConfig()
+    )
+    assert adam.get_info().optimizer_config.type == "adamw"
+    adam.forward_backward([datum(5)], "cross_entropy")
+    assert (adam.optim_step(ADAM).result().metrics or {})["grad_norm"] > 0
+    with pytest.raises(REFUSED, match="adamw") as failure:
+        adam.load_state_with_optimizer(path).result()
+    assert is_user_error(failure.value)
+
+
+@scenario
+def parameters_of_another_optimizer_are_refused(world: World) -> None:
     training = world.trained()
     training.forward_backward([datum(5)], "cross_entropy")
     with pytest.raises(REFUSED, match="adamw") as failure:

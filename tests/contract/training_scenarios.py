@@ -29,6 +29,7 @@ from tests.contract.world import (
     scenario,
     scenario_of,
 )
+from tests.engine.oracle import PlainMuon
 from tests.engine.work import policy_datum, sft_datum, tokens, top_k_datum
 from tinkex.engine.interface import TrainDatum
 
@@ -350,6 +351,38 @@ def adamw(world: World, case: str) -> None:
         judge.step(**numbers)
     end = world.exported(training, "end")
     check_weights(world, "weights after three steps", start, end, judge)
+
+
+@scenario_of("plain", "clip", "beta")
+def dimuon(world: World, case: str) -> None:
+    """Three steps, the second of two accumulated calls, are those of published Muon."""
+    changes: dict[str, dict[str, float]] = {
+        "plain": {},
+        "clip": {"grad_clip_norm": 0.05},
+        "beta": {"beta1": 0.5},
+    }
+    params = types.DimuonParams(learning_rate=0.01, **changes[case])
+    training = world.service.create_lora_training_client(
+        MODEL, rank=4, seed=2, optimizer=types.DimuonOptimizerConfig()
+    )
+    start = world.exported(training, "start")
+    judge = Judge(world.oracle(adapter=start))
+    muon = PlainMuon(judge.oracle.parameters(), params.learning_rate, params.beta1)
+    for calls in (1, 2, 1):
+        examples = [sft_datum(7 + n, seed=20 * calls + n) for n in range(calls)]
+        for example in examples:
+            training.forward_backward([as_datum(example)], "cross_entropy")
+            judge.backward("cross_entropy", [example], {})
+        norm = judge.norm()
+        metrics = training.optim_step(params).result().metrics or {}
+        world.agree("grad_norm of dimuon (relative)", metrics["grad_norm"] / norm, 1.0, 1e-3)
+        if params.grad_clip_norm:
+            torch.nn.utils.clip_grad_norm_(judge.oracle.parameters(), params.grad_clip_norm)
+        muon.step()
+        for parameter in judge.oracle.parameters():
+            parameter.grad = None
+    end = world.exported(training, "end")
+    check_weights(world, "weights after three dimuon steps", start, end, judge)
 
 
 @scenario

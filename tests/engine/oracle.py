@@ -5,6 +5,7 @@ Nothing here calls the engine's code; adapters reach it as the folders the engin
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,36 @@ class Oracle:
             for name, p in self.model.named_parameters()
             if "lora_" in name
         }
+
+
+class PlainMuon:
+    """Muon as published, matrix by matrix, in float64."""
+
+    def __init__(
+        self, parameters: list[torch.nn.Parameter], learning_rate: float, beta: float
+    ) -> None:
+        self._parameters, self._rate, self._beta = parameters, learning_rate, beta
+        self._averages: dict[int, np.ndarray] = {}
+
+    def step(self) -> None:
+        for place, parameter in enumerate(self._parameters):
+            assert parameter.grad is not None
+            gradient = parameter.grad.double().numpy()
+            before = self._averages.get(place, np.zeros_like(gradient))
+            average = self._averages[place] = self._beta * before + (1 - self._beta) * gradient
+            move = self._orthogonal((1 - self._beta) * gradient + self._beta * average)
+            rows, columns = move.shape
+            move = move * self._rate * math.sqrt(max(1, rows / columns))
+            parameter.data -= torch.tensor(move, dtype=torch.float32)
+
+    @staticmethod
+    def _orthogonal(matrix: np.ndarray) -> np.ndarray:
+        """The polynomial of each singular value; the singular vectors stay."""
+        u, s, v = np.linalg.svd(matrix, full_matrices=False)
+        s = s / max(np.sqrt((s**2).sum()), 1e-7)
+        for _ in range(5):
+            s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+        return (u * s) @ v
 
 
 def saved_gradients(folder: Path) -> dict[str, torch.Tensor]:

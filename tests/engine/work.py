@@ -14,6 +14,7 @@ from tinkex.engine.interface import (
     TrainRequest,
     TrainResult,
 )
+from tinkex.types.optimizers import TaggedAdamParams, TaggedOptimParams
 
 VOCAB = 256
 
@@ -69,7 +70,13 @@ def train(
 
 
 def optim(engine: Engine, adapter_id: str, **numbers: float) -> dict[str, float]:
-    (result,) = engine.optim_step([OptimRequest(adapter_id=adapter_id, **numbers)])
+    """The metrics of an AdamW step."""
+    return step_with(engine, adapter_id, TaggedAdamParams(**numbers))
+
+
+def step_with(engine: Engine, adapter_id: str, params: TaggedOptimParams) -> dict[str, float]:
+    """The metrics of a step of the parameters' optimizer."""
+    (result,) = engine.optim_step([OptimRequest(adapter_id=adapter_id, params=params)])
     assert not isinstance(result, RequestError), result
     return result.metrics
 

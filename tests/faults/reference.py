@@ -24,7 +24,7 @@ from tinkex.engine.interface import (
     TrainRequest,
 )
 from tinkex.scheduler.convert import optim_request
-from tinkex.types.training import AdamParams
+from tinkex.types.optimizers import AdamParams
 
 SEQUENCE = 6
 VOCABULARY = 100

@@ -425,3 +425,55 @@ def test_an_impossible_alpha_is_refused_before_anything_is_sent(
     with pytest.raises(ValidationError, match="above 0 and at most 65536"):
         connect().create_lora_training_client(base_model=MODEL, alpha=alpha)
     assert server.requests == []
+
+
+def test_an_optimizer_the_server_has_not_announced_is_refused_before_it_is_asked(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    service = connect()
+    config = types.SgdOptimizerConfig()
+    with pytest.raises(ValidationError, match="'sgd' cannot be used"):
+        service.create_lora_training_client(base_model=MODEL, optimizer=config)
+    path = "tinker://r:train:0/weights/s"
+    with pytest.raises(ValidationError, match="'sgd' cannot be used"):
+        service.create_training_client_from_state(path, optimizer=config)
+    assert server.count("create_model") == server.count("load_weights") == 0
+    training = service.create_lora_training_client(base_model=MODEL)
+    with pytest.raises(ValidationError, match="announced adamw, dimuon"):
+        training.optim_step(types.SgdParams(learning_rate=0.1))
+    assert server.count("optim_step") == 0
+    training.optim_step(types.AdamParams()).result(20)  # the number was not used up
+
+
+def test_sgd_is_sent_to_a_server_that_has_announced_it(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    server.service.flags["optimizers"] = ["adamw", "dimuon", "sgd"]
+    training = connect().create_lora_training_client(
+        base_model=MODEL, optimizer=types.SgdOptimizerConfig()
+    )
+    training.optim_step(types.SgdParams(learning_rate=0.25)).result(20)
+    (created,), (stepped,) = server.calls("create_model"), server.calls("optim_step")
+    assert created.decoded["optimizer_config"] == {"type": "sgd"}
+    assert "adam_params" not in stepped.decoded
+    assert stepped.decoded["optimizer_params"] == {
+        "type": "sgd",
+        "learning_rate": 0.25,
+        "momentum": 0.9,
+        "nesterov": False,
+        "weight_decay": 0.0,
+        "grad_clip_norm": 0.0,
+    }
+
+
+def test_a_resumed_run_has_the_optimizer_of_its_checkpoint_on_any_server(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    service = connect()
+    first = service.create_lora_training_client(
+        base_model=MODEL, optimizer=types.DimuonOptimizerConfig()
+    )
+    path = first.save_state("s").result(20).path
+    service.create_training_client_from_state_with_optimizer(path)
+    configs = [call.decoded["optimizer_config"] for call in server.calls("create_model")]
+    assert configs == [{"type": "dimuon", "version": 1}] * 2

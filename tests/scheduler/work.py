@@ -23,9 +23,9 @@ from tinkex.store.results import Result
 from tinkex.store.samplers import Sampler
 from tinkex.store.samples import NewSample
 from tinkex.types.model_input import ModelInput
+from tinkex.types.optimizers import AdamParams
 from tinkex.types.requests import OptimStepRequest, SampleRequest
 from tinkex.types.sampling import SamplingParams
-from tinkex.types.training import AdamParams
 from tinkex.wire import json
 
 

@@ -33,7 +33,7 @@ from tinkex.engine.interface import LoraSpec
 from tinkex.engine.lora.adapter import AdapterWeights, LoraGroup, LoraLayout, LoraTarget
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.training.optimizer import TrainingState
+from tinkex.engine.training.optimizer import OptimizerState, TrainingState
 from tinkex.errors import ServerError
 from tinkex.files.atomic_folder import MANIFEST, payload_files
 from tinkex.files.errors import StorageError
@@ -55,7 +55,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = TrainingState(AdapterWeights(layout, layout.initial()))
     state.step, state.pending_backwards = 3, 1
     state.gradient = torch.ones(layout.numel)
-    state.moments = (torch.ones(layout.numel), torch.ones(layout.numel))
+    moments = {name: torch.ones(layout.numel) for name in ("first", "second")}
+    state.optimizer = OptimizerState("adamw", moments)
     save_state(folder, state, "all", "base", "base")
     assert load_state(folder, GROUPS, "all", CPU).step == 3
     return folder

@@ -21,7 +21,7 @@ from tinkex.cli.sft_data import Example
 from tinkex.cli.sft_plan import Plan
 from tinkex.cli.sft_run import RunFolder
 from tinkex.stop_signals import stop_signals
-from tinkex.types.training import AdamParams
+from tinkex.types.optimizers import AdamParams
 
 if TYPE_CHECKING:
     from tinkex.client.futures import Future

@@ -81,6 +81,19 @@ class Connection:
         self._repeat(Connection._refresh_pause_s, Connection._refresh_dynamic_config)
         return self
 
+    def require_optimizer(self, name: str) -> None:
+        """Returns if the server has this optimizer.
+
+        Raises:
+            ValidationError: it has not announced it.
+        """
+        if name not in self.flags.optimizers:
+            raise ValidationError(
+                f"The optimizer {name!r} cannot be used: this server has announced "
+                f"{', '.join(self.flags.optimizers)}.",
+                hint="Use one of those, or a Tinkex server of this version.",
+            )
+
     def _repeat(
         self,
         pause_s: Callable[[Connection], float],

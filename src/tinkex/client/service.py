@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from tinkex.client.futures import Future
 from tinkex.client.logs import show_log
 from tinkex.client.loss_handle import LossHandle, make_handle
@@ -24,14 +26,13 @@ from tinkex.client.transport import Call
 from tinkex.config import Config
 from tinkex.errors import TinkexError, ValidationError
 from tinkex.types.custom_loss import CustomLossInputRank
+from tinkex.types.optimizers import AdamOptimizerConfig, OptimizerConfig, optimizer_name
 from tinkex.types.requests import CreateModelRequest, LoadWeightsRequest, WeightsInfoRequest
 from tinkex.types.session import GetServerCapabilitiesResponse
 from tinkex.types.training import (
-    AdamOptimizerConfig,
     CreateModelResponse,
     LoadWeightsResponse,
     LoraConfig,
-    OptimizerConfig,
     WeightsInfoResponse,
 )
 from tinkex.wire import json as wire_json
@@ -169,13 +170,15 @@ class ServiceClient:
                 "takes an alpha.",
                 hint="Leave alpha out, or use a Tinkex server of this version.",
             )
+        optimizer = optimizer or AdamOptimizerConfig()
+        session.connection.require_optimizer(optimizer_name(optimizer))
         request = CreateModelRequest(
             session_id=session.session_id,
             model_seq_id=next(session.model_seq_ids),
             base_model=base_model,
             user_metadata=user_metadata,
             lora_config=lora,
-            optimizer_config=optimizer or AdamOptimizerConfig(),
+            optimizer_config=optimizer,
         )
         made = await self._finished(session, "/create_model", request, "CreateModel")
         return TrainingClient(session, wire_json.decode(made, CreateModelResponse).model_id)
@@ -259,6 +262,8 @@ class ServiceClient:
     ) -> TrainingClient:
         TinkerPath.parse(path)
         session = await self._holder.session()
+        if optimizer is not None:
+            session.connection.require_optimizer(optimizer_name(optimizer))
         if session.connection.flags.create_model_via_load_weights:
             return await self._create_by_loading(
                 session,
@@ -277,7 +282,10 @@ class ServiceClient:
             "/weights_info", WeightsInfoRequest(tinker_path=path), WeightsInfoResponse
         )
         training = await self._create_model(
-            base_model or info.base_model, _lora_of(info), user_metadata, optimizer
+            base_model or info.base_model,
+            _lora_of(info),
+            user_metadata,
+            optimizer or _optimizer_of(info),
         )
         load = training.load_state_with_optimizer if resumes else training.load_state
         await load(path, weights_access_token)
@@ -452,6 +460,17 @@ def _lora_of(info: WeightsInfoResponse) -> LoraConfig:
         train_attn=info.train_attn is not False,
         alpha=info.lora_alpha,
     )
+
+
+def _optimizer_of(info: WeightsInfoResponse) -> OptimizerConfig:
+    """The optimizer whose state saved weights have."""
+    try:
+        found: OptimizerConfig = msgspec.convert(info.optimizer_config, OptimizerConfig)
+    except msgspec.ValidationError as error:
+        raise ValidationError(
+            f"The checkpoint's optimizer {info.optimizer_config!r} is not known to this client."
+        ) from error
+    return found
 
 
 def _status_of(kind: type[BaseException] | None) -> FinishStatus:

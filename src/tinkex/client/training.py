@@ -7,7 +7,7 @@ and hands out a Future at once. Nothing is applied twice: the server knows each 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from tinkex.client import custom_loss
 from tinkex.client.futures import Future
@@ -19,6 +19,7 @@ from tinkex.client.session import Session
 from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
 from tinkex.errors import ValidationError
 from tinkex.types.datum import Datum
+from tinkex.types.optimizers import AdamParams, OptimParams, optimizer_name
 from tinkex.types.requests import (
     GetInfoRequest,
     LoadWeightsRequest,
@@ -28,14 +29,11 @@ from tinkex.types.requests import (
     SaveWeightsRequest,
 )
 from tinkex.types.training import (
-    AdamParams,
-    DimuonParams,
     ForwardBackwardOutput,
     GetInfoResponse,
     LoadWeightsResponse,
     LossFnType,
     ModelID,
-    OptimParams,
     OptimStepResponse,
     SaveWeightsExternalResponse,
     SaveWeightsForSamplerResponse,
@@ -169,15 +167,17 @@ class TrainingClient:
         """One optimizer step over the pending gradients, which are then cleared.
 
         Raises:
-            ValidationError: neither, or both, of the parameters are given.
+            ValidationError: neither, or both, of the parameters are given, or they are of an
+                optimizer the server does not have.
         """
         params = _one_of(optim_params, adam_params)
+        self._session.connection.require_optimizer(optimizer_name(params))
         return self._work.run(
             "/optim_step",
             OptimStepRequest(
                 model_id=self.model_id,
                 adam_params=params if isinstance(params, AdamParams) else None,
-                optimizer_params=params if isinstance(params, DimuonParams) else None,
+                optimizer_params=None if isinstance(params, AdamParams) else params,
             ),
             OptimStepResponse,
             "OptimStep",
@@ -456,8 +456,7 @@ def _one_of(optim_params: OptimParams | None, adam_params: AdamParams | None) ->
     if optim_params is not None and adam_params is not None:
         raise ValidationError("Give optim_params or adam_params, not both.")
     params = optim_params or adam_params
-    if not isinstance(params, AdamParams | DimuonParams):
-        raise ValidationError(
-            f"optim_step needs AdamParams or DimuonParams, not {type(params).__name__}."
-        )
+    if not isinstance(params, OptimParams):
+        known = ", ".join(each.__name__ for each in get_args(OptimParams))
+        raise ValidationError(f"optim_step needs one of {known}, not {type(params).__name__}.")
     return params

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, RequestError
+from tinkex.types.optimizers import TaggedAdamParams, TaggedOptimParams
 
 __all__ = [
     "AdapterInfo",
@@ -56,8 +57,8 @@ FloatArray = npt.NDArray[np.floating]
 StateScope = Literal["weights", "optimizer", "all"]
 """How much of an adapter a folder holds or gives back.
 
-- "weights": the LoRA weights (what a sampler needs). Loading resets moments, step and gradients.
-- "optimizer": weights, Adam moments and step count. Loading drops pending gradients.
+- "weights": the LoRA weights (what a sampler needs). Loading resets the optimizer and gradients.
+- "optimizer": weights, the optimizer's tensors and step count. Loading drops pending gradients.
 - "all": that and the pending gradients; what crash recovery needs to go on bit for bit.
 """
 
@@ -149,19 +150,15 @@ class TrainResult(msgspec.Struct, kw_only=True, tag="train"):
 
 
 class OptimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One AdamW step over the pending gradients. `grad_clip_norm` 0 means no clipping.
+    """One step over the pending gradients, of the optimizer whose parameters these are.
 
-    With no forward_backward since the last step nothing moves: weights, moments and step count
-    stay, and the metrics say `grad_norm` 0 and `skipped` 1.
+    An adapter keeps the optimizer of its first step; parameters of another one are refused. With no
+    forward_backward since the last step nothing moves: weights, the optimizer's tensors and step
+    count stay, and the metrics say `grad_norm` 0 and `skipped` 1.
     """
 
     adapter_id: str
-    learning_rate: float = 1e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-12
-    weight_decay: float = 0.0
-    grad_clip_norm: float = 0.0
+    params: TaggedOptimParams = TaggedAdamParams()
 
 
 class OptimResult(msgspec.Struct, kw_only=True, tag="optim"):

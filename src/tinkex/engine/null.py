@@ -42,10 +42,11 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.sampling.validation import check_sample, max_new_tokens
 from tinkex.engine.training.validation import check_train
-from tinkex.engine.validation import check_lora, check_optim
+from tinkex.engine.validation import check_lora, check_optim, check_same_optimizer
 from tinkex.files.atomic_folder import folder_size_bytes, verify_folder, write_folder
 from tinkex.files.file_thread import Background
 from tinkex.losses import BUILT_IN, Loss
+from tinkex.types.optimizers import optimizer_name
 from tinkex.version import __version__
 
 __all__ = ["NullEngine"]
@@ -62,6 +63,7 @@ class _State(msgspec.Struct, kw_only=True):
     gradients: str = ""
     pending_backwards: int = 0
     step: int = 0
+    optimizer: str | None = None  # of the steps so far
 
 
 class NullEngine:
@@ -261,11 +263,14 @@ class NullEngine:
         try:
             check_optim(request)
             state = self._adapter(request.adapter_id)
+            optimizer = optimizer_name(request.params)
+            check_same_optimizer(state.optimizer, optimizer)
         except EngineError as error:
             return error.to_request_error()
         if state.pending_backwards == 0:
             return OptimResult(metrics={"grad_norm": 0.0, "skipped": 1.0}, step=state.step)
-        numbers = repr(msgspec.structs.replace(request, adapter_id=""))
+        state.optimizer = optimizer
+        numbers = repr(request.params)
         state.weights = _digest(state.weights, state.gradients, numbers)
         norm = int(state.gradients[:8], 16) / 2**32
         state.gradients, state.pending_backwards, state.step = "", 0, state.step + 1
@@ -358,8 +363,10 @@ def _digest(*parts: str) -> str:
 def _trimmed(state: _State, scope: StateScope) -> _State:
     if scope == "all":
         return msgspec.structs.replace(state)
-    kept_step = state.step if scope == "optimizer" else 0
-    return msgspec.structs.replace(state, gradients="", pending_backwards=0, step=kept_step)
+    state = msgspec.structs.replace(state, gradients="", pending_backwards=0)
+    if scope == "weights":
+        state.step, state.optimizer = 0, None
+    return state
 
 
 def _read_state(folder: Path) -> _State:

@@ -44,7 +44,7 @@ from tinkex.engine.memory import available_bytes, give_back
 from tinkex.engine.native.openmp_spin import SpinGovernor
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.validation import check_sample
-from tinkex.engine.training.optimizer import TrainingState
+from tinkex.engine.training.optimizer import TrainingState, most_training_bytes
 from tinkex.engine.training.step import TrainOutput, run_training
 from tinkex.engine.training.validation import check_train
 from tinkex.engine.validation import check_lora, check_optim
@@ -122,8 +122,7 @@ class TorchEngine:
                     value=adapter_id,
                 )
             layout = LoraLayout(base.backbone.groups, spec)
-            # In training an adapter grows to four times its weights: gradients and two moments.
-            base.memory.check_adapter(self._held_bytes(base), 4 * 4 * layout.numel)
+            base.memory.check_adapter(self._held_bytes(base), most_training_bytes(layout.numel))
             flat = layout.initial().to(base.backbone.head_VD.device)
             state = TrainingState(AdapterWeights(layout, flat))
             self._adapters[adapter_id] = (model, state)
@@ -312,9 +311,10 @@ class TorchEngine:
         try:
             check_optim(request)
             _, state = self._adapter(request.adapter_id)
+            metrics = state.apply(request.params)
         except EngineError as error:
             return error.to_request_error()
-        return OptimResult(metrics=state.apply(request), step=state.step)
+        return OptimResult(metrics=metrics, step=state.step)
 
     def _submit_one(self, request: SampleRequest) -> RequestError | None:
         try:

@@ -15,7 +15,7 @@ from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import LoraSpec, ModelInfo, OptimRequest
 from tinkex.types.training import MAX_LORA_ALPHA
 
-__all__ = ["check_lora", "check_optim", "check_tokens", "check_vocabulary"]
+__all__ = ["check_lora", "check_optim", "check_same_optimizer", "check_tokens", "check_vocabulary"]
 
 
 def check_optim(request: OptimRequest) -> None:
@@ -24,23 +24,31 @@ def check_optim(request: OptimRequest) -> None:
     Raises:
         EngineUserError: with the number that has to change.
     """
-    rules = {
-        "learning_rate": (request.learning_rate >= 0, "0 or more"),
-        "beta1": (0 <= request.beta1 < 1, "at least 0 and below 1"),
-        "beta2": (0 <= request.beta2 < 1, "at least 0 and below 1"),
-        "eps": (request.eps > 0, "above 0"),
-        "weight_decay": (request.weight_decay >= 0, "0 or more"),
-        "grad_clip_norm": (request.grad_clip_norm >= 0, "0 (off) or more"),
-    }
-    for name, (is_in_range, wanted) in rules.items():
-        value = getattr(request, name)
-        if not (is_in_range and math.isfinite(value)):
+    for name, allowed in request.params.RANGES.items():
+        value = getattr(request.params, name)
+        if not allowed.holds(value):
             raise EngineUserError(
-                f"{name}={value} is out of range. Use a finite number, {wanted}.",
+                f"{name}={value} is out of range. Use a finite number, {allowed.wanted}.",
                 code="bad-optimizer-value",
                 field=name,
                 value=value,
             )
+
+
+def check_same_optimizer(held: str | None, given: str) -> None:
+    """Returns if an adapter with this optimizer can take a step of, or state from, the given one.
+
+    Raises:
+        EngineUserError: they differ.
+    """
+    if held is not None and held != given:
+        raise EngineUserError(
+            f"This run's optimizer is {held!r}, not {given!r}. Use parameters and optimizer state "
+            f"of {held!r}, or create a run with the optimizer {given!r}.",
+            code="wrong-optimizer",
+            field="optimizer",
+            value=given,
+        )
 
 
 def check_lora(spec: LoraSpec, model: ModelInfo) -> None:

@@ -13,6 +13,7 @@ from tinkex.engine import interface as engine
 from tinkex.engine.errors import EngineUserError
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import EncodedTextChunk, ModelInput
+from tinkex.types.optimizers import OptimParams, tagged
 from tinkex.types.requests import ForwardBackwardRequest, SampleRequest
 from tinkex.types.sampling import (
     PromptAltTokens,
@@ -22,7 +23,7 @@ from tinkex.types.sampling import (
     TopkLogprobs,
 )
 from tinkex.types.tensor import TensorData
-from tinkex.types.training import AdamParams, ForwardBackwardOutput, OptimParams
+from tinkex.types.training import ForwardBackwardOutput
 
 
 def train_request(request: ForwardBackwardRequest) -> engine.TrainRequest:
@@ -50,27 +51,8 @@ def train_output(result: engine.TrainResult) -> ForwardBackwardOutput:
 
 
 def optim_request(model_id: str, params: OptimParams) -> engine.OptimRequest:
-    """The optimizer step the engine is to take.
-
-    Raises:
-        EngineUserError: the parameters are of an optimizer this server does not have.
-    """
-    if not isinstance(params, AdamParams):
-        raise EngineUserError(
-            "This server has the optimizer adamw only. Send AdamParams.",
-            code="unknown-optimizer",
-            field="optimizer_params",
-            value=type(params).__name__,
-        )
-    return engine.OptimRequest(
-        adapter_id=model_id,
-        learning_rate=params.learning_rate,
-        beta1=params.beta1,
-        beta2=params.beta2,
-        eps=params.eps,
-        weight_decay=params.weight_decay,
-        grad_clip_norm=params.grad_clip_norm,
-    )
+    """The optimizer step the engine is to take."""
+    return engine.OptimRequest(adapter_id=model_id, params=tagged(params))
 
 
 def sample_request(

@@ -59,6 +59,16 @@ if TYPE_CHECKING:
         ModelInputChunk,
         Tokenizer,
     )
+    from tinkex.types.optimizers import (
+        AdamOptimizerConfig,
+        AdamParams,
+        DimuonOptimizerConfig,
+        DimuonParams,
+        OptimizerConfig,
+        OptimParams,
+        SgdOptimizerConfig,
+        SgdParams,
+    )
     from tinkex.types.requests import (
         AssignProjectRequest,
         AuthTokenRequest,
@@ -176,12 +186,8 @@ if TYPE_CHECKING:
         TensorDtype,
     )
     from tinkex.types.training import (
-        AdamOptimizerConfig,
-        AdamParams,
         CreateCustomLossResponse,
         CreateModelResponse,
-        DimuonOptimizerConfig,
-        DimuonParams,
         ForwardBackwardOutput,
         GetInfoResponse,
         LoadWeightsResponse,
@@ -190,8 +196,6 @@ if TYPE_CHECKING:
         LossFnType,
         ModelData,
         ModelID,
-        OptimizerConfig,
-        OptimParams,
         OptimStepResponse,
         RequestID,
         SaveWeightsExternalResponse,
@@ -220,6 +224,10 @@ _MODULES: dict[str, str] = {
     "model_input": """
         DmelChunk EncodedTextChunk ImageAssetPointerChunk ImageChunk ImageFormat ModelInput
         ModelInputChunk Tokenizer
+    """,
+    "optimizers": """
+        AdamOptimizerConfig AdamParams DimuonOptimizerConfig DimuonParams OptimParams
+        OptimizerConfig SgdOptimizerConfig SgdParams
     """,
     "requests": """
         AssignProjectRequest AuthTokenRequest CancelFutureRequest ClientConfigRequest
@@ -262,11 +270,10 @@ _MODULES: dict[str, str] = {
         TensorData TensorDtype
     """,
     "training": """
-        AdamOptimizerConfig AdamParams CreateCustomLossResponse CreateModelResponse
-        DimuonOptimizerConfig DimuonParams ForwardBackwardOutput GetInfoResponse
-        LoadWeightsResponse LoraConfig LossFnOutput LossFnType ModelData ModelID OptimParams
-        OptimStepResponse OptimizerConfig RequestID SaveWeightsExternalResponse
-        SaveWeightsForSamplerResponse SaveWeightsResponse WeightsInfoResponse
+        CreateCustomLossResponse CreateModelResponse ForwardBackwardOutput GetInfoResponse
+        LoadWeightsResponse LoraConfig LossFnOutput LossFnType ModelData ModelID OptimStepResponse
+        RequestID SaveWeightsExternalResponse SaveWeightsForSamplerResponse SaveWeightsResponse
+        WeightsInfoResponse
     """,
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -411,6 +418,8 @@ __all__ = [
     "SessionSummary",
     "SetTTLRequest",
     "Severity",
+    "SgdOptimizerConfig",
+    "SgdParams",
     "StopReason",
     "StorageBillingEvent",
     "SupportedModel",

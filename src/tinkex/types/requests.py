@@ -17,19 +17,17 @@ from tinkex.types._fields import sent
 from tinkex.types.custom_loss import CustomLossGraph, CustomLossInput
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import ModelInput
+from tinkex.types.optimizers import (
+    AdamOptimizerConfig,
+    AdamParams,
+    OptimizerConfig,
+    OptimParams,
+    TaggedOptimParams,
+)
 from tinkex.types.sampling import SamplingParams
 from tinkex.types.session import ClientSessionFinishReason
 from tinkex.types.tensor import TensorData
-from tinkex.types.training import (
-    AdamOptimizerConfig,
-    AdamParams,
-    DimuonParams,
-    LoraConfig,
-    ModelID,
-    OptimizerConfig,
-    OptimParams,
-    RequestID,
-)
+from tinkex.types.training import LoraConfig, ModelID, RequestID
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A number that is never negative and fits 64 bits; checked where a body is read."""
@@ -131,7 +129,7 @@ class OptimStepRequest(_Request, frozen=True, kw_only=True):
     seq_id: Count | None = None
     type: Literal["optim_step"] = sent("optim_step")
     adam_params: AdamParams | None = None
-    optimizer_params: DimuonParams | None = None
+    optimizer_params: TaggedOptimParams | None = None
 
     def __post_init__(self) -> None:
         if (self.adam_params is None) == (self.optimizer_params is None):

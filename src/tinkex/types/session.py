@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from tinkex.types.optimizers import PROTOCOL_OPTIMIZERS
 from tinkex.types.training import ModelID, RequestID
 
 ClientSessionFinishReasonType = Literal["success", "errored", "interrupted"]
@@ -44,6 +45,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     sample_use_retrieve_futures: bool = False
     custom_loss_server_side: bool = False
     sample_join_sampling_session: bool = False
+    optimizers: tuple[str, ...] = PROTOCOL_OPTIMIZERS  # Tinkex servers may send more
     lora_alpha: bool = False  # whether LoraConfig.alpha is understood; sent by Tinkex servers
 
 

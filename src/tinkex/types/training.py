@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import msgspec
@@ -61,74 +60,6 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 "Nothing would be trained: train_mlp, train_attn and train_unembed are all False.",
                 hint="Switch at least one of them on.",
             )
-
-
-class AdamParams(msgspec.Struct, frozen=True, kw_only=True):
-    """One AdamW step; `grad_clip_norm=0` means no clipping, weight decay is decoupled.
-
-    Raises:
-        ValidationError: a value lies outside its range.
-    """
-
-    learning_rate: float = 1e-4
-    beta1: float = 0.9
-    beta2: float = 0.95
-    eps: float = 1e-12
-    weight_decay: float = 0.0
-    grad_clip_norm: float = 0.0
-
-    def __post_init__(self) -> None:
-        make_plain(self, floats=self.__struct_fields__)
-        for name in ("learning_rate", "eps", "weight_decay", "grad_clip_norm"):
-            _require_at_least_zero(name, getattr(self, name))
-        for name in ("beta1", "beta2"):
-            _require_beta(name, getattr(self, name))
-
-
-class DimuonParams(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="dimuon"):
-    """One step of the hosted service's dimuon optimizer.
-
-    Raises:
-        ValidationError: a value lies outside its range.
-    """
-
-    learning_rate: float
-    grad_clip_norm: float = 0.0
-    beta1: float = 0.9
-
-    def __post_init__(self) -> None:
-        make_plain(self, floats=self.__struct_fields__)
-        _require_at_least_zero("learning_rate", self.learning_rate)
-        _require_at_least_zero("grad_clip_norm", self.grad_clip_norm)
-        _require_beta("beta1", self.beta1)
-
-
-OptimParams = AdamParams | DimuonParams
-
-
-class AdamOptimizerConfig(msgspec.Struct, frozen=True, tag_field="type", tag="adamw"):
-    """The model's optimizer is AdamW."""
-
-
-class DimuonOptimizerConfig(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="dimuon"
-):
-    """The model's optimizer is dimuon."""
-
-    version: int = 1
-
-
-OptimizerConfig = AdamOptimizerConfig | DimuonOptimizerConfig
-
-
-def _require_at_least_zero(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise ValidationError(f"{name}={value!r} must be a finite number, 0 or more.")
-
-
-def _require_beta(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ValidationError(f"{name}={value!r} must be at least 0 and below 1.")
 
 
 class ForwardBackwardOutput(msgspec.Struct, frozen=True, kw_only=True):

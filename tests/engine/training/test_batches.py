@@ -15,6 +15,7 @@ from tinkex.engine.model.lm_head import CHUNK_BYTES
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
 from tinkex.engine.training.step import run_training
+from tinkex.types.optimizers import TaggedAdamParams
 
 SPECS = {
     "a": LoraSpec(rank=4, seed=1),
@@ -221,7 +222,8 @@ def test_bad_optimizer_numbers_leave_the_neighbours_step(engine) -> None:
         ("weight_decay", float("inf")),
         ("grad_clip_norm", -1.0),
     ):
-        (bad,) = engine.optim_step([OptimRequest(adapter_id="a", **{field: value})])
+        params = TaggedAdamParams(**{field: value})
+        (bad,) = engine.optim_step([OptimRequest(adapter_id="a", params=params)])
         assert (bad.code, bad.field) == ("bad-optimizer-value", field)
     bad, good = engine.optim_step([OptimRequest(adapter_id="nobody"), OptimRequest(adapter_id="b")])
     assert bad.code == "unknown-adapter"

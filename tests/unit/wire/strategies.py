@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from tinkex import types
+from tinkex.types.optimizers import Range, TaggedOptimParams
 
 INT32 = st.integers(0, 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -168,6 +169,10 @@ def _strategy(info: inspect.Type) -> st.SearchStrategy[Any]:
     match info:
         case inspect.StructType(cls=cls) if cls in _OWN:
             return _OWN[cls]
+        case inspect.StructType(cls=cls, fields=fields) if hasattr(cls, "RANGES"):
+            numbers = {name: _in_range(allowed) for name, allowed in cls.RANGES.items()}
+            others = {f.name: _strategy(f.type) for f in fields if f.name not in numbers}
+            return st.builds(cls, **numbers, **others)
         case inspect.StructType(cls=cls, fields=fields):
             return st.fixed_dictionaries(
                 {field.name: _strategy(field.type) for field in fields}
@@ -176,6 +181,8 @@ def _strategy(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.one_of(map(_strategy, members))
         case inspect.ListType(item_type=item):
             return st.lists(_strategy(item), max_size=2)
+        case inspect.VarTupleType(item_type=item):
+            return st.lists(_strategy(item), max_size=2).map(tuple)
         case inspect.DictType(value_type=value):
             return st.dictionaries(TEXT, _strategy(value), max_size=2)
         case inspect.LiteralType(values=values):
@@ -205,25 +212,16 @@ def _strategy(info: inspect.Type) -> st.SearchStrategy[Any]:
     raise NotImplementedError(info)
 
 
-_RATE = st.floats(0, 1, exclude_max=True)
-_AMOUNT = st.floats(0, 1e6)
+def _in_range(allowed: Range) -> st.SearchStrategy[float]:
+    most = min(allowed.below, 1e6)
+    return st.floats(allowed.lowest, most, exclude_max=True).filter(allowed.holds)
+
+
 _FINISHED = st.builds(
     types.ClientFinishedSessionStatusQuery,
     reasons=st.none() | st.lists(st.sampled_from(["success", "errored"]), min_size=1, max_size=2),
 )
-_ADAM = st.builds(
-    types.AdamParams,
-    learning_rate=_AMOUNT,
-    beta1=_RATE,
-    beta2=_RATE,
-    eps=_AMOUNT,
-    weight_decay=_AMOUNT,
-    grad_clip_norm=_AMOUNT,
-)
-_DIMUON = st.builds(types.DimuonParams, learning_rate=_AMOUNT, grad_clip_norm=_AMOUNT, beta1=_RATE)
 _OWN: dict[Any, st.SearchStrategy[Any]] = {
-    types.AdamParams: _ADAM,
-    types.DimuonParams: _DIMUON,
     types.ImageChunk: IMAGES,
     types.ImageAssetPointerChunk: POINTERS,
     types.LoraConfig: st.builds(
@@ -244,9 +242,16 @@ _OWN: dict[Any, st.SearchStrategy[Any]] = {
         types.UserSearchOwner, owner_urns=st.lists(TEXT, min_size=1, max_size=10)
     ),
     types.OptimStepRequest: st.builds(
-        types.OptimStepRequest, model_id=TEXT, seq_id=st.none() | COUNT, adam_params=_ADAM
+        types.OptimStepRequest,
+        model_id=TEXT,
+        seq_id=st.none() | COUNT,
+        adam_params=st.deferred(lambda: values_of(types.AdamParams)),
     )
-    | st.builds(types.OptimStepRequest, model_id=TEXT, optimizer_params=_DIMUON),
+    | st.builds(
+        types.OptimStepRequest,
+        model_id=TEXT,
+        optimizer_params=st.deferred(lambda: values_of(TaggedOptimParams)),
+    ),
     types.SessionSearchRequest: st.builds(
         types.SessionSearchRequest,
         session_id=st.none() | TEXT,

@@ -4,7 +4,8 @@
     adapter_model.safetensors     A and B under peft's names
     tinkex_adapter.json           spec, base, step, and what else is in the folder
     tinkex_files.json             sizes and hashes of the others, checked when they are read
-    optimizer.safetensors         Adam moments under the same names     (scope "optimizer" or "all")
+    optimizer.safetensors         the optimizer's tensors, each under the same names after its own
+                                  (scope "optimizer" or "all")
     gradients.safetensors         pending gradients                     (scope "all", if any)
 
 Folders written by peft itself load too: their alpha is folded into B, and matrices they do not
@@ -33,7 +34,8 @@ from tinkex.engine.checkpoint.peft_parsing import (
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import LoraSpec, StateScope
 from tinkex.engine.lora.adapter import AdapterWeights, LoraGroup, LoraLayout
-from tinkex.engine.training.optimizer import TrainingState
+from tinkex.engine.training.optimizer import OptimizerState, TrainingState
+from tinkex.engine.training.update_rules import rule_named
 from tinkex.files.atomic_folder import Content, folder_size_bytes, verify_folder, write_folder
 from tinkex.files.safetensors_writer import tensor_chunks
 from tinkex.types.training import MAX_LORA_ALPHA
@@ -54,6 +56,7 @@ class _Own(msgspec.Struct, kw_only=True):
     step: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
     pending_backwards: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] = 0
     has_optimizer: bool = False
+    optimizer: str = "adamw"  # whose tensors those are; older folders do not say and hold AdamW's
     has_gradients: bool = False
 
     def __post_init__(self) -> None:
@@ -75,18 +78,21 @@ def save_state(
         spec=layout.spec,
         step=state.step if with_optimizer else 0,
         pending_backwards=state.pending_backwards if with_gradients else 0,
-        has_optimizer=with_optimizer and state.moments is not None,
+        has_optimizer=with_optimizer and state.optimizer is not None,
         has_gradients=with_gradients,
     )
+    if own.has_optimizer and state.optimizer is not None:
+        own.optimizer = state.optimizer.name
     files: dict[str, Content] = {
         _CONFIG: json.dumps(_peft_config(layout, base_path), indent=2).encode(),
         _OWN: msgspec.json.format(msgspec.json.encode(own)),
         _WEIGHTS: _tensor_file(_named(layout, state.weights.flat, _PREFIX)),
     }
-    if own.has_optimizer and state.moments is not None:
-        first, second = state.moments
-        moments = _named(layout, first, "first.") | _named(layout, second, "second.")
-        files[_OPTIMIZER] = _tensor_file(moments)
+    if own.has_optimizer and state.optimizer is not None:
+        kept: dict[str, npt.NDArray[np.float32]] = {}
+        for name, flat in state.optimizer.tensors.items():
+            kept |= _named(layout, flat, f"{name}.")
+        files[_OPTIMIZER] = _tensor_file(kept)
     if own.has_gradients and state.gradient is not None:
         files[_GRADIENTS] = _tensor_file(_named(layout, state.gradient, "gradient."))
     write_folder(folder, files)
@@ -148,9 +154,11 @@ def load_state(
     state.step = own.step
     if own.has_optimizer:
         tensors = read_tensors(folder / _OPTIMIZER)
-        first = _fill(layout, tensors, "first.", is_complete=True)
-        second = _fill(layout, tensors, "second.", is_complete=True)
-        state.moments = (first.to(device), second.to(device))
+        kept = {
+            name: _fill(layout, tensors, f"{name}.", is_complete=True).to(device)
+            for name in rule_named(own.optimizer).state_names
+        }
+        state.optimizer = OptimizerState(own.optimizer, kept)
     if scope == "all" and own.has_gradients:
         tensors = read_tensors(folder / _GRADIENTS)
         gradient = _fill(layout, tensors, "gradient.", is_complete=True)

@@ -1,10 +1,10 @@
-"""One adapter's training state: weights, pending gradients, Adam moments, step count.
+"""One adapter's training state: weights, pending gradients, its optimizer's tensors, step count.
 
-AdamW as torch.optim.AdamW computes it, over the adapter's one flat tensor:
+What is the same for every optimizer, over the adapter's one flat tensor:
 
 - gradients of all forward_backward calls since the last step are summed;
 - `grad_clip_norm` > 0 scales them down to that global norm over all trained LoRA weights;
-- weight decay is decoupled: weights shrink by `learning_rate * weight_decay` before the move;
+- an adapter has one optimizer: the one of its first step, or of the state that was loaded;
 - a step with no forward_backward since the last one moves nothing at all: no decay, no momentum,
   no step counted (torch's rule for parameters without a gradient). A forward_backward whose
   gradients happen to be zero is an ordinary step.
@@ -12,20 +12,30 @@ AdamW as torch.optim.AdamW computes it, over the adapter's one flat tensor:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
-from tinkex.engine.interface import OptimRequest, StateScope
+from tinkex.engine.interface import StateScope
 from tinkex.engine.lora.adapter import AdapterWeights
 from tinkex.engine.lora.linear import LoraPair
+from tinkex.engine.training.update_rules import RULES, Step, rule_named
+from tinkex.engine.validation import check_same_optimizer
+from tinkex.types.optimizers import TaggedOptimParams, optimizer_name
 
-__all__ = ["TrainingState"]
+__all__ = ["OptimizerState", "TrainingState", "most_training_bytes"]
 
 _NORM_WIDTH = 4096
 """Numbers whose squares are summed in float32."""
+
+
+@dataclass(slots=True)
+class OptimizerState:
+    """What an optimizer keeps between steps: tensors by name, each as long as the adapter's."""
+
+    name: str
+    tensors: dict[str, Tensor]
 
 
 class TrainingState:
@@ -36,12 +46,13 @@ class TrainingState:
         self.step = 0
         self.pending_backwards = 0
         self.gradient: Tensor | None = None  # pending, flat; None = nothing pending
-        self.moments: tuple[Tensor, Tensor] | None = None  # first and second, flat
+        self.optimizer: OptimizerState | None = None  # None before the first step
 
     @property
     def size_bytes(self) -> int:
-        """Memory held: weights, and gradients and moments once they exist."""
-        tensors = [self.weights.flat, self.gradient, *(self.moments or ())]
+        """Memory held: weights, and gradients and the optimizer's tensors once they exist."""
+        kept = () if self.optimizer is None else self.optimizer.tensors.values()
+        tensors = [self.weights.flat, self.gradient, *kept]
         return sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
     def copy(self, scope: StateScope) -> TrainingState:
@@ -50,9 +61,9 @@ class TrainingState:
         other.step, other.pending_backwards = self.step, self.pending_backwards
         if self.gradient is not None and scope == "all":
             other.gradient = _on_host(self.gradient)
-        if self.moments is not None and scope != "weights":
-            first, second = self.moments
-            other.moments = _on_host(first), _on_host(second)
+        if self.optimizer is not None and scope != "weights":
+            copies = {name: _on_host(each) for name, each in self.optimizer.tensors.items()}
+            other.optimizer = OptimizerState(self.optimizer.name, copies)
         return other
 
     def trainable_pairs(self, gradient: Tensor) -> dict[str, LoraPair]:
@@ -70,46 +81,32 @@ class TrainingState:
             self.gradient.add_(gradient)
         self.pending_backwards += num_requests
 
-    def apply(self, request: OptimRequest) -> dict[str, float]:
-        """Takes one AdamW step and answers its metrics; pending gradients are used up."""
+    @torch.no_grad()
+    def apply(self, params: TaggedOptimParams) -> dict[str, float]:
+        """Takes one optimizer step and answers its metrics; pending gradients are used up.
+
+        Raises:
+            EngineUserError: the parameters are of another optimizer than the adapter's.
+        """
+        rule = rule_named(optimizer_name(params))
+        check_same_optimizer(None if self.optimizer is None else self.optimizer.name, rule.name)
         gradient, self.gradient, self.pending_backwards = self.gradient, None, 0
         if gradient is None:
             return {"grad_norm": 0.0, "skipped": 1.0}
         norm = _norm(gradient)
-        if request.grad_clip_norm > 0 and norm > request.grad_clip_norm:
-            gradient.mul_(request.grad_clip_norm / (norm + 1e-6))
-        if self.moments is None:
-            self.moments = (torch.zeros_like(gradient), torch.zeros_like(gradient))
+        if params.grad_clip_norm > 0 and norm > params.grad_clip_norm:
+            gradient.mul_(params.grad_clip_norm / (norm + 1e-6))
+        if self.optimizer is None:
+            self.optimizer = OptimizerState(rule.name, rule.new_state(gradient))
         self.step += 1
-        _adamw(self.weights.flat, gradient, self.moments, self.step, request)
+        layout, flat = self.weights.layout, self.weights.flat
+        rule.update(Step(layout, flat, gradient, self.optimizer.tensors, self.step), params)
         return {"grad_norm": norm}
 
 
-@torch.no_grad()
-def _adamw(
-    flat: Tensor,
-    gradient: Tensor,
-    moments: tuple[Tensor, Tensor],
-    step: int,
-    request: OptimRequest,
-) -> None:
-    """One pass over the memory, where single operations would take eight."""
-    adamw(
-        [flat],
-        [gradient],
-        [moments[0]],
-        [moments[1]],
-        [],
-        [torch.tensor(step - 1.0, device=flat.device)],
-        fused=True,
-        amsgrad=False,
-        maximize=False,
-        lr=request.learning_rate,
-        beta1=request.beta1,
-        beta2=request.beta2,
-        weight_decay=request.weight_decay,
-        eps=request.eps,
-    )
+def most_training_bytes(numel: int) -> int:
+    """Memory an adapter may grow to: weights, gradients, and what the largest optimizer keeps."""
+    return 4 * numel * (2 + max(len(rule.state_names) for rule in RULES.values()))
 
 
 def _norm(gradient: Tensor) -> float:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 
 from tinkex import crashpoints
 from tinkex.engine.interface import EngineError, EngineUserError, LoraSpec, StateScope
+from tinkex.engine.validation import check_same_optimizer
 from tinkex.errors import InvalidPathError
 from tinkex.files.atomic_folder import manifest_digest
 from tinkex.files.errors import StorageError
@@ -142,6 +143,10 @@ class Checkpointer:
         self._adapters.snapshot_writer.wait_for(operation.model_id)
         model = self._model(operation)
         checkpoint = self._find(command, model)
+        if command.optimizer:
+            check_same_optimizer(
+                model.optimizer_config["type"], checkpoint.optimizer_config["type"]
+            )
         scope: StateScope = "optimizer" if command.optimizer else "weights"
         folder = self._folders.checked(checkpoint)
         if model.state != "creating":

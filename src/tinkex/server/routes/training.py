@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from tinkex import crashpoints
 from tinkex.engine.interface import LoraSpec
-from tinkex.server.errors import NotSupported, Unprocessable, json_response
+from tinkex.server.errors import NotSupported, json_response
 from tinkex.server.gate.limits import check_metadata, check_rank, check_text, check_training
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submit.bodies import decode, read_body, read_json
@@ -36,7 +36,7 @@ from tinkex.types.requests import (
     GetInfoRequest,
     OptimStepRequest,
 )
-from tinkex.types.training import AdamOptimizerConfig, GetInfoResponse, LoraConfig, ModelData
+from tinkex.types.training import GetInfoResponse, LoraConfig, ModelData
 from tinkex.wire import json, legacy_json, protobuf
 from tinkex.wire.limits import Limits
 
@@ -50,8 +50,6 @@ async def create_model(request: Request) -> Response:
     info = (await parts.models()).find(asked.base_model)
     check_metadata(asked.user_metadata, parts.config.limits)
     check_text("base_model", asked.base_model, parts.config.limits.max_text_chars)
-    if not isinstance(asked.optimizer_config, AdamOptimizerConfig):
-        raise Unprocessable("This server has the optimizer adamw only.", code="unknown-optimizer")
     lora = asked.lora_config or LoraConfig()
     check_rank(lora.rank, min(info.max_rank, parts.config.limits.max_rank))
     now = time.time()
@@ -62,7 +60,7 @@ async def create_model(request: Request) -> Response:
         base_model=asked.base_model,
         engine_model=info.name,
         spec=msgspec.json.encode(_spec(lora)).decode(),
-        optimizer_config={"type": "adamw"},
+        optimizer_config=msgspec.to_builtins(asked.optimizer_config),
         user_metadata=asked.user_metadata,
         state="creating",
         created_at=now,

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 import uuid
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -203,6 +203,11 @@ async def _create_by_loading(
             f"{command.path} was trained on {checkpoint.base_model}, not on {base_model}.",
             code="wrong-base-model",
         )
+    optimizer_config = checkpoint.optimizer_config
+    if asked.optimizer_config is not None:
+        optimizer_config = msgspec.to_builtins(asked.optimizer_config)
+    if command.optimizer:
+        _check_optimizer(command.path, checkpoint, optimizer_config)
     check_metadata(asked.user_metadata, parts.config.limits)
     check_text("base_model", base_model, parts.config.limits.max_text_chars)
     now = time.time()
@@ -213,13 +218,23 @@ async def _create_by_loading(
         base_model=base_model,
         engine_model=checkpoint.engine_model,
         spec=checkpoint.spec,
-        optimizer_config=checkpoint.optimizer_config,
+        optimizer_config=optimizer_config,
         user_metadata=asked.user_metadata,
         state="creating",
         created_at=now,
         last_request_at=now,
     )
     return await start_model(parts, model, "load_weights", json.encode(command))
+
+
+def _check_optimizer(path: str, checkpoint: Checkpoint, wanted: dict[str, Any]) -> None:
+    saved = checkpoint.optimizer_config.get("type")
+    if saved != wanted.get("type"):
+        raise Unprocessable(
+            f"{path} holds the state of the optimizer {saved!r}, not of {wanted.get('type')!r}.",
+            hint="Leave the optimizer out, or load the weights alone.",
+            code="wrong-optimizer",
+        )
 
 
 async def _reader(parts: Services, me: str, token: str | None) -> str:
