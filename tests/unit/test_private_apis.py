@@ -78,7 +78,7 @@ TOUCHES = [
     _torch_op("mkldnn", "_reorder_linear_weight", "engine/ops/linear.py"),
     _torch_op("mkldnn", "_linear_pointwise", "engine/ops/linear.py"),
     _torch_op("aten", "_softmax_backward_data", "engine/attention/cpu.py"),
-    Touch("torch", "torch.optim.adamw", "engine/training/optimizer.py", _adamw),
+    Touch("torch", "torch.optim.adamw", "engine/training/update_rules.py", _adamw),
     Touch("uvicorn", "_unset_keepalive_if_required", "server/listen/connections.py", _keepalive),
     Touch("aiohttp", "connector._closed", "client/pools.py", _aiohttp_connector("_closed")),
     Touch("aiohttp", "connector._loop", "client/pools.py", _aiohttp_connector("_loop")),

@@ -6,8 +6,6 @@ message says what is wrong, which value it was, and what to do.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
