@@ -187,14 +187,16 @@ class Driver:
                 self._shares.spent(kind, time.monotonic() - began)
 
     def _sample(self) -> None:
+        began = time.monotonic()
         self._sampling.run_for(_SPELL_S)
+        _logger.debug("A slice of sampling took %.4f s.", time.monotonic() - began)
 
     def _train(self) -> None:
         with self.wakeup:
             has_waited = self._wait_for_others()
             if self._stopping.is_set():
                 return
-            batch = self._planner.next_batch()
+            batch = self._planner.next_batch(time.monotonic())
         if not batch:
             return
         began, computed = time.monotonic(), list[Computed]()
@@ -206,6 +208,13 @@ class Driver:
             with self.wakeup:
                 self._planner.finished(batch, computed)
         self._record_batch(batch, began, has_waited=has_waited)
+        _logger.debug(
+            "A batch of %d operations of %d tenants took %.4f s, of which %.4f s in the engine.",
+            len(batch),
+            len({operation.owner for operation in batch}),
+            time.monotonic() - began,
+            sum(each.busy_seconds for each in computed),
+        )
 
     def _wait_for_others(self) -> bool:
         """Lets those who train side by side share a batch; whether it had to wait for that. Called

@@ -188,6 +188,7 @@ class Scheduler:
         """Schedules a sampling request that was just kept."""
         self._sample_queue.add(QueuedSample(sample=sample, request=request))
         with self._driver.wakeup:
+            self._planner.note_sample(sample.owner, time.monotonic())
             self._driver.wakeup.notify_all()
 
     def sampling_sessions_in_use(self) -> set[str]:

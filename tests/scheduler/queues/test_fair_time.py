@@ -92,7 +92,7 @@ class World:
         self.alone_s[sent.request_id] = self._true_s([sent])
 
     def _train(self) -> None:
-        batch = self.planner.next_batch()
+        batch = self.planner.next_batch(self.clock)
         seconds = self._true_s(batch) * self.noise()
         self.longest_batch_s = max(self.longest_batch_s, seconds)
         self.clock += seconds

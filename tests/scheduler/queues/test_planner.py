@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import msgspec
+import pytest
 
 from tests.scheduler.work import operation
 from tinkex.fair_queue import FairTurns
@@ -66,12 +67,16 @@ def test_the_memory_of_tenants_that_left_does_not_grow() -> None:
     assert len(turns._used) < 10
 
 
+NOW = 1000.0
+"""When batches are put together: long after everything has come, unless a test says otherwise."""
+
+
 def planner(**limits: float) -> Planner:
     """A planner that has seen operations of both kinds take a millisecond each."""
     plan = Planner(msgspec.convert(limits, BatchLimits))
     fill(plan, "before", "m", "forward", "optim_step", cost=100)
     for _ in range(2):
-        run(plan, plan.next_batch(), 0.001)
+        run(plan, plan.next_batch(NOW), 0.001)
     plan.close("m")
     return plan
 
@@ -88,9 +93,9 @@ def run(plan: Planner, operations: list[Operation], seconds: float) -> None:
         plan.finished(operations, [Computed(operations=operations, busy_seconds=seconds)])
 
 
-def batch(plan: Planner, per_operation_s: float = 0.001) -> list[str]:
+def batch(plan: Planner, per_operation_s: float = 0.001, now: float = NOW) -> list[str]:
     """The next batch, run."""
-    operations = plan.next_batch()
+    operations = plan.next_batch(now)
     run(plan, operations, per_operation_s * len(operations))
     return [each.request_id for each in operations]
 
@@ -119,6 +124,46 @@ def test_a_batch_is_bounded_by_tokens_and_by_operations() -> None:
     plan = planner(max_operations=1)
     fill(plan, "alice", "a", "forward", "forward")
     assert [len(batch(plan)) for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize("does_sample", [False, True])
+def test_passes_run_one_by_one_while_another_tenant_waits_for_each_of_its_results(
+    does_sample: bool,
+) -> None:
+    """Between two of its requests it has nothing queued, but the next one comes at once."""
+    plan = planner()
+    fill(plan, "greedy", "g", *["forward_backward"] * 8)
+    if does_sample:
+        plan.note_sample("polite", NOW)
+    else:
+        plan.open(ModelQueue("p", "polite", "b", next_seq=1))
+        plan.add(operation("p", 1, kind="forward_backward", cost=100, owner="polite"), NOW)
+        assert sorted(batch(plan)) == ["g-1", "p-1"]
+    assert len(batch(plan, now=NOW + 1)) == 1
+    assert len(batch(plan, now=NOW + 9)) == 1
+    assert len(batch(plan, now=NOW + 60)) > 1
+
+
+def test_a_tenants_own_requests_do_not_split_its_batches() -> None:
+    plan = planner()
+    fill(plan, "alice", "a", *["forward_backward"] * 4)
+    plan.note_sample("alice", NOW)
+    assert batch(plan) == ["a-1", "a-2", "a-3", "a-4"]
+
+
+def test_the_time_to_keep_results_is_part_of_a_batch() -> None:
+    """Passes of 10 ms, of which five fit into 50 ms, and three if their commit takes 20."""
+    for keep_s, most in ((0.0, 5), (0.02, 3)):
+        plan = Planner(BatchLimits(max_s=0.0501))
+        fill(plan, "alice", "a", *["forward_backward"] * 60)
+        sizes = []
+        for _ in range(8):
+            operations = plan.next_batch(NOW)
+            seconds = 0.01 * len(operations)
+            computed = Computed(operations=operations, busy_seconds=seconds, keep_s=keep_s)
+            plan.finished(operations, [computed])
+            sizes.append(len(operations))
+        assert sizes[-1] == most
 
 
 def test_an_unmeasured_model_gets_one_operation_of_each_run_at_a_time() -> None:
@@ -168,7 +213,7 @@ def test_time_is_shared_not_tokens() -> None:
     fill(plan, "quick", "q", *["forward"] * 20_000, cost=10)
     used_s: Counter[str] = Counter()
     while sum(used_s.values()) < 20:
-        (operation,) = plan.next_batch()
+        (operation,) = plan.next_batch(NOW)
         seconds = 0.1 if operation.owner == "slow" else 0.001
         run(plan, [operation], seconds)
         used_s[operation.owner] += seconds
@@ -240,7 +285,7 @@ def test_a_tenant_that_is_ahead_of_others_does_not_join_their_batches() -> None:
     fill(plan, "small", "s", *["forward"] * 2000, cost=100)
     used_s: Counter[str] = Counter()
     while used_s["small"] < 10:
-        operations = plan.next_batch()
+        operations = plan.next_batch(NOW)
         seconds = {"large": 0.5, "small": 0.01}
         run(plan, operations, sum(seconds[each.owner] for each in operations))
         for each in operations:
@@ -271,7 +316,7 @@ def test_refused_operations_do_not_make_work_look_cheap() -> None:
     for _ in range(10):
         batch(plan, per_operation_s=0.04)
     fill(plan, "mallory", "m", "forward", cost=15_000)
-    refused = plan.next_batch()
+    refused = plan.next_batch(NOW)
     assert refused[0].owner == "mallory"
     plan.finished(refused, [Computed(operations=refused, busy_seconds=0.0001, is_typical=False)])
     assert len(batch(plan, per_operation_s=0.04)) == 1
@@ -283,7 +328,7 @@ def test_work_that_was_lost_with_an_engine_is_not_charged() -> None:
     fill(plan, "bob", "b", *["forward"] * 50)
     for _ in range(20):
         batch(plan, 0.1)
-    lost = plan.next_batch()
+    lost = plan.next_batch(NOW)
     plan.finished(lost, [])  # the engine hung for a minute, and its next one refused the operation
-    following = [plan.next_batch()[0] for _ in range(6)]
+    following = [plan.next_batch(NOW)[0] for _ in range(6)]
     assert Counter(each.owner for each in following) == {"alice": 3, "bob": 3}

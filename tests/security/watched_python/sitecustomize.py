@@ -2,6 +2,7 @@
 
 `TINKEX_TEST_LOUD` makes everything be logged; `TINKEX_TEST_AUDIT` names a file that gets a line for
 every time data might have become code: who unpickled, unmarshalled, compiled or executed.
+`TINKEX_TEST_BATCHES` names a file that gets a line for every batch and slice of the engine.
 """
 
 import os
@@ -13,6 +14,13 @@ if os.environ.get("TINKEX_TEST_LOUD"):
 
     logging.basicConfig(level=logging.DEBUG, format="%(levelname)s %(name)s %(message)s")
     atexit.register(logging.debug, "everything was logged to the end")
+
+if os.environ.get("TINKEX_TEST_BATCHES"):
+    import logging
+
+    driver = logging.getLogger("tinkex.scheduler.driver")
+    driver.setLevel(logging.DEBUG)
+    driver.addHandler(logging.FileHandler(os.environ["TINKEX_TEST_BATCHES"]))
 
 _WATCHED = {"pickle.find_class", "marshal.loads", "marshal.load", "compile", "exec"}
 

@@ -2,7 +2,8 @@
 
 Pure. Forward passes take a time per pass through the model and a time per token, both fitted to
 recent batches; operations of other kinds take a time each. An adapter's own requests never share a
-pass, so a batch has as many passes as the largest number of operations of one model in it.
+pass, so a batch has as many passes as the largest number of operations of one model in it. To keep
+the results of a batch takes a time of its own, however many there are.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class CostModel:
 
     def __init__(self) -> None:
         self._fits: dict[tuple[str, str], _Fit] = {}
+        self._keep_s: dict[tuple[str, str], float] = {}
 
     def estimate(self, base: str, first: Operation) -> BatchEstimate:
         """The time of a batch on this base that begins with this operation."""
@@ -132,12 +134,21 @@ class CostModel:
         """The time of an operation that runs alone."""
         return _predict(self._fits.get(_key(base, operation)), 1, _work(operation))
 
-    def record(self, base: str, batch: Sequence[Operation], seconds: float) -> None:
-        """Notes how long the engine took for a batch."""
+    def keep_s(self, base: str, first: Operation) -> float:
+        """The time to keep the results of a batch that begins with this operation."""
+        return self._keep_s.get(_key(base, first), 0.0)
+
+    def record(
+        self, base: str, batch: Sequence[Operation], seconds: float, keep_s: float = 0.0
+    ) -> None:
+        """Notes how long the engine took for a batch, and how long its results took to keep."""
+        key = _key(base, batch[0])
+        before_s = self._keep_s.get(key, keep_s)
+        self._keep_s[key] = _DECAY * before_s + (1 - _DECAY) * keep_s
         estimate = self.estimate(base, batch[0])
         for operation in batch[1:]:
             estimate.add(operation)
-        estimate.record_into(self._fits.setdefault(_key(base, batch[0]), _Fit()), seconds)
+        estimate.record_into(self._fits.setdefault(key, _Fit()), seconds)
 
 
 def _key(base: str, operation: Operation) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from tinkex.fair_queue import FairTurns
 from tinkex.scheduler.queues.batch import Batch, BatchLimits
 from tinkex.scheduler.queues.cost_model import FORWARD_KINDS, CostModel
 from tinkex.scheduler.queues.model_queue import ModelQueue
+from tinkex.scheduler.queues.recent_owners import RecentOwners
 from tinkex.store.operations import Operation
 
 __all__ = ["BatchLimits", "Computed", "Planner"]
@@ -31,6 +32,7 @@ class Computed(msgspec.Struct, frozen=True, kw_only=True):
     operations: list[Operation]
     busy_seconds: float
     load_s: float = 0.0  # for what had to be loaded first
+    keep_s: float = 0.0  # until the results were kept and told
     is_typical: bool = True  # all were computed; refusals would make work look cheap
 
 
@@ -46,6 +48,7 @@ class Planner:
         self._owners = FairTurns()
         self._models: dict[str, FairTurns] = {}  # by owner
         self._charged: dict[str, float] = {}  # estimated seconds of what runs, by request id
+        self._recent = RecentOwners()
 
     def queue(self, model_id: str) -> ModelQueue | None:
         """The model's queue."""
@@ -66,6 +69,11 @@ class Planner:
         queue.add(operation, now)
         self._busy[queue.model_id] = None
         self._busy_of.setdefault(queue.owner, set()).add(queue.model_id)
+        self._recent.sent(queue.owner, now)
+
+    def note_sample(self, owner: str, now: float) -> None:
+        """Notes that the owner has sent a sampling request, which batches should not delay much."""
+        self._recent.sent(owner, now)
 
     def pending(self, owner: str) -> int:
         """How many of the owner's operations wait."""
@@ -108,7 +116,7 @@ class Planner:
             if operation.kind in FORWARD_KINDS
         }
 
-    def next_batch(self) -> list[Operation]:
+    def next_batch(self, now: float) -> list[Operation]:
         """The operations to run together; empty if nothing can run."""
         ready = self._ready(lambda _queue, _operation: True)
         by_owner = _by_owner(ready)
@@ -122,7 +130,7 @@ class Planner:
             # Were other models to pass the one that is next, their use would keep its owner behind.
             operation = ready[self._models[owner].next(by_owner[owner])]
             if batch is None:
-                batch = Batch(self._limits, self._costs, self._base(operation), operation)
+                batch = self._begin(operation, now)
                 self._owners.advance(owner)
             elif self._is_ahead(operation, used, least_passed) or not batch.accepts(
                 self._base(operation), operation
@@ -143,15 +151,23 @@ class Planner:
             self._charge(operation, -self._charged[operation.request_id])
         for each in computed:
             if each.is_typical:
-                self._costs.record(
-                    self._base(each.operations[0]), each.operations, each.busy_seconds
-                )
+                base = self._base(each.operations[0])
+                self._costs.record(base, each.operations, each.busy_seconds, each.keep_s)
             estimates = [self._charged[operation.request_id] for operation in each.operations]
             for operation, estimate_s in zip(each.operations, estimates, strict=True):
                 part = estimate_s / sum(estimates)
                 self._charge(operation, part * (each.busy_seconds + each.load_s))
         for operation in batch:
             del self._charged[operation.request_id]
+
+    def _begin(self, first: Operation, now: float) -> Batch:
+        return Batch(
+            self._limits,
+            self._costs,
+            self._base(first),
+            first,
+            has_neighbours=self._recent.has_others(first.owner, now),
+        )
 
     def _update_shares(self, by_owner: dict[str, list[str]]) -> None:
         self._owners.update(by_owner)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -60,7 +60,18 @@ _MOST_LOAD_S = 1.0
 _MOST_OPTIMIZERS = 4096
 """Models whose optimizer is remembered; it never changes."""
 
+_MOST_KEEP_S = 1.0
+"""Noted for keeping a batch's results. What takes longer is a disk that fails."""
+
 Effect = Callable[[Connection], object]
+
+
+class _Times(NamedTuple):
+    """When a batch was asked for, was given to the engine, and came back."""
+
+    asked_at: float
+    began_at: float
+    done_at: float
 
 
 class Executor:
@@ -140,8 +151,8 @@ class Executor:
             crashpoints.passing("execute.before", batch[0].kind)
             results = self._supervisor.engine.forward_backward(requests)
             crashpoints.passing("execute.after", batch[0].kind)
-            self._note(prepared, results, time.monotonic() - began, began - asked_at)
-        seconds = (time.monotonic() - began) / max(1, len(prepared))
+        done_at = time.monotonic()
+        seconds = (done_at - began) / max(1, len(prepared))
         for (operation, request), result in zip(prepared, results, strict=True):
             if isinstance(result, RequestError):
                 outcomes.append(_failed(operation, result))
@@ -157,6 +168,7 @@ class Executor:
                 )
             )
         self._finish(outcomes)
+        self._note(prepared, results, _Times(asked_at, began, done_at))
 
     def _step(self, batch: list[Operation]) -> None:
         asked_at = time.monotonic()
@@ -167,8 +179,8 @@ class Executor:
             crashpoints.passing("execute.before", "optim_step")
             results = self._supervisor.engine.optim_step([request for _, request in prepared])
             crashpoints.passing("execute.after", "optim_step")
-            self._note(prepared, results, time.monotonic() - began, began - asked_at)
-        seconds = (time.monotonic() - began) / max(1, len(prepared))
+        done_at = time.monotonic()
+        seconds = (done_at - began) / max(1, len(prepared))
         for (operation, _), result in zip(prepared, results, strict=True):
             if isinstance(result, RequestError):
                 outcomes.append(_failed(operation, result))
@@ -177,6 +189,7 @@ class Executor:
             answer = {"metrics": result.metrics, "type": "optim_step"}
             outcomes.append(Outcome(operation=operation, result=_json_result(answer), num_steps=1))
         self._finish(outcomes)
+        self._note(prepared, results, _Times(asked_at, began, done_at))
 
     def _single(self, operation: Operation) -> None:
         began = time.monotonic()
@@ -200,13 +213,16 @@ class Executor:
         self,
         prepared: Sequence[tuple[Operation, object]],
         results: Sequence[object],
-        busy_seconds: float,
-        load_s: float,
+        times: _Times,
     ) -> None:
+        """Notes a call of the engine whose results have just been kept."""
+        if not prepared:
+            return
         computed = Computed(
             operations=[operation for operation, _ in prepared],
-            busy_seconds=busy_seconds,
-            load_s=min(load_s, _MOST_LOAD_S),
+            busy_seconds=times.done_at - times.began_at,
+            load_s=min(times.began_at - times.asked_at, _MOST_LOAD_S),
+            keep_s=min(time.monotonic() - times.done_at, _MOST_KEEP_S),
             is_typical=not any(isinstance(each, RequestError) for each in results),
         )
         self._computed.append(computed)
