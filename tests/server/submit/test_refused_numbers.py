@@ -153,6 +153,25 @@ def test_a_refused_json_request_uses_up_its_number(tenant: Http, reason: str) ->
     assert_used(tenant, model, 1)
 
 
+@pytest.mark.parametrize("packing", ["identity", "zstd"])
+def test_json_that_is_declared_as_something_else_uses_up_its_number(
+    tenant: Http, packing: str
+) -> None:
+    model = tenant.model()
+    plain = old_training(model, 1)
+    sent = zstandard.compress(plain) if packing == "zstd" else plain
+    answer = send(tenant, "forward_backward", sent, "text/plain", **{"Content-Encoding": packing})
+    assert answer.status_code == 422, answer.text
+    assert_used(tenant, model, 1)
+
+
+def test_the_content_type_may_be_written_in_upper_case(tenant: Http) -> None:
+    model = tenant.model()
+    for seq_id, kind in enumerate(("Application/JSON", "APPLICATION/JSON; charset=UTF-8"), 1):
+        answer = send(tenant, "forward_backward", old_training(model, seq_id), kind)
+        assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize("how", sorted(BROKEN.keys() - {"empty", "not compressed"}))
 def test_a_body_that_cannot_be_decompressed_uses_up_its_number(tenant: Http, how: str) -> None:
     model = tenant.model()

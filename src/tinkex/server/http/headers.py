@@ -11,7 +11,7 @@ from tinkex.errors import ClientError
 from tinkex.server.config import ConnectionBounds
 from tinkex.server.errors import HeadTooLarge, MalformedRequest, error_response
 
-__all__ = ["CAME_WHOLE", "HeadMiddleware", "answer_bytes", "header"]
+__all__ = ["CAME_WHOLE", "HeadMiddleware", "answer_bytes", "header", "is_declared_json"]
 
 CAME_WHOLE = "came_whole"
 """In a request's state: its body was there together with its head."""
@@ -24,6 +24,11 @@ def header(scope: Scope, name: bytes, default: str = "") -> str:
             found: bytes = value
             return found.decode("latin-1")
     return default
+
+
+def is_declared_json(scope: Scope) -> bool:
+    """Whether the Content-Type names JSON; upper and lower case are the same in it."""
+    return "json" in header(scope, b"content-type").lower()
 
 
 def answer_bytes(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:

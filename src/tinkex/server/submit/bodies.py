@@ -17,7 +17,7 @@ from tinkex.server.errors import TooLarge
 from tinkex.server.gate.admission import Ticket
 from tinkex.server.http.body_limits import body_limit
 from tinkex.server.http.compression import check_encoding, decompress, encoding_of
-from tinkex.server.http.headers import CAME_WHOLE, header
+from tinkex.server.http.headers import CAME_WHOLE, header, is_declared_json
 from tinkex.server.services import services
 from tinkex.server.submit.body_progress import seen_body
 from tinkex.server.submit.peek import TAIL_BYTES
@@ -41,7 +41,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
         Unprocessable: the compression is unknown, or what it holds is not whole.
     """
     is_packed = check_encoding(encoding_of(request.scope))
-    is_json = "json" in header(request.scope, b"content-type")
+    is_json = is_declared_json(request.scope)
     limit = body_limit(request.scope["path"], limits, is_json=is_json)
     raw = await _BodyReader(request, limit, limits.max_body_bytes).read()
     await _ticket(request).acquire_slot()

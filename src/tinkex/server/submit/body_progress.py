@@ -50,7 +50,9 @@ class SeenBody:
     def starts(self, raw: bytes) -> None:
         """The body as it was sent begins like this."""
         self._head = plain_head(raw, HEAD_BYTES) if self._is_packed else raw[:HEAD_BYTES]
-        self._target = target_of_json(self._head) if self._is_json else self._of_protobuf()
+        self._target = (
+            target_of_json(self._head) if self._looks_like_json() else self._of_protobuf()
+        )
         if self._target is not None:
             self._on_target(self._target)
 
@@ -67,8 +69,14 @@ class SeenBody:
         """The operation that the body names."""
         if self._target is None:
             whole = self._head
-            self._target = target_of_json(whole, whole) if self._is_json else self._of_protobuf()
+            is_json = self._looks_like_json()
+            self._target = target_of_json(whole, whole) if is_json else self._of_protobuf()
         return self._target
+
+    def _looks_like_json(self) -> bool:
+        """Whether the body is JSON, if only of a client that declares another type: it is refused,
+        but its number can be read. No training message begins so: the byte would open a group."""
+        return self._is_json or self._head.startswith(b"{")
 
     def _of_protobuf(self) -> Target | None:
         return target_of_protobuf(self._head)

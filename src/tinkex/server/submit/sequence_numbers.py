@@ -22,7 +22,7 @@ from starlette.responses import Response
 from tinkex.errors import TinkexError
 from tinkex.server.errors import status_of
 from tinkex.server.http.compression import PLAIN, encoding_of
-from tinkex.server.http.headers import header
+from tinkex.server.http.headers import is_declared_json
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submit.body_progress import SeenBody
 from tinkex.server.submit.peek import Target
@@ -65,7 +65,7 @@ def numbered(handle: Handler, *, may_be_protobuf: bool = False) -> Handler:
 
 def is_json(request: Request) -> bool:
     """Whether a training request is in the form of clients before 0.25."""
-    return "json" in header(request.scope, b"content-type")
+    return is_declared_json(request.scope)
 
 
 def _is_final(error: TinkexError) -> bool:
