@@ -1,0 +1,72 @@
+"""One word, one meaning: no two public classes of one name, and no module under a retired word."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import tinkex
+
+PACKAGE = Path(tinkex.__file__).parent
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+
+CLASHES: dict[str, set[str]] = {
+    # Two classes under one name, from before this rule. The list only shrinks: give one of the two
+    # another name and take the line out. No line may be added.
+    "Angles": {"engine/native/step.py", "engine/ops/layer_ops.py"},
+    "Attention": {"engine/attention/packed.py", "engine/native/kernels.py"},
+    "Call": {"client/transport.py", "engine/process/codec.py"},
+    "Done": {"client/polling.py", "scheduler/adapters/checkpointing.py"},
+    "Outcome": {"cli/main.py", "client/futures.py", "store/operations.py"},
+    "Room": {"scheduler/adapters/eviction.py", "server/gate/overload.py"},
+    "Sampler": {"engine/sampling/sampler.py", "store/samplers.py"},
+    "Secret": {"server/gate/signing_secret.py", "telemetry/redaction.py"},
+    "Snapshot": {"store/models.py", "telemetry/metrics.py"},
+    "Tokenizer": {"client/tokenizer.py", "types/model_input.py"},
+    "Turn": {"client/ordering.py", "engine/native/kernels.py"},
+    # The same thing on two sides of a border: the protocol's value and the engine's or the store's.
+    "Checkpoint": {"store/checkpoints.py", "types/checkpoint.py"},
+    "SampleRequest": {"engine/interface.py", "types/requests.py"},
+    "SampledSequence": {"engine/interface.py", "types/sampling.py"},
+    "Session": {"client/session.py", "store/sessions.py"},
+}
+
+_RETIRED = """
+background begun_worker collecting company decoding doorstep early ended engines failures fairness
+folders head heads holder keeper lanes lora_together model_work observe order pages plan prepared
+prompt_line prompt_order residency room row_lora row_plan sample_jobs sampler_host saving
+setting_values space spinning standing step_rows storage suspects sweeper table tensor_file tiny
+together trimming turns usage waiting whole_runner
+"""
+RETIRED = frozenset(_RETIRED.split())
+"""Names that modules had and lost: each meant several things, or nothing to a newcomer."""
+
+
+def public_classes() -> dict[str, set[str]]:
+    """The modules that define each public class."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].add(path.relative_to(PACKAGE).as_posix())
+    return dict(found)
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    clashes = {name: where for name, where in public_classes().items() if len(where) > 1}
+    new = {name: where for name, where in clashes.items() if where - CLASHES.get(name, set())}
+    assert new == {}, "choose another name for the new class"
+
+
+def test_the_list_of_clashes_only_shrinks() -> None:
+    found = public_classes()
+    gone = {name for name, where in CLASHES.items() if where - found.get(name, set())}
+    assert gone == set(), "these clash no longer as listed: shorten CLASHES"
+    assert len(CLASHES) <= 15
+
+
+def test_no_module_has_a_retired_name() -> None:
+    named = {path: path.parent.name if path.stem == "__init__" else path.stem for path in MODULES}
+    wrong = [str(path.relative_to(PACKAGE)) for path, name in named.items() if name in RETIRED]
+    assert wrong == [], "the word was retired: docs/contributing/glossary.md has those in use"
