@@ -68,9 +68,10 @@ docs: $(STAMP)  ## build the documentation into site/, with warnings as errors
 bench: $(STAMP)  ## measure, side by side with PEFT, generate, vLLM and the official client
 	$(BIN)/python benchmarks/run_all.py
 
-release: $(STAMP)  ## wheel, source package and a list of what they depend on (CycloneDX), in dist/
+release: $(STAMP)  ## wheel and source package, checked, and a list of what they depend on, in dist/
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python tools/check_release.py dist
 	$(BIN)/python tools/sbom.py dist
 
 clean:  ## remove the environment and everything made
