@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 IN_SOURCE_PACKAGE = (
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "LICENSE",
     "Makefile",
     "README.md",
@@ -36,6 +37,7 @@ IN_SOURCE_PACKAGE = (
     "constraints.txt",
     "mkdocs.yml",
     "pyproject.toml",
+    "docs/contributing/map.md",
     "src/tinkex/py.typed",
     "tests/conftest.py",
     "tools/check_release.py",

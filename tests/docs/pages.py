@@ -11,7 +11,12 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
-OTHERS = [ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", ROOT / "benchmarks" / "README.md"]
+OTHERS = [
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "benchmarks" / "README.md",
+]
 
 _FENCE = re.compile(r"(<!-- example: \S+ -->\n)?^```(\w+)\n(.*?)^```", re.M | re.S)
 

@@ -16,6 +16,7 @@ from tinkex.cli.main import root
 
 WITH_SHELL = [page for page in [*PAGES, *OTHERS] if blocks(page, "bash")]
 PLAIN = {"export", "install", "openssl", "curl", "tar", "tee", ".", "python3"}
+TOOLS = {"gdb", "git", "pre-commit", "py-spy", "sqlite3"}  # of contributors, used by hand
 SOURCES = sorted((ROOT / "src" / "tinkex").rglob("*.py"))
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -61,12 +62,27 @@ def check(words: list[str]) -> None:
             assert target in TARGETS, f"no such target: {target}"
         case ["pip", "install", *packages]:
             check_extras(packages)
-        case ["python", "-m", "pytest", *paths]:
-            assert all((ROOT / path).exists() for path in paths if not path.startswith("-"))
+        case ["nice", *rest]:
+            check(rest)
+        case ["python", "-m", "pytest", *rest]:
+            check_pytest(rest)
+        case ["python", "-m", module, *_]:
+            assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), module
         case ["python", script, *_]:
             assert script in {"first.py", "-c"} or (ROOT / script).is_file(), script
         case [name, *_]:
-            assert name in PLAIN, f"say in this test how to check {name!r}"
+            assert name in PLAIN | TOOLS, f"say in this test how to check {name!r}"
+
+
+def check_pytest(words: list[str]) -> None:
+    """Fails unless the files, and the tests named in them, are there."""
+    with_value = ("-k", "-m", "-n", "-o", "-p")
+    values = {i + 1 for i, word in enumerate(words) if word in with_value}
+    for word in [word for i, word in enumerate(words) if i not in values]:
+        if not word.startswith("-"):
+            path, _, test = word.partition("::")
+            assert (ROOT / path).exists(), word
+            assert not test or f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), word
 
 
 def check_extras(packages: list[str]) -> None:
@@ -109,8 +125,11 @@ def test_a_wrong_line_is_found() -> None:
         check_tinkex(["serve", "--no-such-option"])
     with pytest.raises(AssertionError):
         check_tinkex(["nothing"])
+    for words in (["make", "nothing"], ["python", "-m", "pytest", "tests/nothing.py"]):
+        with pytest.raises(AssertionError):
+            check(words)
     with pytest.raises(AssertionError):
-        check(["make", "nothing"])
+        check_pytest(["-p", "no:randomly", "tests/store/test_operations.py::test_nothing"])
     for package in ("tinkex", "tinkex[server]"):
         with pytest.raises(AssertionError):
             check(["pip", "install", package])

@@ -40,7 +40,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_built(site: Path) -> None:
     for page in DOCS.rglob("*.md"):
         name = page.relative_to(DOCS).with_suffix("")
-        built = site / ("index.html" if str(name) == "index" else f"{name}/index.html")
+        folder = name.parent if name.name == "index" else name
+        built = site / folder / "index.html"
         assert built.is_file(), name
     assert not list(site.rglob("*.py"))
 

@@ -2,11 +2,12 @@
 `fail`; a call without an end got no answer.
 
 Clients of several processes write files of their own; times are of the machine's monotonic clock,
-which all of them share.
+which all of them share. `python -m tests.faults.history FOLDER` prints the calls in a folder.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -121,3 +122,14 @@ def calls_of(events: Iterable[Event]) -> list[Call]:
             assert calls[key].ended is None, f"{key} ended twice"
             calls[key].ended = event
     return list(calls.values())
+
+
+def main(folder: Path) -> None:
+    """Prints the calls of a campaign in the order they began, and how each ended."""
+    for call in calls_of(read_history(folder.iterdir())):
+        end = "no answer" if call.ended is None else f"{call.ended.phase} {call.ended.value}"
+        print(f"{call}: {end}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
