@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, NullPool, create_engine, text
 
 from tinkex.errors import ConfigError
 from tinkex.store import Database, clock
@@ -36,6 +36,12 @@ def test_an_older_database_loses_its_signing_secret_to_the_last_byte(tmp_path: P
     assert secret not in kept
     assert secret[:8] not in kept
     new.close()
+
+
+def _file_in_use(url: str) -> Path:
+    """The file that SQLite itself opens; the connection is closed, not kept in a pool."""
+    with create_engine(url, poolclass=NullPool).connect() as conn:
+        return Path(conn.execute(text("pragma database_list")).one().file)
 
 
 def _modes(path: Path) -> set[int]:
@@ -86,9 +92,7 @@ def test_an_sqlite_file_that_others_read_and_we_cannot_change_is_refused(
 @pytest.mark.parametrize("name", ["plain.db", "with space.db", "of 100%25.db"])
 def test_the_file_is_the_one_that_sqlite_uses(form: str, name: str, tmp_path: Path) -> None:
     url = form.format(tmp_path / name)
-    with create_engine(url).connect() as conn:
-        used = conn.execute(text("pragma database_list")).one().file
-    assert sqlite_file(url) == Path(used)
+    assert sqlite_file(url) == _file_in_use(url)
 
 
 def test_a_name_that_only_looks_like_a_uri_is_a_name(
@@ -96,11 +100,9 @@ def test_a_name_that_only_looks_like_a_uri_is_a_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for url in ("sqlite:///file:x.db", "sqlite:///file:x.db?uri=false"):
-        with create_engine(url).connect() as conn:
-            used = conn.execute(text("pragma database_list")).one().file
         found = sqlite_file(url)
         assert found is not None
-        assert found.absolute() == Path(used)
+        assert found.absolute() == _file_in_use(url)
 
 
 @pytest.mark.parametrize(
