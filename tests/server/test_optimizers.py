@@ -9,7 +9,7 @@ import pytest
 
 from tests.server.driving import MODEL, Http
 from tinkex import ServiceClient, TrainingClient, types
-from tinkex.errors import RequestFailedError
+from tinkex.errors import RequestFailedError, UnprocessableEntityError
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
@@ -129,9 +129,9 @@ def test_state_of_another_optimizer_is_refused(name: str, service: ServiceClient
 def test_parameters_of_another_optimizer_are_refused(name: str, service: ServiceClient) -> None:
     training = _run(service, name)
     _forward(training, 0)
-    with pytest.raises(RequestFailedError, match=f"not '{OTHER[name]}'") as caught:
+    with pytest.raises(UnprocessableEntityError, match=f"not '{OTHER[name]}'") as caught:
         training.optim_step(PARAMS[OTHER[name]]).result()
-    assert caught.value.category == "user"
+    assert caught.value.code == "wrong-optimizer"
     assert (training.optim_step(PARAMS[name]).result().metrics or {})["grad_norm"] > 0
 
 

@@ -16,7 +16,7 @@ from tinkex.server.gate.auth import Keyring
 from tinkex.server.gate.signing import Signer
 from tinkex.server.models.catalog import Catalog
 from tinkex.server.result_waiters import Waiters
-from tinkex.store import Database, sessions
+from tinkex.store import Database, models, sessions
 from tinkex.store.clock import steady_now
 from tinkex.store.keys import Key
 from tinkex.store.samplers import Sampler
@@ -47,6 +47,7 @@ class Services:
     started_at: float = field(default_factory=time.monotonic)
     samplers: dict[str, Sampler] = field(default_factory=dict)  # a few, as they never change
     _sessions: dict[str, Session] = field(default_factory=dict)
+    _optimizers: dict[tuple[str, str], str] = field(default_factory=dict)  # they never change
 
     async def models(self) -> Catalog:
         """The base models; waits for the engine if it is still loading.
@@ -83,6 +84,18 @@ class Services:
             raise NotFound(f"There is no session {session_id[:100]!r}.", code="unknown-session")
         if must_be_open and found.finished_at is not None:
             raise Gone(f"The session {session_id} has ended.", code="session-ended")
+        return found
+
+    async def optimizer(self, owner: str, model_id: str) -> str | None:
+        """The name of the optimizer the owner's model was created with; None if there is none."""
+        found = self._optimizers.get((owner, model_id))
+        if found is None:
+            model = await self.db.aread(models.get, owner, model_id)
+            if model is None:
+                return None
+            if len(self._optimizers) >= _SESSIONS_KEPT:
+                self._optimizers.clear()
+            found = self._optimizers[owner, model_id] = str(model.optimizer_config["type"])
         return found
 
     def check_disk(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -28,7 +28,6 @@ from tinkex.engine.interface import (
     TrainRequest,
     TrainResult,
 )
-from tinkex.engine.validation import check_same_optimizer
 from tinkex.errors import ClientError
 from tinkex.files.errors import StorageError
 from tinkex.scheduler.adapters.checkpointing import Checkpointer, Done
@@ -48,7 +47,6 @@ from tinkex.scheduler.running.outcomes import (
 from tinkex.store import Database, models, operations
 from tinkex.store.operations import Operation, Outcome
 from tinkex.store.results import Result
-from tinkex.types.optimizers import optimizer_name
 from tinkex.types.requests import OptimStepRequest
 from tinkex.wire import protobuf
 
@@ -56,9 +54,6 @@ T = TypeVar("T")
 
 _MOST_LOAD_S = 1.0
 """Charged to a batch for adapters it has loaded. What takes longer is a replay after a crash."""
-
-_MOST_OPTIMIZERS = 4096
-"""Models whose optimizer is remembered; it never changes."""
 
 _MOST_KEEP_S = 1.0
 """Noted for keeping a batch's results. What takes longer is a disk that fails."""
@@ -92,7 +87,6 @@ class Executor:
         self._checkpointer = checkpointer
         self._bodies = bodies
         self._publish = publish
-        self._optimizer_of = lru_cache(_MOST_OPTIMIZERS)(self._read_optimizer)
         self._hangs = 0  # of the engine over the batch that runs
         self._computed: list[Computed] = []  # of that batch
 
@@ -272,13 +266,7 @@ class Executor:
 
     def _optim_request(self, operation: Operation) -> OptimRequest:
         step = self._bodies.command(operation.request_id, OptimStepRequest)
-        check_same_optimizer(self._optimizer_of(operation.model_id), optimizer_name(step.params))
         return optim_request(operation.model_id, step.params)
-
-    def _read_optimizer(self, model_id: str) -> str | None:
-        """The optimizer the run was created with; None if the run was deleted meanwhile."""
-        model = self._db.read(models.get_any, model_id)
-        return None if model is None else str(model.optimizer_config["type"])
 
     def _finish(self, outcomes: list[Outcome], effects: list[Effect] | None = None) -> None:
         self._patiently(lambda: self._db.write(_keep, outcomes, effects or []))

@@ -13,8 +13,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex import crashpoints
-from tinkex.engine.interface import LoraSpec
-from tinkex.server.errors import NotSupported, json_response
+from tinkex.engine.interface import EngineUserError, LoraSpec
+from tinkex.engine.validation import check_same_optimizer
+from tinkex.server.errors import NotSupported, Unprocessable, json_response
 from tinkex.server.gate.limits import check_metadata, check_rank, check_text, check_training
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submit.bodies import decode, read_body, read_json
@@ -30,6 +31,7 @@ from tinkex.server.submit.submission import (
 from tinkex.store import models, operations, quotas
 from tinkex.store.models import Model
 from tinkex.store.operations import Appended, NewOperation
+from tinkex.types.optimizers import optimizer_name
 from tinkex.types.requests import (
     CreateModelRequest,
     ForwardBackwardRequest,
@@ -111,6 +113,7 @@ async def optim_step(request: Request) -> Response:
     """A promise of an optimizer step."""
     parts, me = services(request), owner(request)
     asked = await read_json(request, OptimStepRequest, parts.config.limits)
+    _check_optimizer(await parts.optimizer(me, asked.model_id), optimizer_name(asked.params))
     return await submit(
         parts,
         me,
@@ -171,6 +174,13 @@ def _decode(body: bytes, is_old: bool, limits: Limits) -> tuple[ForwardBackwardR
     else:
         asked = protobuf.decode_forward_backward_request(body, limits=limits)
     return asked, body, check_training(asked, limits)
+
+
+def _check_optimizer(held: str | None, given: str) -> None:
+    try:
+        check_same_optimizer(held, given)
+    except EngineUserError as error:
+        raise Unprocessable(str(error), code=error.code) from error
 
 
 def _insert_model(conn: Connection, model: Model, new: NewOperation, most: int) -> Appended:
