@@ -53,6 +53,15 @@ FAMILY_CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
             "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
         },
     ),
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(
+        **SIZES,
+        rope_parameters=ROPE,
+        head_dim=16,
+        moe_intermediate_size=24,
+        num_experts=8,
+        num_experts_per_tok=3,
+        norm_topk_prob=True,
+    ),
     "olmo2": lambda: transformers.Olmo2Config(**SIZES, rope_parameters=ROPE),
 }
 

@@ -150,7 +150,7 @@ def _plan_memory(
         wide = (
             (3 + len(spec.norms.names())) * spec.hidden_size
             + (2 * heads + spec.num_heads) * spec.head_dim
-            + 3 * spec.intermediate_size
+            + 3 * spec.intermediate_size * (1 if spec.experts is None else spec.experts.per_token)
         )
         cache_token = bytes_per_token(spec, size)
         total = max(total - info.num_parameters * size, total // 2)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 import torch
-from torch import Tensor
 
 from tinkex.engine.model.decoder import Backbone, Decoder
 from tinkex.engine.native.build import NoKernels, library, team_function
+from tinkex.engine.native.forward import why_not_native
 from tinkex.engine.native.kernels import Kernels
 from tinkex.engine.native.runner import NativeRunner
 from tinkex.engine.sampling.prefill_queue import SamplerLimits
@@ -22,10 +22,13 @@ _log = logging.getLogger(__name__)
 
 
 def runner_for(backbone: Backbone, limits: SamplerLimits, *, with_kernels: bool) -> StepRunner:
-    """The fastest there is for the model and the machine."""
+    """The fastest there is for the model and the machine; the log says why none is faster."""
     if not isinstance(backbone, Decoder):
         return WholeRunner(backbone)
-    if with_kernels and _is_for_kernels(backbone.head_VD):
+    reason = why_not_native(backbone)
+    if with_kernels and reason is not None:
+        _log.info("Sampling runs without compiled kernels: %s.", reason)
+    elif with_kernels:
         try:
             team = team_function()
             kernels = Kernels(library(), team, torch.get_num_threads())
@@ -34,7 +37,3 @@ def runner_for(backbone: Backbone, limits: SamplerLimits, *, with_kernels: bool)
         else:
             return NativeRunner(backbone, limits, kernels)
     return PagedRunner(backbone, limits)
-
-
-def _is_for_kernels(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32

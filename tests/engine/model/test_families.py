@@ -33,7 +33,7 @@ def folder(request, model_folder):
 def _engine(folder, *adapters: str) -> TorchEngine:
     engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}))
     for seed, adapter_id in enumerate(adapters):
-        engine.create_adapter(adapter_id, "tiny", LoraSpec(rank=3 + seed, seed=seed))
+        engine.create_adapter(adapter_id, "tiny", LoraSpec(rank=3, seed=seed))
         warm_up(engine, adapter_id)
     return engine
 
@@ -60,8 +60,8 @@ def test_gradients_of_each_part_alone_are_those_of_peft(switch, folder, tmp_path
 
 
 def test_adapters_in_one_training_batch_get_the_gradients_they_get_alone(folder, tmp_path) -> None:
-    engine = _engine(folder, "a", "b")
-    data = {"a": [sft_datum(40), sft_datum(9)], "b": [sft_datum(25, seed=1)]}
+    engine = _engine(folder, *"abcd")  # enough for adapters of few rows to be multiplied together
+    data = {name: [sft_datum(30, seed), sft_datum(9, seed)] for seed, name in enumerate("abcd")}
     requests = [
         TrainRequest(adapter_id=name, data=some, loss_fn="cross_entropy", loss_config={})
         for name, some in data.items()
@@ -171,3 +171,47 @@ def test_embeddings_are_scaled_in_the_type_that_transformers_scales_in(model_fol
 def test_what_gemma_can_also_have_is_named(key) -> None:
     raw = {**FAMILY_CONFIGS["gemma3"]().to_dict(), key: 30}
     assert parse_config(raw) == NotLean(f"it has {key}=30")
+
+
+def _experts_raw(**changes) -> dict[str, object]:
+    return {**FAMILY_CONFIGS["qwen3_moe"]().to_dict(), **changes}
+
+
+def test_weights_of_experts_that_do_not_sum_to_one(tmp_path) -> None:
+    """In the published form of the config, which calls the number of experts num_experts."""
+    folder = make_family_model(tmp_path / "m", "qwen3_moe", norm_topk_prob=False)
+    path = folder / "config.json"
+    raw = json.loads(path.read_text())
+    raw["num_experts"] = raw.pop("num_local_experts")
+    path.write_text(json.dumps(raw))
+    engine = _engine(folder, "a")
+    assert isinstance(engine._base("tiny").backbone, Decoder)
+    data = [sft_datum(40)]
+    train(engine, "a", data)
+    engine.save_adapter("a", tmp_path / "a", "all")
+    oracle = Oracle(folder, tmp_path / "a")
+    oracle.loss("cross_entropy", data).backward()
+    assert_same(saved_gradients(tmp_path / "a"), oracle.gradients(), rtol=1e-4)
+
+
+def test_adapters_of_experts_load_again_as_they_were_saved(model_folder, tmp_path) -> None:
+    engine = _engine(model_folder("qwen3_moe"), "a")
+    engine.save_adapter("a", tmp_path / "a", "all")
+    engine.load_adapter("b", "tiny", tmp_path / "a", "all")
+    engine.save_adapter("b", tmp_path / "b", "all")
+    ours, again = saved_weights(tmp_path / "a"), saved_weights(tmp_path / "b")
+    assert ours.keys() == again.keys()
+    assert all(torch.equal(ours[name], again[name]) for name in ours)
+    shape = ours["base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight"].shape
+    assert shape == (3 * 8, 48), "one LoRA for each expert"
+
+
+@pytest.mark.parametrize("changes", [{"mlp_only_layers": [1]}, {"decoder_sparse_step": 2}])
+def test_experts_in_some_layers_only_are_named(changes) -> None:
+    found = parse_config(_experts_raw(**changes))
+    assert found == NotLean("only some of its layers have experts")
+
+
+def test_more_experts_per_token_than_there_are_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_experts_per_tok=9 must be from 1 to num_experts=8"):
+        parse_config(_experts_raw(num_experts_per_tok=9))

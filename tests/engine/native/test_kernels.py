@@ -26,7 +26,7 @@ from tinkex.engine.model.hf_weights import load_decoder
 from tinkex.engine.model.spec import DecoderSpec, LayerSpec, NormSpec, QkNorm, RopeSpec
 from tinkex.engine.native import build
 from tinkex.engine.native.adapters import AdapterCopies, RowRuns
-from tinkex.engine.native.forward import NativePass, WantedRows
+from tinkex.engine.native.forward import NativePass, WantedRows, why_not_native
 from tinkex.engine.native.kernels import Kernels
 from tinkex.engine.native.step import Angles, Step, StepList
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, FIRST_BLOCK, KvCache
@@ -360,7 +360,16 @@ def _decoder(folder: Path) -> Decoder:
     return load_decoder(folder, config, torch.device("cpu"), torch.float32)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+def test_a_decoder_that_the_kernels_cannot_run_is_refused_with_a_reason(model_folder) -> None:
+    reason = why_not_native(_decoder(model_folder("qwen3_moe")))
+    assert reason == "they have no mixture of experts, which qwen3_moe models have"
+    config = parse_config(read_json(model_folder("smollm") / "config.json"))
+    assert isinstance(config, DecoderSpec)
+    small = load_decoder(model_folder("smollm"), config, torch.device("cpu"), torch.bfloat16)
+    assert why_not_native(small) == "they are for float32 on a CPU, not torch.bfloat16 on cpu"
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "qwen3_moe"])
 def test_a_pass_is_the_trainers(shape, model_folder, kernels) -> None:
     decoder = _decoder(model_folder(shape))
     layout = LoraLayout(decoder.groups, LoraSpec(rank=4))

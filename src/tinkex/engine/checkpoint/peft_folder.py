@@ -199,6 +199,7 @@ def _peft_config(layout: LoraLayout, base_path: str) -> dict[str, Any]:
         "lora_alpha": layout.spec.alpha,
         "lora_dropout": 0.0,
         "target_modules": _peft_targets(layout),
+        **_peft_parameters(layout),
         "bias": "none",
         "fan_in_fan_out": False,
         "use_rslora": False,
@@ -208,9 +209,15 @@ def _peft_config(layout: LoraLayout, base_path: str) -> dict[str, Any]:
     }
 
 
+def _peft_parameters(layout: LoraLayout) -> dict[str, list[str]]:
+    """The parameters of experts, which peft does not know as modules; nothing for other models."""
+    found = {t.experts.name for g in layout.groups for t in g.targets if t.experts is not None}
+    return {"target_parameters": sorted(found)} if found else {}
+
+
 def _peft_targets(layout: LoraLayout) -> list[str]:
     """Short names (q_proj), or whole paths where a short one would also match something else."""
-    trained = [t.name for g in layout.groups for t in g.targets]
+    trained = [t.name for g in layout.groups for t in g.targets if t.experts is None]
     others = [t.name for g in layout.all_groups if g not in layout.groups for t in g.targets]
     short = {name.rsplit(".", 1)[-1] for name in trained}
     if short & {name.rsplit(".", 1)[-1] for name in others}:

@@ -90,8 +90,8 @@ def check_fits(
     for group in layout.groups:
         for target in group.targets:
             shapes = {
-                "A": (layout.rank, target.in_features),
-                "B": (target.out_features, layout.rank),
+                "A": (target.width(layout.rank), target.in_features),
+                "B": (target.out_features, target.width(layout.rank)),
             }
             for part, shape in shapes.items():
                 key = f"{prefix}{target.name}.lora_{part}.weight"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,10 +31,12 @@ from tinkex.engine.lora.linear import LoraPair, LoraRows, Segment
 __all__ = [
     "HEAD_SITE",
     "AdapterWeights",
+    "ExpertsParameter",
     "LoraBatch",
     "LoraGroup",
     "LoraLayout",
     "LoraTarget",
+    "expert_site",
 ]
 
 HEAD_SITE = "head"
@@ -43,12 +45,29 @@ _identities = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsParameter:
+    """One matrix for each of several experts, which PEFT knows as one parameter of this name."""
+
+    name: str
+    num_experts: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoraTarget:
-    """One matrix of the base that can carry a LoRA; `name` is its module path, as in PEFT."""
+    """One matrix of the base that can carry a LoRA; `name` is its module path, as in PEFT.
+
+    If it is that of each of several experts, so is the LoRA, and A and B are those of all experts
+    as PEFT stacks them: the rows of A expert by expert, the columns of B rank by rank.
+    """
 
     name: str
     in_features: int
     out_features: int
+    experts: ExpertsParameter | None = None
+
+    def width(self, rank: int) -> int:
+        """How many rows A has, and columns B."""
+        return rank if self.experts is None else rank * self.experts.num_experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +77,11 @@ class LoraGroup:
     site: str
     kind: Literal["attn", "mlp", "unembed"]
     targets: tuple[LoraTarget, ...]
+
+
+def expert_site(site: str, expert: int) -> str:
+    """Where the LoRA of one expert is, of the group at this site."""
+    return f"{site}.{expert}"
 
 
 class LoraLayout:
@@ -74,35 +98,57 @@ class LoraLayout:
         self.all_groups = tuple(groups)
         self.groups = tuple(group for group in self.all_groups if wanted[group.kind])
         self.numel = sum(
-            self.rank * (t.in_features + t.out_features) for g in self.groups for t in g.targets
+            t.width(self.rank) * (t.in_features + t.out_features)
+            for g in self.groups
+            for t in g.targets
         )
 
     def pairs(self, flat: Tensor) -> dict[str, LoraPair]:
-        """The LoRA of every site, as views of `flat`."""
-        found, offset = {}, 0
-        for group in self.groups:
-            rows, width = self.rank * len(group.targets), group.targets[0].in_features
-            a_RD = flat[offset : offset + rows * width].view(rows, width)
-            offset += rows * width
-            bs = []
-            for target in group.targets:
-                size = target.out_features * self.rank
-                bs.append(flat[offset : offset + size].view(target.out_features, self.rank))
-                offset += size
-            found[group.site] = LoraPair(a_RD, tuple(bs), self.scale)
+        """The LoRA of every site, as views of `flat`; each expert has a site of its own."""
+        found = {}
+        for group, a_RD, bs_OR in self._matrices(flat):
+            experts = group.targets[0].experts
+            if experts is None:
+                found[group.site] = LoraPair(a_RD, tuple(bs_OR), self.scale)
+                continue
+            a_ERD = a_RD.view(experts.num_experts, self.rank, -1)
+            (b_ORE,) = (b.view(-1, self.rank, experts.num_experts) for b in bs_OR)
+            for e in range(experts.num_experts):
+                found[expert_site(group.site, e)] = LoraPair(
+                    a_ERD[e], (b_ORE[:, :, e],), self.scale
+                )
         return found
 
     def named(self, flat: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """A and B of every target by its module path, as views of `flat`."""
-        pairs = self.pairs(flat)
         return {
-            target.name: (
-                pairs[group.site].a_RD[j * self.rank : (j + 1) * self.rank],
-                pairs[group.site].bs_OR[j],
+            target.name: (a_RD, b_OR)
+            for group, a_all, bs_OR in self._matrices(flat)
+            for target, a_RD, b_OR in zip(
+                group.targets, a_all.chunk(len(group.targets)), bs_OR, strict=True
             )
-            for group in self.groups
-            for j, target in enumerate(group.targets)
         }
+
+    def _matrices(self, flat: Tensor) -> Iterator[tuple[LoraGroup, Tensor, list[Tensor]]]:
+        """The A of all targets of each group, one below the other, and each target's B."""
+        offset = 0
+
+        def take(rows: int, columns: int) -> Tensor:
+            nonlocal offset
+            start, offset = offset, offset + rows * columns
+            return flat[start:offset].view(rows, columns)
+
+        for group in self.groups:
+            widths = [target.width(self.rank) for target in group.targets]
+            a_RD = take(sum(widths), group.targets[0].in_features)
+            yield (
+                group,
+                a_RD,
+                [
+                    take(target.out_features, width)
+                    for target, width in zip(group.targets, widths, strict=True)
+                ],
+            )
 
     def initial(self) -> Tensor:
         """The flat tensor a new adapter starts with."""

@@ -74,6 +74,13 @@ class RowLora:
                     x, y = x_TD[run.start : run.end], y_TO[run.start : run.end]
                 _add(pair, x, y)
 
+    def select(self, indices: Tensor) -> RowLora:
+        """The LoRA of these rows, given in rising order. Only where no adapters are stacked."""
+        assert not self._stacked, "the rows of stacked adapters lie in equal numbers"
+        edges = [(int((indices < r.start).sum()), int((indices < r.end).sum())) for r in self._runs]
+        runs = [Run(a, b, r.pairs) for (a, b), r in zip(edges, self._runs, strict=True) if a < b]
+        return RowLora(len(indices), runs, [])
+
 
 def _add(pair: SitePair, x_TD: Tensor, y_TO: Tensor) -> None:
     down_TR = torch.mm(x_TD, pair.a_DR)

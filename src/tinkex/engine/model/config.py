@@ -15,7 +15,7 @@ from typing import Any
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.model.families import FAMILIES, Family
 from tinkex.engine.model.rope_config import parse_ropes, why_not_ropes
-from tinkex.engine.model.spec import Activation, DecoderSpec, LayerSpec, NormSpec
+from tinkex.engine.model.spec import Activation, DecoderSpec, ExpertsSpec, LayerSpec, NormSpec
 
 __all__ = ["NotLean", "bad_model_file", "parse_config", "read_eos_token_ids", "read_json"]
 
@@ -31,6 +31,9 @@ _MOST = {
     "vocab_size": 1 << 22,
     "hidden_size": 1 << 17,
     "intermediate_size": 1 << 20,
+    "moe_intermediate_size": 1 << 20,
+    "num_experts": 1 << 12,
+    "num_experts_per_tok": 1 << 12,
     "num_hidden_layers": 1 << 10,
     "num_attention_heads": 1 << 12,
     "num_key_value_heads": 1 << 12,
@@ -67,7 +70,9 @@ def parse_config(raw: dict[str, Any], context_length: int | None = None) -> Deco
         arch=raw["model_type"],
         vocab_size=_size(raw, "vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=_size(raw, "intermediate_size"),
+        intermediate_size=_size(
+            raw, "moe_intermediate_size" if family.has_experts else "intermediate_size"
+        ),
         num_heads=num_heads,
         num_kv_heads=_size(raw, "num_key_value_heads", num_heads),
         head_dim=head_dim,
@@ -85,6 +90,7 @@ def parse_config(raw: dict[str, Any], context_length: int | None = None) -> Deco
         activation=_ACTIVATIONS[raw.get(family.activation_key, "silu")],
         embed_scale=math.sqrt(hidden_size) if family.scales_embedding else 1.0,
         has_fused_projections=family.has_fused_projections,
+        experts=_parse_experts(raw) if family.has_experts else None,
     )
 
 
@@ -157,12 +163,24 @@ def _not_lean(raw: dict[str, Any], family: Family, context_length: int | None) -
     for key in family.unsupported:
         if raw.get(key):
             return NotLean(f"it has {key}={raw[key]!r:.40}")
+    if raw.get("mlp_only_layers") or raw.get("decoder_sparse_step", 1) != 1:
+        return NotLean("only some of its layers have experts")
     activation = raw.get(family.activation_key, "silu")
     if activation not in _ACTIVATIONS:
         return NotLean(f"its activation is {activation!r:.40}")
     longest = context_length or raw.get("max_position_embeddings", 0)
     reason = why_not_ropes(raw, family, longest)
     return None if reason is None else NotLean(reason)
+
+
+def _parse_experts(raw: dict[str, Any]) -> ExpertsSpec:
+    # transformers 5 writes the number of experts under another name than the published files have.
+    raw = {"num_experts": raw.get("num_local_experts"), **raw}
+    return ExpertsSpec(
+        count=_size(raw, "num_experts"),
+        per_token=_size(raw, "num_experts_per_tok"),
+        normalizes=raw.get("norm_topk_prob", False),
+    )
 
 
 def _parse_layers(raw: dict[str, Any], family: Family, num_layers: int) -> tuple[LayerSpec, ...]:
@@ -176,11 +194,11 @@ def _parse_layers(raw: dict[str, Any], family: Family, num_layers: int) -> tuple
 
 def _sliding_layers(raw: dict[str, Any], family: Family, num_layers: int) -> list[bool]:
     rule, kinds = family.window_rule, raw.get("layer_types")
-    if rule == "upper if used" and not raw.get("use_sliding_window", False):
+    if rule.endswith("if used") and not raw.get("use_sliding_window", False):
         return [False] * (len(kinds) if kinds else num_layers)
     if kinds:
         return [kind == "sliding_attention" for kind in kinds]
-    if rule == "every":
+    if rule.startswith("every"):
         return [True] * num_layers
     if rule == "pattern":
         return [(i + 1) % raw["sliding_window_pattern"] != 0 for i in range(num_layers)]

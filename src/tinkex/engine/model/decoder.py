@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 
 from tinkex.engine.attention.training import training_attention
-from tinkex.engine.lora.adapter import HEAD_SITE, LoraBatch, LoraGroup, LoraTarget
+from tinkex.engine.lora.adapter import (
+    HEAD_SITE,
+    ExpertsParameter,
+    LoraBatch,
+    LoraGroup,
+    LoraTarget,
+)
 from tinkex.engine.model.layer import Layer, LayerTape
 from tinkex.engine.model.rope import rope_table
 from tinkex.engine.model.spec import DecoderSpec, RopeSpec
@@ -130,11 +136,7 @@ def _lora_groups(spec: DecoderSpec) -> list[LoraGroup]:
                 (LoraTarget(f"{attn}.o_proj", spec.query_width, spec.hidden_size),),
             ),
             LoraGroup(f"{i}.gate_up", "mlp", _gate_up_targets(spec, mlp)),
-            LoraGroup(
-                f"{i}.down",
-                "mlp",
-                (LoraTarget(f"{mlp}.down_proj", spec.intermediate_size, spec.hidden_size),),
-            ),
+            LoraGroup(f"{i}.down", "mlp", (_down_target(spec, mlp),)),
         ]
     head = LoraTarget("lm_head", spec.hidden_size, spec.vocab_size)
     return [*groups, LoraGroup(HEAD_SITE, "unembed", (head,))]
@@ -150,9 +152,21 @@ def _qkv_targets(spec: DecoderSpec, prefix: str) -> tuple[LoraTarget, ...]:
 
 def _gate_up_targets(spec: DecoderSpec, prefix: str) -> tuple[LoraTarget, ...]:
     hidden, wide = spec.hidden_size, spec.intermediate_size
+    if spec.experts is not None:
+        # peft wraps the experts once for each of their parameters, this one innermost.
+        parameter = ExpertsParameter("mlp.experts.gate_up_proj", spec.experts.count)
+        return (LoraTarget(f"{prefix}.experts.base_layer", hidden, 2 * wide, parameter),)
     if spec.has_fused_projections:
         return (LoraTarget(f"{prefix}.gate_up_proj", hidden, 2 * wide),)
     return tuple(LoraTarget(f"{prefix}.{name}_proj", hidden, wide) for name in ("gate", "up"))
+
+
+def _down_target(spec: DecoderSpec, prefix: str) -> LoraTarget:
+    hidden, wide = spec.hidden_size, spec.intermediate_size
+    if spec.experts is not None:
+        parameter = ExpertsParameter("mlp.experts.down_proj", spec.experts.count)
+        return LoraTarget(f"{prefix}.experts", wide, hidden, parameter)
+    return LoraTarget(f"{prefix}.down_proj", wide, hidden)
 
 
 def _turn_tables(rope: RopeSpec, spec: DecoderSpec, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,10 +14,10 @@ from tinkex.engine.model.spec import PRE_NORMS, LayerNorms, QkNorm
 
 __all__ = ["FAMILIES", "Family", "WindowRule"]
 
-WindowRule = Literal["every", "upper", "upper if used", "pattern"]
+WindowRule = Literal["every", "every if used", "upper", "upper if used", "pattern"]
 """Which layers have the sliding window where config.json names no layer types: every one, those
-from `max_window_layers` on, the same if `use_sliding_window` is set, or all but every n-th, n being
-`sliding_window_pattern`."""
+from `max_window_layers` on, or all but every n-th, n being `sliding_window_pattern`; "if used":
+only with `use_sliding_window`."""
 
 
 _ROPE_KINDS = {"default": "default", "linear": "linear", "llama3": "llama3"}
@@ -43,6 +43,7 @@ class Family:
     rope_kinds: Mapping[str, str] = field(default_factory=lambda: _ROPE_KINDS)
     has_partial_rotary: bool = False
     has_fused_projections: bool = False
+    has_experts: bool = False
     has_local_rope: bool = False
     query_scalar_key: str = "head_dim"
     scales_embedding: bool = False
@@ -54,6 +55,7 @@ FAMILIES: dict[str, Family] = {
     "llama": Family(),
     "qwen2": Family(window_rule="upper if used"),
     "qwen3": Family(qk_norm="head", window_rule="upper if used"),
+    "qwen3_moe": Family(qk_norm="head", window_rule="every if used", has_experts=True),
     "mistral": Family(window_rule="every"),
     "gemma3_text": Family(
         norms=LayerNorms(

@@ -14,7 +14,7 @@ from tinkex.engine.errors import EngineUserError
 from tinkex.engine.model.config import bad_model_file, read_json
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.model.spec import DecoderSpec
-from tinkex.engine.model.weights import DecoderWeights, LayerWeights
+from tinkex.engine.model.weights import DecoderWeights, ExpertWeights, LayerWeights, MlpWeights
 from tinkex.engine.ops.linear import FrozenLinear
 
 __all__ = ["TensorFolder", "load_decoder"]
@@ -106,23 +106,34 @@ class _Reader:
 
     def layer(self, prefix: str) -> LayerWeights:
         """The weights of one layer."""
-        attn, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        qkv: tuple[str, ...] = ("q", "k", "v")
-        gate_up: tuple[str, ...] = ("gate", "up")
-        if self._spec.has_fused_projections:
-            qkv, gate_up = ("qkv",), ("gate_up",)
+        attn = f"{prefix}.self_attn"
+        qkv = ("qkv",) if self._spec.has_fused_projections else ("q", "k", "v")
         norms, has_qk_norm = self._spec.norms, self._spec.qk_norm != "none"
         return LayerWeights(
             qkv=self._linear(*(f"{attn}.{name}_proj" for name in qkv)),
             out=self._linear(f"{attn}.o_proj"),
-            gate_up=self._linear(*(f"{mlp}.{name}_proj" for name in gate_up)),
-            down=self._linear(f"{mlp}.down_proj"),
+            mlp=self._mlp(f"{prefix}.mlp"),
             before_attn_D=self._norm_of(prefix, norms.before_attn),
             before_mlp_D=self._norm_of(prefix, norms.before_mlp),
             after_attn_D=self._norm_of(prefix, norms.after_attn),
             after_mlp_D=self._norm_of(prefix, norms.after_mlp),
             q_norm_C=self._norm_of(attn, "q_norm" if has_qk_norm else None),
             k_norm_C=self._norm_of(attn, "k_norm" if has_qk_norm else None),
+        )
+
+    def _mlp(self, prefix: str) -> MlpWeights | ExpertWeights:
+        if self._spec.experts is None:
+            return self._gated(prefix)
+        names = (f"{prefix}.experts.{i}" for i in range(self._spec.experts.count))
+        return ExpertWeights(
+            self._linear(f"{prefix}.gate"), tuple(self._gated(name) for name in names)
+        )
+
+    def _gated(self, prefix: str) -> MlpWeights:
+        parts = ("gate_up",) if self._spec.has_fused_projections else ("gate", "up")
+        return MlpWeights(
+            gate_up=self._linear(*(f"{prefix}.{name}_proj" for name in parts)),
+            down=self._linear(f"{prefix}.down_proj"),
         )
 
     def _norm_of(self, prefix: str, name: str | None) -> Tensor | None:
@@ -170,6 +181,7 @@ def _part_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
         **dict.fromkeys(("gate_proj", "up_proj"), (wide, hidden)),
         "gate_up_proj": (2 * wide, hidden),
         "down_proj": (hidden, wide),
+        "gate": (0 if spec.experts is None else spec.experts.count, hidden),
         "q_norm": (q if is_whole else spec.head_dim,),
         "k_norm": (kv if is_whole else spec.head_dim,),
     }

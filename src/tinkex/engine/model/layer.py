@@ -9,20 +9,38 @@ Shapes: T tokens of the batch · D hidden.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from tinkex.engine.attention.training import TrainingAttention
 from tinkex.engine.lora.adapter import LoraBatch
 from tinkex.engine.model.attention_block import AttentionBlock, AttentionBlockTape
-from tinkex.engine.model.mlp_block import MlpBlock, MlpTape
+from tinkex.engine.model.experts_block import ExpertsBlock
+from tinkex.engine.model.mlp_block import MlpBlock
 from tinkex.engine.model.spec import DecoderSpec
-from tinkex.engine.model.weights import LayerWeights
+from tinkex.engine.model.weights import LayerWeights, MlpWeights
 from tinkex.engine.ops.layer_ops import rms_norm, rms_norm_backward, rms_scaled, rms_unit
 
 __all__ = ["Layer", "LayerTape"]
+
+
+class _FeedForward(Protocol):
+    """An MLP or a mixture of experts, without its norms and residual."""
+
+    def forward(
+        self, x_TD: Tensor, lora: LoraBatch, plus_TD: Tensor | None
+    ) -> tuple[Tensor, object]:
+        """What it makes of `x`, plus `plus`, and the tape."""
+        ...
+
+    def backward(
+        self, dy_TD: Tensor, x_TD: Callable[[], Tensor], tape: object, lora: LoraBatch
+    ) -> Tensor:
+        """The gradient by `x`, which is made again when it is needed."""
+        ...
 
 
 class LayerTape(NamedTuple):
@@ -31,7 +49,7 @@ class LayerTape(NamedTuple):
     attn_norms: _NormTape
     attention: AttentionBlockTape
     mlp_norms: _NormTape
-    mlp: MlpTape
+    mlp: object
 
 
 class Layer:
@@ -39,7 +57,7 @@ class Layer:
 
     def __init__(self, index: int, spec: DecoderSpec, weights: LayerWeights) -> None:
         self._attention = AttentionBlock(index, spec, weights)
-        self._mlp = MlpBlock(index, spec, weights)
+        self._mlp = _feed_forward(index, spec, weights)
         eps = spec.norm.eps
         self._attn_norms = _Norms(weights.before_attn_D, weights.after_attn_D, eps)
         self._mlp_norms = _Norms(weights.before_mlp_D, weights.after_mlp_D, eps)
@@ -70,6 +88,12 @@ class Layer:
             norms.dinner_TD, norms.normed, tape.attention, attention, lora
         )
         return norms.gradient(dnormed_TD)
+
+
+def _feed_forward(index: int, spec: DecoderSpec, weights: LayerWeights) -> _FeedForward:
+    if isinstance(weights.mlp, MlpWeights):
+        return MlpBlock(index, spec, weights.mlp)
+    return ExpertsBlock(index, spec, weights.mlp)
 
 
 class _Entry(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor
 from tinkex.engine.lora.adapter import LoraBatch
 from tinkex.engine.lora.linear import lora_linear, lora_linear_backward
 from tinkex.engine.model.spec import DecoderSpec
-from tinkex.engine.model.weights import LayerWeights
+from tinkex.engine.model.weights import MlpWeights
 from tinkex.engine.ops.layer_ops import ACTIVATIONS
 
 __all__ = ["MlpBlock", "MlpTape"]
@@ -31,7 +31,7 @@ class MlpTape(NamedTuple):
 class MlpBlock:
     """The gated MLP of one frozen layer."""
 
-    def __init__(self, index: int, spec: DecoderSpec, weights: LayerWeights) -> None:
+    def __init__(self, index: int, spec: DecoderSpec, weights: MlpWeights) -> None:
         self._weights = weights
         self._gate_up_site, self._down_site = f"{index}.gate_up", f"{index}.down"
         self._activation = ACTIVATIONS[spec.activation]
@@ -48,9 +48,10 @@ class MlpBlock:
         return out_TD, MlpTape(gate_up_T2F, gate_up_downs, down_downs)
 
     def backward(
-        self, dy_TD: Tensor, x_TD: Callable[[], Tensor], tape: MlpTape, lora: LoraBatch
+        self, dy_TD: Tensor, x_TD: Callable[[], Tensor], tape: object, lora: LoraBatch
     ) -> Tensor:
         """The gradient by `x`, which is made again when it is needed."""
+        assert isinstance(tape, MlpTape), "made by `forward`"
         weights = self._weights
         gate_TF, up_TF = tape.gate_up_T2F.chunk(2, dim=-1)
         active_TF = self._activation.function(gate_TF)

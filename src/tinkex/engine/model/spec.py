@@ -15,6 +15,7 @@ __all__ = [
     "PRE_NORMS",
     "Activation",
     "DecoderSpec",
+    "ExpertsSpec",
     "LayerNorms",
     "LayerSpec",
     "NormSpec",
@@ -90,6 +91,22 @@ class LayerSpec:
     rope: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertsSpec:
+    """MLPs that are mixtures of experts: how many there are, and how many of them each token takes.
+    With `normalizes` the weights of those taken are made to sum to one."""
+
+    count: int
+    per_token: int
+    normalizes: bool
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.per_token <= self.count:
+            raise ValueError(
+                f"num_experts_per_tok={self.per_token} must be from 1 to num_experts={self.count}"
+            )
+
+
 PRE_NORMS = LayerNorms("input_layernorm", "post_attention_layernorm")
 """Llama's, which most families have. The second name is historical: it is the MLP's input norm."""
 
@@ -100,7 +117,8 @@ class DecoderSpec:
 
     Queries are multiplied by `query_scale` before they meet keys, embeddings by `embed_scale`. With
     fused projections the files hold q, k, v as one matrix `qkv_proj` and gate, up as one matrix
-    `gate_up_proj`, and a LoRA is on each of these.
+    `gate_up_proj`, and a LoRA is on each of these. With `experts`, `intermediate_size` is that of
+    one expert.
     """
 
     arch: str
@@ -121,6 +139,7 @@ class DecoderSpec:
     activation: Activation = "silu"
     embed_scale: float = 1.0
     has_fused_projections: bool = False
+    experts: ExpertsSpec | None = None
 
     def __post_init__(self) -> None:
         numbers = [self.norm.eps, self.query_scale, self.embed_scale]

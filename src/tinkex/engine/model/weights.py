@@ -1,6 +1,6 @@
 """The frozen weights of a decoder, layer by layer.
 
-Shapes: D hidden · V vocabulary · C features of a head, or those of all heads.
+Shapes: D hidden · V vocabulary · C features of a head, or those of all heads · E experts.
 """
 
 from __future__ import annotations
@@ -12,12 +12,47 @@ from torch import Tensor
 
 from tinkex.engine.ops.linear import FrozenLinear
 
-__all__ = ["DecoderWeights", "LayerWeights"]
+__all__ = ["DecoderWeights", "ExpertWeights", "LayerWeights", "MlpWeights"]
+
+
+@dataclass(frozen=True, slots=True)
+class MlpWeights:
+    """A gated MLP; gate and up are stacked to one matrix."""
+
+    gate_up: FrozenLinear
+    down: FrozenLinear
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it has."""
+        return self.gate_up.numel + self.down.numel
+
+    def packed(self) -> MlpWeights:
+        """The same weights, laid out for few rows too."""
+        return MlpWeights(self.gate_up.packed(), self.down.packed())
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """A mixture of experts, each a gated MLP, and the router that gives each its tokens."""
+
+    router_ED: FrozenLinear
+    experts: tuple[MlpWeights, ...]
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it has."""
+        return self.router_ED.numel + sum(expert.numel for expert in self.experts)
+
+    def packed(self) -> ExpertWeights:
+        """The same weights, laid out for few rows too."""
+        experts = tuple(expert.packed() for expert in self.experts)
+        return ExpertWeights(self.router_ED.packed(), experts)
 
 
 @dataclass(slots=True, kw_only=True)
 class LayerWeights:
-    """One layer's frozen weights; q, k, v and gate, up are stacked to one matrix each.
+    """One layer's frozen weights; q, k and v are stacked to one matrix.
 
     Norms that the layer does not have are None. Their weights are ready to multiply with: where the
     files hold w for 1 + w, the one is added already.
@@ -25,8 +60,7 @@ class LayerWeights:
 
     qkv: FrozenLinear
     out: FrozenLinear
-    gate_up: FrozenLinear
-    down: FrozenLinear
+    mlp: MlpWeights | ExpertWeights
     before_attn_D: Tensor | None
     before_mlp_D: Tensor | None
     after_attn_D: Tensor | None
@@ -40,8 +74,7 @@ class LayerWeights:
             self,
             qkv=self.qkv.packed(),
             out=self.out.packed(),
-            gate_up=self.gate_up.packed(),
-            down=self.down.packed(),
+            mlp=self.mlp.packed(),
         )
 
     def numel(self) -> int:
@@ -81,7 +114,7 @@ class DecoderWeights:
         return replace(self, layers=layers, head=self.head.packed())
 
 
-def _numel(value: FrozenLinear | Tensor | None) -> int:
+def _numel(value: FrozenLinear | MlpWeights | ExpertWeights | Tensor | None) -> int:
     if value is None:
         return 0
-    return value.numel if isinstance(value, FrozenLinear) else value.numel()
+    return value.numel() if isinstance(value, Tensor) else value.numel

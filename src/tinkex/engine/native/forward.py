@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.model.rope import rope_table
+from tinkex.engine.model.weights import MlpWeights
 from tinkex.engine.native.adapters import LAYER_PLACES, AdapterCopies, RowRuns, Run
 from tinkex.engine.native.kernels import Kernels, Lora
 from tinkex.engine.native.step import Angles, Step
 from tinkex.engine.ops.linear import FrozenLinear
 
-__all__ = ["NativePass", "WantedRows"]
+__all__ = ["NativePass", "WantedRows", "why_not_native"]
 
 _QKV, _OUT, _GATE_UP, _DOWN = range(LAYER_PLACES)
 """The places of a layer that LoRA can be at, in the order of the decoder's groups."""
@@ -31,6 +33,16 @@ class WantedRows:
 
     row_N: Tensor
     runs: list[Run]
+
+
+def why_not_native(decoder: Decoder) -> str | None:
+    """Why the kernels cannot run this decoder, as a part of a sentence; None if they can."""
+    weight = decoder.head_VD
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return f"they are for float32 on a CPU, not {weight.dtype} on {weight.device.type}"
+    if decoder.spec.experts is not None:
+        return f"they have no mixture of experts, which {decoder.spec.arch} models have"
+    return None
 
 
 class NativePass:
@@ -66,9 +78,10 @@ class NativePass:
             normed_TD = kernels.norm(
                 x_TD, out_TD, layer.before_mlp_D, eps, lora, layer.after_attn_D
             )
-            gate_up, lora = self._product(layer.gate_up, normed_TD, rows, index, _GATE_UP)
+            assert isinstance(layer.mlp, MlpWeights), "others are refused by `why_not_native`"
+            gate_up, lora = self._product(layer.mlp.gate_up, normed_TD, rows, index, _GATE_UP)
             act_TF = kernels.gate(gate_up, spec.activation, lora)
-            plus_TD, lora = self._product(layer.down, act_TF, rows, index, _DOWN)
+            plus_TD, lora = self._product(layer.mlp.down, act_TF, rows, index, _DOWN)
             after_D = layer.after_mlp_D
         return kernels.norm(x_TD, plus_TD, self._weights.norm_D, eps, lora, after_D)
 

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from tinkex.engine.attention.packed import Attention
+from tinkex.engine.lora.adapter import expert_site
 from tinkex.engine.lora.rows import RowLora
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.model.rope import rope_table
+from tinkex.engine.model.routing import route
 from tinkex.engine.model.spec import RopeSpec
-from tinkex.engine.model.weights import LayerWeights
+from tinkex.engine.model.weights import ExpertWeights, LayerWeights, MlpWeights
 from tinkex.engine.ops.layer_ops import ACTIVATIONS, rms_scaled_
 
 __all__ = ["InferencePass", "Wanted"]
@@ -94,12 +96,30 @@ class InferencePass:
         return attention.attend(index, q, k, v, spec.layers[index].window)
 
     def _mlp(self, index: int, layer: LayerWeights, x_TD: Tensor, lora: RowLora) -> Tensor:
-        gate_up = layer.gate_up.forward(x_TD)
-        lora.add(f"{index}.gate_up", x_TD, gate_up)
+        if isinstance(layer.mlp, ExpertWeights):
+            return self._experts(index, layer.mlp, x_TD, lora)
+        return self._gated(layer.mlp, (f"{index}.gate_up", f"{index}.down"), x_TD, lora)
+
+    def _gated(
+        self, mlp: MlpWeights, sites: tuple[str, str], x_TD: Tensor, lora: RowLora
+    ) -> Tensor:
+        gate_up = mlp.gate_up.forward(x_TD)
+        lora.add(sites[0], x_TD, gate_up)
         act_TF = self._activation.forward(*gate_up.chunk(2, dim=1))
-        down_TD = layer.down.forward(act_TF)
-        lora.add(f"{index}.down", act_TF, down_TD)
+        down_TD = mlp.down.forward(act_TF)
+        lora.add(sites[1], act_TF, down_TD)
         return down_TD
+
+    def _experts(self, index: int, mlp: ExpertWeights, x_TD: Tensor, lora: RowLora) -> Tensor:
+        assert self.spec.experts is not None, "only layers with experts have such weights"
+        routing = route(x_TD, mlp.router_ED, self.spec.experts)
+        out_TD = torch.zeros_like(x_TD)
+        for expert, row_N, place_N in routing.by_expert():
+            sites = expert_site(f"{index}.gate_up", expert), expert_site(f"{index}.down", expert)
+            found_ND = self._gated(mlp.experts[expert], sites, x_TD[row_N], lora.select(row_N))
+            weight_N = routing.weight_TK[row_N, place_N].to(x_TD.dtype)
+            out_TD.index_add_(0, row_N, found_ND.mul_(weight_N[:, None]))
+        return out_TD
 
     def _qk_norm(self, x_THC: Tensor, weight: Tensor | None) -> Tensor:
         if self.spec.qk_norm == "projection":

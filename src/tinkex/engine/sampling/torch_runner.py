@@ -32,7 +32,9 @@ class PagedRunner(CachedRunner):
 
     def __init__(self, decoder: Decoder, limits: SamplerLimits) -> None:
         super().__init__(decoder, limits)
-        self._planner = RowPlanner(limits.stack_bytes, decoder.head_VD)
+        # Experts take the rows of adapters in unequal numbers, so there these are never stacked.
+        stack_bytes = limits.stack_bytes if decoder.spec.experts is None else 0
+        self._planner = RowPlanner(stack_bytes, decoder.head_VD)
 
     @cached_property
     def _model(self) -> InferencePass:
