@@ -40,7 +40,7 @@ class Routing(NamedTuple):
         flat = self.expert_TK.flatten()
         order = flat.argsort(stable=True)
         counts = flat.bincount(minlength=self.p_TE.shape[1]).tolist()
-        for expert, some in enumerate(order.split(counts)):
+        for expert, some in enumerate(torch.split(order, counts)):
             if len(some):
                 yield ExpertRows(expert, some // per_token, some % per_token)
 
