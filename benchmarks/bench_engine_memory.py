@@ -27,6 +27,7 @@ from tinkex.engine.interface import (
     LoraSpec,
     OptimRequest,
     SampleRequest,
+    SamplingParams,
     TrainDatum,
     TrainRequest,
 )
@@ -92,10 +93,9 @@ class Traffic:
             model=MODEL,
             tokens=self._tokens(self._rng.integers(4, 400)),
             sampler_id=str(self._rng.choice(self._samplers)),
-            max_tokens=int(self._rng.integers(1, 100)),
+            params=SamplingParams(max_tokens=int(self._rng.integers(1, 100)), seed=1),
             num_samples=int(self._rng.integers(1, 4)),
             prompt_logprobs=self._rng.random() < 0.3,
-            seed=1,
         )
 
     def _tokens(self, length: int | np.integer) -> np.ndarray:

@@ -76,7 +76,7 @@ def test_trimming_frees_the_cache_and_changes_no_number(tiny: Path) -> None:
 
 def test_trimming_in_the_midst_of_samples_leaves_them_alone(tiny: Path) -> None:
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, memory_bytes=2**30))
-    request = sample_request("r", tokens=tokens(100), max_tokens=30, seed=5, stop_at_eos=False)
+    request = sample_request("r", tokens=tokens(100), max_tokens=30, seed=5, stop=[])
     expected = run_samples(engine, request)["r"]
     engine.submit_sample(request)
     finished = []

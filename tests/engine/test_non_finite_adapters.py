@@ -40,7 +40,7 @@ def test_sampling_from_a_ruined_adapter_is_a_user_error(ruined) -> None:
         sample_request("score", sampler_id="ruined", prompt_logprobs=True, max_tokens=1),
         sample_request("greedy", sampler_id="ruined", temperature=0.0),
     ]
-    done = run_samples(ruined, *wrong, sample_request("good", max_tokens=5, stop_at_eos=False))
+    done = run_samples(ruined, *wrong, sample_request("good", max_tokens=5, stop=[]))
     for request in wrong:
         error = done[request.request_id].error
         assert error is not None
@@ -54,7 +54,7 @@ def test_sampling_from_a_ruined_adapter_is_a_user_error(ruined) -> None:
 def test_memory_of_a_ruined_sequence_does_not_reach_the_next_one(tiny: Path) -> None:
     # Room for two blocks: whoever comes next lies where the ruined one lay.
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=2 * BLOCK_TOKENS))
-    fields = {"tokens": tokens(40), "max_tokens": 40, "seed": 1, "stop_at_eos": False}
+    fields = {"tokens": tokens(40), "max_tokens": 40, "seed": 1, "stop": []}
     before = run_samples(engine, sample_request("good", **fields))["good"]
     engine.create_adapter("a", "tiny", LoraSpec(rank=4))
     train(engine, "a", [sft_datum(9)])
@@ -70,7 +70,7 @@ def test_memory_of_a_ruined_sequence_does_not_reach_the_next_one(tiny: Path) -> 
 @pytest.mark.parametrize("temperature", [1e-8, 1e-30, 1e-38, 1e-45, 5e-324])
 @pytest.mark.usefixtures("with_and_without_kernels")
 def test_the_smallest_temperatures_are_greedy(temperature: float, engine) -> None:
-    fields = {"tokens": tokens(6), "max_tokens": 5, "stop_at_eos": False, "seed": 1}
+    fields = {"tokens": tokens(6), "max_tokens": 5, "stop": [], "seed": 1}
     done = run_samples(
         engine,
         sample_request("cold", temperature=temperature, **fields),
@@ -83,7 +83,7 @@ def test_the_smallest_temperatures_are_greedy(temperature: float, engine) -> Non
 
 def test_numbers_that_do_not_fit_the_border_are_user_errors(tiny: Path) -> None:
     with EngineProcess(EngineOptions(models={"tiny": str(tiny)})) as engine:
-        for fields in ({"seed": 2**70}, {"stop_token_ids": (2**64,)}, {"top_k": 2**70}):
+        for fields in ({"seed": 2**70}, {"stop": [2**64]}, {"top_k": 2**70}):
             with pytest.raises(EngineUserError, match="64 bits"):
                 engine.submit_sample(sample_request(**fields))
         with pytest.raises(EngineUserError, match="64 bits"):

@@ -10,6 +10,7 @@ from tinkex.engine.interface import (
     RequestError,
     SampleRequest,
     SampleResult,
+    SamplingParams,
     TrainDatum,
     TrainRequest,
     TrainResult,
@@ -89,8 +90,10 @@ def warm_up(engine: Engine, adapter_id: str, steps: int = 3) -> None:
 
 
 def sample_request(request_id: str = "r", **fields) -> SampleRequest:
-    defaults = {"model": "tiny", "tokens": tokens(6), "max_tokens": 8}
-    return SampleRequest(request_id=request_id, **{**defaults, **fields})
+    """A request; fields of SamplingParams go into its params."""
+    given = {"model": "tiny", "tokens": tokens(6), "max_tokens": 8, **fields}
+    params = {name: given.pop(name) for name in SamplingParams.__struct_fields__ if name in given}
+    return SampleRequest(request_id=request_id, params=SamplingParams(**params), **given)
 
 
 def run_samples(engine: Engine, *requests: SampleRequest) -> dict[str, SampleResult]:

@@ -19,6 +19,7 @@ from tinkex.engine.interface import (
     OptimRequest,
     RequestError,
     SampleRequest,
+    SamplingParams,
     StateScope,
     TrainDatum,
     TrainRequest,
@@ -111,9 +112,7 @@ class Reference:
             tokens=np.asarray(prompt, np.int32),
             sampler_id=self._samplers.get(sampler),
             num_samples=count,
-            max_tokens=3,
-            seed=seed,
-            stop_at_eos=True,
+            params=SamplingParams(max_tokens=3, seed=seed),
         )
         self._engine.submit_sample(request)
         finished = []

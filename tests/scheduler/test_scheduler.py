@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -22,8 +23,9 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.null import NullEngine
 from tinkex.scheduler import SchedulerConfig
-from tinkex.store import models, operations, sessions
+from tinkex.store import models, operations, samples, sessions
 from tinkex.store.operations import NewOperation
+from tinkex.store.samples import NewSample
 from tinkex.wire import protobuf
 
 Make = Callable[..., Bench]
@@ -366,6 +368,33 @@ def test_unfinished_work_runs_at_the_next_start(bench: Make) -> None:
     second = bench().start()  # the first never started: as if it had been killed
     assert second.answer(waiting[1])["metrics"]["grad_norm"] > 0
     assert second.result(sample).encoding == "proto"
+
+
+def test_a_request_stored_by_an_older_server_runs_after_an_upgrade(bench: Make) -> None:
+    first = bench()
+    session = first.base_sampler()
+    # The body as the official client 0.36 sends it, and as servers have always kept it.
+    body = (
+        b'{"num_samples":1,"prompt":{"chunks":[{"tokens":[1,2,3],"type":"encoded_text"}]},'
+        b'"sampling_params":{"max_tokens":3,"seed":7,"stop":[],"temperature":0.5,"top_k":-1,'
+        b'"top_p":0.9},"sampling_session_id":"%s","seq_id":0,"prompt_logprobs":true,'
+        b'"topk_prompt_logprobs":0,"topk_sample_logprobs":0,"prompt_alt_tokens_k":0,'
+        b'"record_stability_info":false,"type":"sample"}'
+    ) % session.encode()
+    new = NewSample(
+        owner="a",
+        sampling_session_id=session,
+        seq_id=0,
+        body=body,
+        digest=hashlib.sha256(body).digest(),
+        num_samples=1,
+        cost=10,
+    )
+    sample, _ = first.db.write(samples.append, new)
+    second = bench().start()
+    response = protobuf.decode_sample_response(second.result(sample.request_id).body)
+    assert len(response.sequences[0].tokens) == 3
+    assert len(response.prompt_logprobs or ()) == 3
 
 
 def test_holes_are_remembered_across_a_restart(bench: Make) -> None:

@@ -22,6 +22,7 @@ from tinkex.client.poller import Promise, QueueObserver
 from tinkex.client.polling import Queue
 from tinkex.client.retry import NO_RETRIES, RetryPolicy, is_retryable_status
 from tinkex.client.runtime import Runtime, default_runtime
+from tinkex.client.sampling_extensions import check_announced
 from tinkex.client.session import Session
 from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
 from tinkex.client.transport import Answer, Call
@@ -162,7 +163,7 @@ class SamplingClient:
         Ctrl-C while the result is waited for cancels the sample, on the server too.
 
         Raises:
-            ValidationError: a number makes no sense.
+            ValidationError: a number makes no sense, or the server does not know a parameter.
         """
         if not isinstance(prompt, ModelInput):
             raise ValidationError(
@@ -174,6 +175,7 @@ class SamplingClient:
             raise ValidationError(f"num_samples={num_samples} must be at least 1.")
         self._rejoin_after_fork()
         self._session.check_open()
+        check_announced(sampling_params, self._connection.flags.sampling_extensions)
         request = SampleRequest(
             num_samples=num_samples,
             prompt=prompt,

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, RequestError
 from tinkex.types.optimizers import TaggedAdamParams, TaggedOptimParams
+from tinkex.types.sampling import SamplingParams
 
 __all__ = [
     "AdapterInfo",
@@ -43,6 +44,7 @@ __all__ = [
     "SampleRequest",
     "SampleResult",
     "SampledSequence",
+    "SamplingParams",
     "SamplingProgress",
     "StateScope",
     "TopK",
@@ -171,9 +173,9 @@ class OptimResult(msgspec.Struct, kw_only=True, tag="optim"):
 class SampleRequest(msgspec.Struct, kw_only=True, tag="sample"):
     """A prompt to continue and/or to score, from a snapshot or (sampler_id None) the base model.
 
-    Stops: the token that completes a stop is part of the answer. `stop_at_eos` is the protocol's
-    default; `stop=[]` is `stop_at_eos=False` with both lists empty. `max_tokens=None` runs to the
-    end of the context. `seed` makes sample i a function of (seed, i), whatever else runs.
+    `params` is the client's own value. Without `max_tokens` an answer runs to the end of the
+    context; `seed` makes sample i a function of (seed, i), whatever else runs. The token that
+    completes a stop is part of the answer.
     """
 
     request_id: str
@@ -181,14 +183,7 @@ class SampleRequest(msgspec.Struct, kw_only=True, tag="sample"):
     tokens: IntArray
     sampler_id: str | None = None
     num_samples: int = 1
-    max_tokens: int | None = None
-    temperature: float = 1.0
-    top_k: int = -1
-    top_p: float = 1.0
-    seed: int | None = None
-    stop_strings: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    stop_at_eos: bool = True
+    params: SamplingParams = SamplingParams()
     prompt_logprobs: bool = False
     prompt_logprobs_last_n: int | None = None
     topk_prompt_logprobs: int = 0
@@ -206,9 +201,8 @@ class TopK(msgspec.Struct, kw_only=True):
 
 
 class SampledSequence(msgspec.Struct, kw_only=True):
-    """One continuation. `logprobs` are of the tempered distribution, before top_k and top_p.
-
-    At temperature 0 (greedy) they are of the untempered one.
+    """One continuation. `logprobs` are of the distribution after bias, penalties and temperature,
+    before min_p, top_k and top_p. At temperature 0 (greedy) the division is left out.
     """
 
     tokens: IntArray

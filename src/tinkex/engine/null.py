@@ -40,6 +40,7 @@ from tinkex.engine.interface import (
     TrainRequest,
     TrainResult,
 )
+from tinkex.engine.sampling.stops import Stops
 from tinkex.engine.sampling.validation import check_sample, max_new_tokens
 from tinkex.engine.training.validation import check_train
 from tinkex.engine.validation import check_lora, check_optim, check_same_optimizer
@@ -291,7 +292,7 @@ class NullEngine:
                 error = _unknown("sampler", request.sampler_id).to_request_error()
                 return SampleResult(request_id=request.request_id, error=error)
             weights = self._samplers[request.sampler_id][1]
-        count = min(max_new_tokens(request, info), request.max_tokens or _MAX_NEW_TOKENS)
+        count = min(max_new_tokens(request, info), request.params.max_tokens or _MAX_NEW_TOKENS)
         result = SampleResult(
             request_id=request.request_id,
             sequences=[
@@ -305,13 +306,12 @@ class NullEngine:
 def _sequence(
     weights: str, request: SampleRequest, index: int, count: int, info: ModelInfo
 ) -> SampledSequence:
-    seed = _digest(weights, str(request.seed), str(index), request.tokens.tobytes().hex())
+    seed = _digest(weights, str(request.params.seed), str(index), request.tokens.tobytes().hex())
     rng = np.random.default_rng(int(seed[:16], 16))
     tokens = rng.integers(0, info.vocab_size, size=count, dtype=np.int32)
-    stops = set(request.stop_token_ids) | (
-        set(info.eos_token_ids) if request.stop_at_eos else set()
-    )
-    hits = np.flatnonzero(np.isin(tokens, sorted(stops)))
+    stops = Stops.of(request.params)
+    ends = {*stops.token_ids, *(info.eos_token_ids if stops.at_eos else ())}
+    hits = np.flatnonzero(np.isin(tokens, sorted(ends)))
     if hits.size:
         tokens = tokens[: hits[0] + 1]
     k = request.topk_sample_logprobs

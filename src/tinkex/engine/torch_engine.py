@@ -43,6 +43,7 @@ from tinkex.engine.loss_plugins import load_losses
 from tinkex.engine.memory import available_bytes, give_back
 from tinkex.engine.native.openmp_spin import SpinGovernor
 from tinkex.engine.options import EngineOptions
+from tinkex.engine.sampling.stops import Stops
 from tinkex.engine.sampling.validation import check_sample
 from tinkex.engine.training.optimizer import TrainingState, most_training_bytes
 from tinkex.engine.training.step import TrainOutput, run_training
@@ -242,13 +243,14 @@ class TorchEngine:
         base = self._base(request.model)
         check_sample(request, base.info)
         base.memory.check_sample(request, base.info)
-        if request.stop_strings and not base.can_decode_text:
+        strings = Stops.of(request.params).strings
+        if strings and not base.can_decode_text:
             raise EngineUserError(
                 f"{request.model} has no tokenizer.json here, so stop strings cannot be matched. "
                 "Use stop token ids.",
                 code="no-tokenizer",
                 field="stop",
-                value=request.stop_strings,
+                value=strings,
             )
         if request.sampler_id is not None:
             self._sampler(request)

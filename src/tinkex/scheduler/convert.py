@@ -1,11 +1,9 @@
 """Values of the protocol to values of the engine, and back.
 
-Pure. Sparse tensors become dense here, and stop conditions get their meaning.
+Pure. Sparse tensors become dense here; sampling parameters cross as they are.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,7 +17,6 @@ from tinkex.types.sampling import (
     PromptAltTokens,
     SampledSequence,
     SampleResponse,
-    SamplingParams,
     TopkLogprobs,
 )
 from tinkex.types.tensor import TensorData
@@ -63,8 +60,6 @@ def sample_request(
     Raises:
         EngineUserError: the prompt holds something other than text.
     """
-    params = request.sampling_params
-    strings, token_ids, at_eos = _stops(params)
     targets = request.target_prompt_logprobs
     return engine.SampleRequest(
         request_id=request_id,
@@ -72,14 +67,7 @@ def sample_request(
         tokens=_tokens(request.prompt, "prompt"),
         sampler_id=sampler_id,
         num_samples=request.num_samples,
-        max_tokens=params.max_tokens,
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        seed=params.seed,
-        stop_strings=strings,
-        stop_token_ids=token_ids,
-        stop_at_eos=at_eos,
+        params=request.sampling_params,
         prompt_logprobs=bool(request.prompt_logprobs),
         prompt_logprobs_last_n=request.prompt_logprobs_last_n,
         topk_prompt_logprobs=request.topk_prompt_logprobs,
@@ -127,21 +115,6 @@ def _tokens(model_input: ModelInput, where: str) -> engine.IntArray:
             )
         parts.append(np.frombuffer(chunk.raw, dtype="<i4"))
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
-
-
-def _stops(params: SamplingParams) -> tuple[tuple[str, ...], tuple[int, ...], bool]:
-    """Stop strings, stop tokens, and whether the end-of-sequence token stops.
-
-    No `stop` means that it does; `[]` that nothing does; strings stop beside it, token ids
-    instead of it.
-    """
-    stop = params.stop
-    if stop is None:
-        return (), (), True
-    listed: Sequence[str | int] = [stop] if isinstance(stop, str) else list(stop)
-    strings = tuple(item for item in listed if isinstance(item, str))
-    token_ids = tuple(item for item in listed if not isinstance(item, str))
-    return strings, token_ids, bool(strings)
 
 
 def _sequence(sequence: engine.SampledSequence) -> SampledSequence:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types._fields import sent
 from tinkex.types._numbers import as_int, make_plain
+from tinkex.types._parameters import Parameter, check_parameters
 from tinkex.types.tensor import TensorData
 
 if TYPE_CHECKING:
@@ -23,41 +24,94 @@ EMPTY_LOGPROB = -99999.0
 """The logprob of a top-k cell that holds nothing."""
 
 
+MAX_LOGIT_BIASES = 300
+"""Entries of `SamplingParams.logit_bias`."""
+
+
 class SamplingParams(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
     """How to sample.
 
-    `stop` absent means the model's end-of-sequence token stops; `stop=[]` means nothing does.
+    `stop` absent means the model's end-of-sequence token stops; `stop=[]` means nothing does. The
+    parameters after `top_p` are extensions: only a server that announces them can be asked for
+    them, and they are sent only if they differ from their defaults.
 
     Raises:
         ValidationError: a value lies outside its range.
     """
 
-    max_tokens: int | None = None
+    max_tokens: Annotated[
+        int | None, Parameter(at_least=1, metavar="N", help="End after N tokens.")
+    ] = None
     seed: int | None = None
-    stop: str | Sequence[str] | Sequence[int] | None = None
-    temperature: float = sent(1.0)
-    top_k: int = sent(-1)
-    top_p: float = sent(1.0)
+    stop: str | Sequence[str | int] | None = None
+    temperature: Annotated[
+        float, Parameter(at_least=0, metavar="T", help="0 is always the likeliest.")
+    ] = sent(1.0)
+    top_k: Annotated[
+        int, Parameter(at_least=1, off=-1, metavar="K", help="Of the K likeliest only.")
+    ] = sent(-1)
+    top_p: Annotated[
+        float,
+        Parameter(above=0, at_most=1, metavar="P", help="Of the likeliest that make up P only."),
+    ] = sent(1.0)
+    min_p: Annotated[
+        float,
+        Parameter(
+            at_least=0,
+            at_most=1,
+            metavar="P",
+            help="Of tokens at least P times as likely as the likeliest only.",
+            is_extension=True,
+        ),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float,
+        Parameter(
+            at_least=0.01,
+            at_most=100,
+            metavar="X",
+            help="Above 1, tokens of prompt and answer become less likely.",
+            is_extension=True,
+        ),
+    ] = 1.0
+    presence_penalty: Annotated[
+        float,
+        Parameter(
+            at_least=-2,
+            at_most=2,
+            metavar="X",
+            help="Taken from the logit of each token in the answer.",
+            is_extension=True,
+        ),
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        Parameter(
+            at_least=-2,
+            at_most=2,
+            metavar="X",
+            help="Taken from a token's logit once for each time it is in the answer.",
+            is_extension=True,
+        ),
+    ] = 0.0
+    logit_bias: Annotated[
+        Mapping[int, float] | None,
+        Parameter(
+            at_least=-100,
+            at_most=100,
+            max_entries=MAX_LOGIT_BIASES,
+            metavar="ID=BIAS",
+            help="Added to the logit of this token.",
+            is_extension=True,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
-        make_plain(self, ints=("max_tokens", "seed", "top_k"), floats=("temperature", "top_p"))
+        make_plain(self, ints=("seed",))
         msgspec.structs.force_setattr(self, "stop", _plain_stop(self.stop))
-        _require(
-            self.max_tokens is None or self.max_tokens >= 1,
-            "max_tokens",
-            self.max_tokens,
-            "at least 1",
-        )
-        _require(
-            math.isfinite(self.temperature) and self.temperature >= 0,
-            "temperature",
-            self.temperature,
-            "0 or more",
-        )
-        _require(self.top_k == -1 or self.top_k >= 1, "top_k", self.top_k, "-1 (off) or at least 1")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+        check_parameters(self)
 
 
 def _plain_stop(stop: Any) -> str | list[str] | list[int] | None:
@@ -73,11 +127,6 @@ def _plain_stop(stop: Any) -> str | list[str] | list[int] | None:
     if all(isinstance(each, str) for each in found):
         return found
     return [as_int("a token id in stop", each) for each in found]
-
-
-def _require(holds: bool, name: str, value: object, rule: str) -> None:
-    if not holds:
-        raise ValidationError(f"{name}={value!r} must be {rule}.")
 
 
 class TopkLogprobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +170,8 @@ class SampledSequence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logprobs(self) -> list[float] | None:
-        """The logprob of each sampled token under the tempered distribution."""
+        """The logprob of each sampled token: after bias, penalties and temperature, before min_p,
+        top_k and top_p."""
         return _floats(self.logprobs_raw) if self.logprobs_raw else None
 
     @property

@@ -47,6 +47,8 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     sample_join_sampling_session: bool = False
     optimizers: tuple[str, ...] = PROTOCOL_OPTIMIZERS  # Tinkex servers may send more
     lora_alpha: bool = False  # whether LoraConfig.alpha is understood; sent by Tinkex servers
+    sampling_extensions: list[str] = []
+    """Sampling parameters beyond the official ones; only Tinkex servers send it."""
 
 
 class ClientDynamicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,13 +121,14 @@ class GetServerCapabilitiesResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What the server offers.
 
     `supported_models` has every name a model may be asked for by. `aliases` leads from a model's
-    other names to its main one, `losses` has the names that `loss_fn` may be; only Tinkex servers
-    send these two.
+    other names to its main one, `losses` has the names that `loss_fn` may be, `sampling_extensions`
+    the sampling parameters beyond the official ones; only Tinkex servers send these three.
     """
 
     supported_models: list[SupportedModel]
     aliases: dict[str, str] = {}
     losses: list[str] = []
+    sampling_extensions: list[str] = []
 
 
 class CreateSessionResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,6 @@ from tinkex.types.model_input import (
     ModelInputChunk,
 )
 from tinkex.types.requests import SampleRequest
-from tinkex.types.sampling import SamplingParams
 from tinkex.types.telemetry import (
     GenericEvent,
     SessionEndEvent,
@@ -135,30 +134,16 @@ class DatumShape(msgspec.Struct):
         return Datum(self.model_input.build(limits), inputs)
 
 
-class SamplingParamsShape(SamplingParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sampling parameters as read: whether `stop` lists strings or tokens is checked after."""
-
-    stop: str | list[str | int] | None = None  # type: ignore[assignment]
-
-    def build(self, _limits: Limits = DEFAULT_LIMITS) -> SamplingParams:
-        """The sampling parameters."""
-        if isinstance(self.stop, list) and len({type(item) for item in self.stop}) > 1:
-            raise ValidationError("stop lists both strings and tokens; it may list one kind only")
-        return SamplingParams(**_fields_of(self, SamplingParams))
-
-
 class SampleRequestShape(SampleRequest, frozen=True, kw_only=True):
     """A sampling request as read."""
 
     prompt: ModelInputShape  # type: ignore[assignment]
-    sampling_params: SamplingParamsShape
     target_prompt_logprobs: TensorShape | None = None  # type: ignore[assignment]
 
     def build(self, limits: Limits = DEFAULT_LIMITS) -> SampleRequest:
         """The sampling request."""
         values = _fields_of(self, SampleRequest)
         values["prompt"] = self.prompt.build(limits)
-        values["sampling_params"] = self.sampling_params.build()
         if self.target_prompt_logprobs is not None:
             values["target_prompt_logprobs"] = self.target_prompt_logprobs.build(limits)
         return SampleRequest(**values)

@@ -18,7 +18,6 @@ from tinkex.errors import ValidationError
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import EncodedTextChunk, ModelInput
 from tinkex.types.requests import SampleRequest
-from tinkex.types.sampling import SamplingParams
 from tinkex.types.telemetry import TelemetrySendRequest
 from tinkex.types.tensor import TensorData
 from tinkex.wire._errors import invalid_body, invalid_response
@@ -26,7 +25,6 @@ from tinkex.wire._shapes import (
     DatumShape,
     ModelInputShape,
     SampleRequestShape,
-    SamplingParamsShape,
     TelemetryShape,
     TensorShape,
 )
@@ -38,7 +36,6 @@ _SHAPES: dict[Any, type[Any]] = {
     Datum: DatumShape,
     ModelInput: ModelInputShape,
     SampleRequest: SampleRequestShape,
-    SamplingParams: SamplingParamsShape,
     TelemetrySendRequest: TelemetryShape,
     TensorData: TensorShape,
 }
@@ -145,7 +142,9 @@ def reason(error: Exception) -> str:
     """What is wrong with an input, without the place and without a full stop."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    text = error.message if isinstance(error, ValidationError) else str(error)
+    # What a struct's own check raises comes wrapped, with its error code in the text.
+    own = error.__cause__ if isinstance(error.__cause__, ValidationError) else error
+    text = own.message if isinstance(own, ValidationError) else str(error)
     return _PATH.sub("", text).rstrip(".")
 
 

@@ -86,7 +86,7 @@ def test_part_of_an_adapter_loads_in_peft_alone(folder, tmp_path) -> None:
 
 def test_greedy_answer_is_the_oracles(folder) -> None:
     engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}))
-    request = sample_request(temperature=0.0, stop_at_eos=False, num_samples=2, max_tokens=6)
+    request = sample_request(temperature=0.0, stop=[], num_samples=2, max_tokens=6)
     one, two = run_samples(engine, request)["r"].sequences
     np.testing.assert_array_equal(one.tokens, two.tokens)
     full = np.concatenate([request.tokens, one.tokens])
@@ -98,7 +98,7 @@ def test_greedy_answer_is_the_oracles(folder) -> None:
 def test_stop_strings_without_a_tokenizer_are_refused(folder) -> None:
     engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}))
     with pytest.raises(EngineUserError, match="Use stop token ids"):
-        engine.submit_sample(sample_request(stop_strings=("x",)))
+        engine.submit_sample(sample_request(stop=["x"]))
 
 
 def test_head_that_caps_its_logits_is_refused(tmp_path) -> None:

@@ -239,13 +239,17 @@ def test_every_method_of_the_interface_can_cross(method) -> None:
 
 def test_requests_survive_the_crossing_unchanged() -> None:
     request = sample_request(
-        stop_strings=("a", "ß"), target_prompt_logprobs=np.arange(10).reshape(5, 2), seed=2**63
+        stop=["a", "ß"],
+        target_prompt_logprobs=np.arange(10).reshape(5, 2),
+        seed=2**63,
+        min_p=0.25,
+        logit_bias={7: -3.5, 0: 100.0},
     )
     (back,) = decode(encode((request,)), argument_types("check_fits"))
     assert isinstance(back, SampleRequest)
     np.testing.assert_array_equal(back.target_prompt_logprobs, request.target_prompt_logprobs)
     assert back.tokens.dtype == request.tokens.dtype
-    assert (back.stop_strings, back.seed) == (request.stop_strings, request.seed)
+    assert back.params == request.params
     refused = RequestError(message="m", code="c", field="f")
     assert decode(encode([refused]), result_type("forward_backward")) == [refused]
     assert decode(encode((Path("/x/y"),)), tuple[Path]) == (Path("/x/y"),)

@@ -15,7 +15,6 @@ from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
 from tinkex.engine.sampling.seating import Seating
 from tinkex.engine.sampling.state import Job, PromptPart, Sequence, Stem
 from tinkex.engine.sampling.stops import StopRule
-from tinkex.engine.sampling.token_choice import ChoiceRule
 
 
 class Cache:
@@ -46,7 +45,6 @@ class Cache:
         job = Job(
             request=request,
             weights=None,
-            rule=ChoiceRule(),
             stop=StopRule(frozenset(), (), lambda _: ""),
             max_new=answer,
             result=SampleResult(request_id=name),

@@ -212,7 +212,7 @@ both_ways = pytest.mark.usefixtures("with_and_without_kernels")
 
 
 def _greedy(name: str, prompt: np.ndarray, **fields):
-    defaults = {"max_tokens": 6, "temperature": 0.0, "stop_at_eos": False}
+    defaults = {"max_tokens": 6, "temperature": 0.0, "stop": []}
     return sample_request(name, tokens=prompt, **{**defaults, **fields})
 
 
@@ -289,7 +289,7 @@ def test_deterministic_engines_compute_every_prompt_anew(tiny) -> None:
 def test_samples_of_a_prompt_share_its_blocks(tiny) -> None:
     # 16 samples of 100 + 20 tokens: a block for all and one for each; alone each would need two.
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=BLOCK_TOKENS * 17))
-    fields = {"num_samples": 16, "max_tokens": 20, "seed": 3, "stop_at_eos": False}
+    fields = {"num_samples": 16, "max_tokens": 20, "seed": 3, "stop": []}
     engine.submit_sample(sample_request(tokens=tokens(100), **fields))
     assert engine.step_sampling(0.0).running == 16
     found = run_samples(engine)["r"].sequences
@@ -306,9 +306,9 @@ def test_long_prompts_are_computed_in_parts_beside_what_is_written(tiny) -> None
     options = {"prefill_tokens": 128, "prefill_tokens_beside": 64}
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, **options))
     fields = {"prompt_logprobs": True, "topk_prompt_logprobs": 2, "max_tokens": 4, "seed": 1}
-    long = sample_request("long", tokens=tokens(300), stop_at_eos=False, **fields)
+    long = sample_request("long", tokens=tokens(300), stop=[], **fields)
     score = sample_request("score", tokens=tokens(210), **{**fields, "max_tokens": 1})
-    engine.submit_sample(sample_request("short", max_tokens=100, seed=1, stop_at_eos=False))
+    engine.submit_sample(sample_request("short", max_tokens=100, seed=1, stop=[]))
     engine.step_sampling(0.0)
     engine.submit_sample(long)
     engine.submit_sample(score)

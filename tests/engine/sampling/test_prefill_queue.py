@@ -15,7 +15,6 @@ from tinkex.engine.sampling.prefill_order import PromptOrder
 from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
 from tinkex.engine.sampling.state import Job, PromptPart, Sequence, Stem
 from tinkex.engine.sampling.stops import StopRule
-from tinkex.engine.sampling.token_choice import ChoiceRule
 
 LIMITS = SamplerLimits(
     cache_tokens=BLOCK_TOKENS * 64,
@@ -33,7 +32,6 @@ def _stem(name: str, length: int = 32, answer: int = 10, scope: str = "") -> Ste
     job = Job(
         request=request,
         weights=None,
-        rule=ChoiceRule(),
         stop=StopRule(frozenset(), (), lambda _: ""),
         max_new=answer,
         result=SampleResult(request_id=name),
@@ -353,7 +351,7 @@ def test_who_waits_for_room_is_not_passed_by_those_who_need_less() -> None:
 
 @pytest.mark.parametrize("quick", [0, 40])
 def test_running_sequences_rest_for_quick_requests_now_and_then(engine, quick) -> None:
-    long = sample_request("long", max_tokens=30, stop_at_eos=False, seed=1)
+    long = sample_request("long", max_tokens=30, stop=[], seed=1)
     alone = run_samples(engine, long)["long"].sequences[0]
     engine.submit_sample(long)
     engine.step_sampling(0.0)

@@ -30,7 +30,7 @@ def _logprobs(oracle: Oracle, prompt, answer, temperature: float = 1.0) -> np.nd
 def test_greedy_answers_are_the_oracles_likeliest_tokens(shape, model_folder) -> None:
     folder = model_folder(shape)
     engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}))
-    request = sample_request(max_tokens=80, temperature=0.0, stop_at_eos=False)
+    request = sample_request(max_tokens=80, temperature=0.0, stop=[])
     (sequence,) = run_samples(engine, request)["r"].sequences
     full = np.concatenate([request.tokens, sequence.tokens])
     with torch.no_grad():
@@ -45,7 +45,7 @@ def test_sampled_logprobs_are_the_trainers_and_peft_s(engine, tiny, tmp_path) ->
     engine.create_adapter("a", "tiny", LoraSpec(rank=4))
     warm_up(engine, "a")
     engine.snapshot("a", "s")
-    request = sample_request(sampler_id="s", max_tokens=40, seed=1, stop_at_eos=False)
+    request = sample_request(sampler_id="s", max_tokens=40, seed=1, stop=[])
     (sequence,) = run_samples(engine, request)["r"].sequences
     full = np.concatenate([request.tokens, sequence.tokens])
     inputs = {"target_tokens": full[1:], "weights": np.ones(len(full) - 1, np.float32)}
@@ -59,7 +59,7 @@ def test_sampled_logprobs_are_the_trainers_and_peft_s(engine, tiny, tmp_path) ->
 
 
 def test_tempered_logprobs_are_of_the_tempered_distribution(engine, tiny) -> None:
-    request = sample_request(max_tokens=20, seed=1, temperature=0.6, top_k=20, stop_at_eos=False)
+    request = sample_request(max_tokens=20, seed=1, temperature=0.6, top_k=20, stop=[])
     (sequence,) = run_samples(engine, request)["r"].sequences
     expected = _logprobs(Oracle(tiny), request.tokens, sequence.tokens, temperature=0.6)
     np.testing.assert_allclose(sequence.logprobs, expected, atol=1e-4)
@@ -114,27 +114,27 @@ def test_first_tokens_follow_the_distribution(rule, allowed, engine, tiny) -> No
 
 
 def test_stop_token_ends_and_is_returned(engine) -> None:
-    free = run_samples(engine, sample_request(seed=3, max_tokens=20, stop_at_eos=False))["r"]
+    free = run_samples(engine, sample_request(seed=3, max_tokens=20, stop=[]))["r"]
     answer = free.sequences[0].tokens
     stop = int(answer[7])
     first = int(np.flatnonzero(answer == stop)[0])
-    stopped = run_samples(
-        engine, sample_request(seed=3, max_tokens=20, stop_at_eos=False, stop_token_ids=(stop,))
-    )["r"].sequences[0]
+    stopped = run_samples(engine, sample_request(seed=3, max_tokens=20, stop=[stop]))[
+        "r"
+    ].sequences[0]
     np.testing.assert_array_equal(stopped.tokens, answer[: first + 1])
     assert stopped.stop_reason == "stop"
     assert len(stopped.logprobs) == len(stopped.tokens)
 
 
 def test_stop_string_across_tokens_ends_and_is_returned(engine) -> None:
-    request = sample_request(seed=3, max_tokens=60, stop_at_eos=False)
+    request = sample_request(seed=3, max_tokens=60, stop=[])
     answer = run_samples(engine, request)["r"].sequences[0].tokens
     # Two neighbours that are plain ASCII: with this tokenizer every character is its own token.
     place = next(i for i in range(3, 59) if 33 <= answer[i] < 127 and 33 <= answer[i + 1] < 127)
     text = chr(answer[place]) + chr(answer[place + 1])
     stopped = run_samples(
         engine,
-        sample_request(seed=3, max_tokens=60, stop_at_eos=False, stop_strings=("\0never", text)),
+        sample_request(seed=3, max_tokens=60, stop=["\0never", text]),
     )["r"].sequences[0]
     np.testing.assert_array_equal(stopped.tokens, answer[: place + 2])
     assert stopped.stop_reason == "stop"
@@ -146,12 +146,12 @@ def test_eos_stops_unless_told_not_to(tiny, tmp_path) -> None:
 
     folder = shutil.copytree(tiny, tmp_path / "m")
     free = TorchEngine(EngineOptions(models={"tiny": str(folder)}))
-    answer = run_samples(free, sample_request(seed=4, max_tokens=9, stop_at_eos=False))["r"]
+    answer = run_samples(free, sample_request(seed=4, max_tokens=9, stop=[]))["r"]
     eos = int(answer.sequences[0].tokens[4])
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [eos]}))
     engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}))
     ended = run_samples(engine, sample_request("a", seed=4, max_tokens=9))["a"].sequences[0]
-    never = run_samples(engine, sample_request("b", seed=4, max_tokens=9, stop_at_eos=False))["b"]
+    never = run_samples(engine, sample_request("b", seed=4, max_tokens=9, stop=[]))["b"]
     assert ended.stop_reason == "stop"
     assert int(ended.tokens[-1]) == eos
     assert len(ended.tokens) <= 5
@@ -211,7 +211,7 @@ def test_last_n_scores_only_the_suffix(engine) -> None:
 
 def test_prompt_of_one_token_can_be_scored_and_continued(engine) -> None:
     request = sample_request(
-        tokens=tokens(1), prompt_logprobs=True, topk_prompt_logprobs=2, stop_at_eos=False
+        tokens=tokens(1), prompt_logprobs=True, topk_prompt_logprobs=2, stop=[]
     )
     result = run_samples(engine, request)["r"]
     assert np.isnan(result.prompt_logprobs).all()
@@ -219,7 +219,7 @@ def test_prompt_of_one_token_can_be_scored_and_continued(engine) -> None:
 
 
 def test_topk_of_samples_holds_the_greedy_choice_first(engine) -> None:
-    request = sample_request(temperature=0.0, topk_sample_logprobs=3, stop_at_eos=False)
+    request = sample_request(temperature=0.0, topk_sample_logprobs=3, stop=[])
     (sequence,) = run_samples(engine, request)["r"].sequences
     assert sequence.topk.token_ids.shape == (8, 3)
     np.testing.assert_array_equal(sequence.topk.token_ids[:, 0], sequence.tokens)
@@ -251,7 +251,7 @@ def test_unloaded_sampler_still_ends_its_running_requests(engine) -> None:
 
 def test_full_cache_sends_sequences_back_and_changes_nothing(tiny) -> None:
     requests = [
-        sample_request(f"r{i}", tokens=tokens(40 + i), max_tokens=90, seed=i, stop_at_eos=False)
+        sample_request(f"r{i}", tokens=tokens(40 + i), max_tokens=90, seed=i, stop=[])
         for i in range(4)
     ]
     roomy = TorchEngine(EngineOptions(models={"tiny": str(tiny)}))
@@ -263,7 +263,7 @@ def test_full_cache_sends_sequences_back_and_changes_nothing(tiny) -> None:
 
 def test_num_samples_beyond_all_seats_take_turns(tiny) -> None:
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, max_sequences=3))
-    request = sample_request(num_samples=8, seed=1, stop_at_eos=False)
+    request = sample_request(num_samples=8, seed=1, stop=[])
     roomy = TorchEngine(EngineOptions(models={"tiny": str(tiny)}))
     few, many = (run_samples(e, request)["r"].sequences for e in (engine, roomy))
     for one, other in zip(few, many, strict=True):
@@ -271,8 +271,8 @@ def test_num_samples_beyond_all_seats_take_turns(tiny) -> None:
 
 
 def test_cancelled_requests_give_no_result_and_leave_the_others(engine) -> None:
-    engine.submit_sample(sample_request("gone", max_tokens=400, stop_at_eos=False))
-    engine.submit_sample(sample_request("kept", max_tokens=12, stop_at_eos=False))
+    engine.submit_sample(sample_request("gone", max_tokens=400, stop=[]))
+    engine.submit_sample(sample_request("kept", max_tokens=12, stop=[]))
     engine.step_sampling(0.0)
     engine.submit_sample(sample_request("gone too"))
     engine.cancel_sample("gone")
@@ -284,7 +284,7 @@ def test_cancelled_requests_give_no_result_and_leave_the_others(engine) -> None:
 
 def test_answer_ends_with_the_context(tiny) -> None:
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, context_length=20))
-    request = sample_request(max_tokens=None, stop_at_eos=False)
+    request = sample_request(max_tokens=None, stop=[])
     (sequence,) = run_samples(engine, request)["r"].sequences
     assert len(sequence.tokens) == 14
     assert sequence.stop_reason == "length"

@@ -67,7 +67,7 @@ def sampler_of(engine: TorchEngine) -> Sampler:
 
 
 def endless(name: str, owner: str, **fields) -> SampleRequest:
-    defaults = {"max_tokens": 8000, "stop_at_eos": False, "seed": 1, "cache_scope": owner}
+    defaults = {"max_tokens": 8000, "stop": [], "seed": 1, "cache_scope": owner}
     return sample_request(name, **{**defaults, **fields})
 
 

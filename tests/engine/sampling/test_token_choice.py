@@ -8,17 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinkex.engine.sampling.token_choice import ChoiceRule, choose, top_logprobs
+from tinkex.engine.sampling.token_choice import choose, top_logprobs
+from tinkex.types import SamplingParams
 
 RULES = st.builds(
-    ChoiceRule,
+    SamplingParams,
     temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
-    top_k=st.sampled_from([-1, 0, 1, 3, 50, 10_000]),
+    top_k=st.sampled_from([-1, 1, 3, 50, 10_000]),
     top_p=st.sampled_from([1.0, 0.95, 0.5, 0.01]),
 )
 
 
-def _reference(logits: np.ndarray, rule: ChoiceRule, uniform: float) -> set[int]:
+def _reference(logits: np.ndarray, rule: SamplingParams, uniform: float) -> set[int]:
     """The tokens a row may choose: two where the number falls on an edge."""
     if rule.temperature == 0:
         return {int(logits.argmax())}
@@ -54,13 +55,13 @@ def test_every_row_follows_its_own_rule(rules, vocab, seed) -> None:
     for row, (rule, uniform) in enumerate(rules):
         token = int(choice.token_N[row])
         assert token in _reference(logits[row], rule, uniform)
-        tempered = torch.from_numpy(logits[row]).double() / rule.divisor
+        tempered = torch.from_numpy(logits[row]).double() / (rule.temperature or 1.0)
         expected = float(tempered.log_softmax(-1)[token])
         # float32 has seven digits, whatever the size of the number.
         assert float(choice.logprob_N[row]) == pytest.approx(expected, rel=1e-6, abs=2e-6)
     ids, best = top_logprobs(choice.tempered_NV, choice.lse_N, 5)
     for row, (rule, _) in enumerate(rules):
-        tempered = torch.from_numpy(logits[row]).double() / rule.divisor
+        tempered = torch.from_numpy(logits[row]).double() / (rule.temperature or 1.0)
         expected = tempered.log_softmax(-1).topk(5)
         assert ids[row].tolist() == expected.indices.tolist()
         np.testing.assert_allclose(best[row].numpy(), expected.values.numpy(), atol=2e-5)
@@ -68,5 +69,5 @@ def test_every_row_follows_its_own_rule(rules, vocab, seed) -> None:
 
 def test_numbers_at_either_end_stay_inside() -> None:
     logits = torch.tensor([[0.0, -200.0, 1.0, -200.0]] * 2)
-    choice = choose(logits, [ChoiceRule()] * 2, [0.0, 1.0 - 1e-17])
+    choice = choose(logits, [SamplingParams()] * 2, [0.0, 1.0 - 1e-17])
     assert choice.token_N.tolist() == [0, 2]

@@ -100,7 +100,7 @@ def sample(http: Http, **changes: Any) -> httpx.Response:
         ({"prompt_alt_tokens_k": 6}, 422),
         ({"sampling_params": {"max_tokens": 2, "stop": ["a", "b"]}}, 200),
         ({"sampling_params": {"max_tokens": 2, "stop": ["a", "b", "c"]}}, 422),
-        ({"sampling_params": {"max_tokens": 2, "repetition_penalty": 2}}, 422),
+        ({"sampling_params": {"max_tokens": 2, "typical_p": 0.5}}, 422),
         ({"prompt": {"chunks": [{"type": "encoded_text", "tokens": [1] * 101}]}}, 422),
         ({"seq_id": 2**63}, 422),
         ({"seq_id": -1}, 422),

@@ -227,7 +227,12 @@ def _sample_body(**changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampling_params": {"min_p": 0.1}}, "min_p"),
+        ({"sampling_params": {"typical_p": 0.1}}, "typical_p"),
+        (
+            {"sampling_params": {"min_p": 1.5}},
+            r"min_p=1.5 must be at least 0 and at most 1 \(at sampling_params\)",
+        ),
+        ({"sampling_params": {"logit_bias": {"x": 1}}}, "logit_bias"),
         ({"sampling_params": {"temperature": -1}}, "temperature"),
         ({"sampling_params": {"stop": ["a", 1]}}, "stop"),
         ({"sampling_params": {"stop": 3}}, "stop"),

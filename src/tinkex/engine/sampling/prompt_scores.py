@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinkex.engine.interface import SampleRequest, SampleResult, TopK
+from tinkex.engine.interface import SampleRequest, SampleResult, SamplingParams, TopK
 from tinkex.engine.model.lm_head import Head, Targets, chunk_rows, score
-from tinkex.engine.sampling.token_choice import ChoiceRule, choose, stream, top_logprobs
+from tinkex.engine.sampling.token_choice import choose, stream, top_logprobs
 
 __all__ = ["EMPTY_LOGPROB", "PromptRows", "first_row_needed", "score_prompts"]
 
@@ -130,8 +130,8 @@ def _top_k(head: Head, hidden_TD: Tensor, prompt: PromptRows) -> TopK:
 def _alternatives(head: Head, hidden_TD: Tensor, prompt: PromptRows) -> TopK:
     request = prompt.request
     k, rows = request.prompt_alt_tokens_k, int(request.tokens.size) - 1
-    rule = ChoiceRule(temperature=request.temperature)
-    uniforms = stream(request.seed, _ALTERNATIVES).random((rows, k))
+    rule = SamplingParams(temperature=request.params.temperature)
+    uniforms = stream(request.params.seed, _ALTERNATIVES).random((rows, k))
     ids = np.zeros((rows, k), np.int64)
     logprobs = np.zeros((rows, k), np.float32)
     for start, end, logits_NV in _logit_chunks(head, hidden_TD, prompt.start, prompt.start + rows):

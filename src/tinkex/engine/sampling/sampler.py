@@ -35,14 +35,16 @@ from tinkex.engine.model.lm_head import Head, chunk_rows
 from tinkex.engine.sampling.block_pool import prefix_keys
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.kv_eviction import KvEviction
+from tinkex.engine.sampling.logits_processors import BUILTIN, Pipeline, Row
 from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
 from tinkex.engine.sampling.prompt_scores import PromptRows, score_prompts
 from tinkex.engine.sampling.runner import StepRunner
 from tinkex.engine.sampling.seating import Seating
 from tinkex.engine.sampling.state import Job, PromptPart, Sequence, Stem
 from tinkex.engine.sampling.step_output import StepRows
-from tinkex.engine.sampling.stops import StopRule, TextDecoder
-from tinkex.engine.sampling.token_choice import ChoiceRule, choose, stream, top_logprobs
+from tinkex.engine.sampling.stops import StopRule, Stops, TextDecoder
+from tinkex.engine.sampling.token_choice import choose, stream, top_logprobs
+from tinkex.engine.sampling.token_history import TokenHistory
 from tinkex.engine.sampling.validation import max_new_tokens
 
 __all__ = ["Sampler", "SamplerLimits"]
@@ -56,9 +58,15 @@ class Sampler:
     """All sampling on one base model. `submit` and `cancel` may be called from any thread."""
 
     def __init__(
-        self, runner: StepRunner, info: ModelInfo, decode: TextDecoder, limits: SamplerLimits
+        self,
+        runner: StepRunner,
+        info: ModelInfo,
+        decode: TextDecoder,
+        limits: SamplerLimits,
+        pipeline: Pipeline = BUILTIN,
     ) -> None:
         self._runner, self._info, self._decode = runner, info, decode
+        self._pipeline = pipeline
         self._pool = runner.pool
         self._inbox: deque[Stem] = deque()
         self._cancelled: set[str] = set()
@@ -93,22 +101,30 @@ class Sampler:
 
     def submit(self, request: SampleRequest, weights: AdapterWeights | None) -> None:
         """Queues a valid request to run with these weights."""
-        eos = self._info.eos_token_ids if request.stop_at_eos else ()
+        stops = Stops.of(request.params)
+        eos = self._info.eos_token_ids if stops.at_eos else ()
         job = Job(
             request=request,
             weights=weights,
-            rule=ChoiceRule(request.temperature, request.top_k, request.top_p),
-            stop=StopRule(
-                frozenset({*request.stop_token_ids, *eos}), request.stop_strings, self._decode
-            ),
+            stop=StopRule(frozenset({*stops.token_ids, *eos}), stops.strings, self._decode),
             max_new=max_new_tokens(request, self._info),
             result=SampleResult(request_id=request.request_id),
             unfinished=request.num_samples,
+            is_processed=self._pipeline.is_active(request.params),
         )
         job.result.sequences = [_EMPTY] * request.num_samples
+        prompt_ids = None
+        if self._pipeline.reads_history(request.params):
+            prompt_ids = np.unique(request.tokens).astype(np.int64)
         with self._lock:
             sequences = [
-                Sequence(job, i, stream(request.seed, i), next(self._numbers))
+                Sequence(
+                    job,
+                    i,
+                    stream(request.params.seed, i),
+                    next(self._numbers),
+                    None if prompt_ids is None else TokenHistory(prompt_ids),
+                )
                 for i in range(request.num_samples)
             ]
             self._inbox.append(Stem(job, sequences))
@@ -255,7 +271,7 @@ class Sampler:
         head = self._head([(n + 1, each.job) for n, each in enumerate(extended)])
         for start, end in chunk_rows(len(extended), head.vocab_size):
             logits_BV = head.rows(start, end).logits(hidden_BD[start:end])
-            _extend_chunk(extended[start:end], logits_BV)
+            _extend_chunk(extended[start:end], logits_BV, self._pipeline)
         self._seating.charge(extended)
         return [result for each in extended if (result := _settle(each)) is not None]
 
@@ -315,10 +331,19 @@ def _is_scoring(stem: Stem) -> bool:
     )
 
 
-def _extend_chunk(sequences: Many[Sequence], logits_BV: Tensor) -> None:
-    rules = [each.job.rule for each in sequences]
-    choice = choose(logits_BV, rules, [each.random.random() for each in sequences])
+def _extend_chunk(sequences: Many[Sequence], logits_BV: Tensor, pipeline: Pipeline) -> None:
+    processed = [
+        Row(index, each.job.request.params, each.history)
+        for index, each in enumerate(sequences)
+        if each.job.is_processed
+    ]
+    rules = [each.job.request.params for each in sequences]
+    uniforms = [each.random.random() for each in sequences]
+    choice = choose(logits_BV, rules, uniforms, processed, pipeline)
     tokens, logprobs = choice.token_N.tolist(), choice.logprob_N.tolist()
+    for each in processed:
+        if each.history is not None:
+            each.history.add(tokens[each.index])
     wanted: dict[int, list[int]] = {}
     for row, sequence in enumerate(sequences):
         sequence.tokens.append(tokens[row])

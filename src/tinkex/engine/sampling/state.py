@@ -14,7 +14,7 @@ from tinkex.engine.sampling.block_pool import prefix_keys
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS
 from tinkex.engine.sampling.prompt_scores import first_row_needed
 from tinkex.engine.sampling.stops import StopRule
-from tinkex.engine.sampling.token_choice import ChoiceRule
+from tinkex.engine.sampling.token_history import TokenHistory
 
 __all__ = ["Job", "PromptPart", "Sequence", "Stem"]
 
@@ -28,11 +28,11 @@ class Job:
 
     request: SampleRequest
     weights: AdapterWeights | None
-    rule: ChoiceRule
     stop: StopRule
     max_new: int
     result: SampleResult
     unfinished: int
+    is_processed: bool = False  # its rows go through logits processors
     is_scored: bool = False
     due: int = 0  # its place among its tenant's requests: the smallest is next
 
@@ -56,6 +56,7 @@ class Sequence:
     index: int
     random: np.random.Generator
     number: int = 0  # the older of two has the smaller one
+    history: TokenHistory | None = None  # of its tokens, if a logits processor reads it
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     topk: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)

@@ -4,10 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["StopRule", "TextDecoder", "load_text_decoder"]
+from tinkex.types.sampling import SamplingParams
+
+__all__ = ["StopRule", "Stops", "TextDecoder", "load_text_decoder"]
 
 TextDecoder = Callable[[Sequence[int]], str]
+
+
+class Stops(NamedTuple):
+    """What ends an answer: strings, token ids, and the end-of-sequence token or not."""
+
+    strings: tuple[str, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    at_eos: bool = True
+
+    @classmethod
+    def of(cls, params: SamplingParams) -> Stops:
+        """What `stop` means.
+
+        Without it the end-of-sequence token stops; with `[]` nothing does; strings stop beside
+        that token, token ids instead of it.
+        """
+        stop = params.stop
+        if stop is None:
+            return cls()
+        listed = [stop] if isinstance(stop, str) else list(stop)
+        strings = tuple(item for item in listed if isinstance(item, str))
+        token_ids = tuple(item for item in listed if not isinstance(item, str))
+        return cls(strings, token_ids, bool(strings))
 
 
 class StopRule:

@@ -1,5 +1,7 @@
 """Choosing the next token from logits: temperature, top-k, top-p, and one number per sequence.
 
+What the other sampling parameters do is in `logits_processors`.
+
 A token is where a uniform number falls in the cumulative distribution. The numbers come from the
 sequence's own stream, one per token, so a seeded sequence does not depend on its neighbours.
 
@@ -17,28 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Choice", "ChoiceRule", "choose", "stream", "top_logprobs"]
+from tinkex.engine.sampling.logits_processors import BUILTIN, Pipeline, Row
+from tinkex.types.sampling import SamplingParams
+
+__all__ = ["Choice", "choose", "stream", "top_logprobs"]
 
 _BLOCK = 256
 _LEAST_TEMPERATURE = 1e-30  # dividing by less would overflow float32
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceRule:
-    """How one sequence chooses. Temperature 0 takes the likeliest token."""
-
-    temperature: float = 1.0
-    top_k: int = -1
-    top_p: float = 1.0
-
-    @property
-    def divisor(self) -> float:
-        """What logits are divided by; greedy choice reports untempered logprobs."""
-        return max(self.temperature, _LEAST_TEMPERATURE) if self.temperature else 1.0
-
-    def truncates(self, vocab_size: int) -> bool:
-        """Whether some tokens can never be chosen."""
-        return 0 < self.top_k < vocab_size or self.top_p < 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +46,26 @@ def stream(seed: int | None, *path: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key))
 
 
-def choose(logits_NV: Tensor, rules: Sequence[ChoiceRule], uniforms: Sequence[float]) -> Choice:
-    """One token per row. Overwrites the logits."""
+def choose(
+    logits_NV: Tensor,
+    rules: Sequence[SamplingParams],
+    uniforms: Sequence[float],
+    processed: Sequence[Row] = (),
+    pipeline: Pipeline = BUILTIN,
+) -> Choice:
+    """One token per row, `processed` rows by the pipeline as well. Overwrites the logits."""
     device, vocab_size = logits_NV.device, logits_NV.shape[1]
-    divisors = [rule.divisor for rule in rules]
+    if processed:
+        pipeline.change_logits(logits_NV, processed)
+    divisors = [_divisor(rule.temperature) for rule in rules]
     if any(divisor != 1.0 for divisor in divisors):
         logits_NV.div_(torch.tensor(divisors, device=device, dtype=logits_NV.dtype)[:, None])
     probs_NV = torch.softmax(logits_NV, dim=-1)
+    allowed_NV = pipeline.filtered(probs_NV, processed) if processed else probs_NV
     uniform_N = torch.tensor(uniforms, dtype=torch.float64, device=device)
     token_N = torch.empty(len(rules), dtype=torch.int64, device=device)
     for kind, rows in _by_kind(rules, vocab_size).items():
-        some_NV, some_uniform_N = _rows(probs_NV, rows), _rows(uniform_N, rows)
+        some_NV, some_uniform_N = _rows(allowed_NV, rows), _rows(uniform_N, rows)
         if kind == "greedy":
             token_N[rows] = _likeliest(_rows(logits_NV, rows))
         elif kind == "free":
@@ -88,15 +84,22 @@ def top_logprobs(logits_NV: Tensor, lse_N: Tensor, k: int) -> tuple[Tensor, Tens
     return ids_NK, values_NK - lse_N[:, None]
 
 
-def _by_kind(rules: Sequence[ChoiceRule], vocab_size: int) -> dict[str | int, list[int]]:
+def _divisor(temperature: float) -> float:
+    """What logits are divided by; greedy choice reports untempered logprobs."""
+    return max(temperature, _LEAST_TEMPERATURE) if temperature else 1.0
+
+
+def _by_kind(rules: Sequence[SamplingParams], vocab_size: int) -> dict[str | int, list[int]]:
     """Rows that are chosen for in one go: greedy ones, free ones, those cut at the same top_k."""
     kinds: dict[str | int, list[int]] = {}
     for row, rule in enumerate(rules):
         kind: str | int = "free"
         if rule.temperature == 0:
             kind = "greedy"
-        elif rule.truncates(vocab_size):
-            kind = rule.top_k if 0 < rule.top_k < vocab_size else vocab_size
+        elif 0 < rule.top_k < vocab_size:
+            kind = rule.top_k
+        elif rule.top_p < 1.0:
+            kind = vocab_size
         kinds.setdefault(kind, []).append(row)
     return kinds
 
@@ -134,8 +137,11 @@ def _invert(probs_NV: Tensor, uniform_N: Tensor) -> Tensor:
     rows_N = torch.arange(len(uniform_N), device=probs_NV.device)
     before_N = torch.where(block_N > 0, ends_NB[rows_N, (block_N - 1).clamp(min=0)], 0.0)
     inner_NW = blocks_NBW[rows_N, block_N].cumsum(dim=-1, dtype=torch.float64)
-    token_N = block_N * blocks_NBW.shape[-1] + _first_above(inner_NW, goal_N - before_N)
-    return token_N.clamp(max=vocab_size - 1)
+    # A block's sum rounds otherwise than its running sum: the goal may lie above all of the latter.
+    # Then it is the last token with a probability, never one that a filter has set to 0.
+    last_N = (inner_NW < inner_NW[:, -1:]).sum(dim=-1)
+    inner_N = torch.minimum(_first_above(inner_NW, goal_N - before_N), last_N)
+    return (block_N * blocks_NBW.shape[-1] + inner_N).clamp(max=vocab_size - 1)
 
 
 def _first_above(ends: Tensor, goal_N: Tensor) -> Tensor:
@@ -144,7 +150,9 @@ def _first_above(ends: Tensor, goal_N: Tensor) -> Tensor:
     return found_N.clamp(max=ends.shape[1] - 1)
 
 
-def _choose_truncated(probs_NV: Tensor, rules: Sequence[ChoiceRule], uniform_N: Tensor) -> Tensor:
+def _choose_truncated(
+    probs_NV: Tensor, rules: Sequence[SamplingParams], uniform_N: Tensor
+) -> Tensor:
     """Top-k first, the same for all rows, then the fewest tokens that hold top_p of the rest."""
     vocab_size = probs_NV.shape[1]
     top_p_N = torch.tensor([r.top_p for r in rules], dtype=torch.float64, device=probs_NV.device)

@@ -1,13 +1,15 @@
-"""Checks of one sampling request against its model. Pure, without torch."""
+"""Checks of one sampling request against its model. Pure, without torch.
+
+The ranges of sampling parameters that hold for every model are declared with `SamplingParams`.
+"""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import ModelInfo, SampleRequest
+from tinkex.engine.sampling.stops import Stops
 from tinkex.engine.validation import check_tokens
 
 __all__ = ["check_sample", "max_new_tokens"]
@@ -31,7 +33,8 @@ def check_sample(request: SampleRequest, model: ModelInfo) -> None:
     _check_numbers(request, model)
     _check_last_n(request)
     _check_targets(request, model)
-    if "" in request.stop_strings:
+    _check_bias(request, model)
+    if "" in Stops.of(request.params).strings:
         raise EngineUserError(
             "stop holds an empty string, which would stop at once. Remove it.",
             code="bad-sampling-value",
@@ -43,17 +46,14 @@ def check_sample(request: SampleRequest, model: ModelInfo) -> None:
 def max_new_tokens(request: SampleRequest, model: ModelInfo) -> int:
     """How many tokens may follow the prompt: `max_tokens`, or less where the context ends."""
     room = model.context_length - int(request.tokens.size)
-    return room if request.max_tokens is None else min(room, request.max_tokens)
+    max_tokens = request.params.max_tokens
+    return room if max_tokens is None else min(room, max_tokens)
 
 
 def _check_numbers(request: SampleRequest, model: ModelInfo) -> None:
     vocab = model.vocab_size
     rules = {
         "num_samples": (request.num_samples >= 1, "1 or more"),
-        "max_tokens": (request.max_tokens is None or request.max_tokens >= 1, "1 or more"),
-        "temperature": (_is_finite(request.temperature, 0.0), "0 (greedy) or more"),
-        "top_k": (request.top_k >= -1, "-1 or 0 (no limit), or a positive number"),
-        "top_p": (0.0 < request.top_p <= 1.0, "above 0 and at most 1"),
         "topk_prompt_logprobs": (0 <= request.topk_prompt_logprobs <= vocab, f"0 to {vocab}"),
         "topk_sample_logprobs": (0 <= request.topk_sample_logprobs <= vocab, f"0 to {vocab}"),
         "prompt_alt_tokens_k": (request.prompt_alt_tokens_k >= 0, "0 or more"),
@@ -66,6 +66,18 @@ def _check_numbers(request: SampleRequest, model: ModelInfo) -> None:
                 code="bad-sampling-value",
                 field=name,
                 value=value,
+            )
+
+
+def _check_bias(request: SampleRequest, model: ModelInfo) -> None:
+    for token in request.params.logit_bias or ():
+        if token >= model.vocab_size:
+            raise EngineUserError(
+                f"logit_bias has token id {token}. {model.name} has ids of "
+                f"0..{model.vocab_size - 1}.",
+                code="token-out-of-vocabulary",
+                field="logit_bias",
+                value=token,
             )
 
 
@@ -107,7 +119,3 @@ def _check_targets(request: SampleRequest, model: ModelInfo) -> None:
             code="token-out-of-vocabulary",
             field="target_prompt_logprobs",
         )
-
-
-def _is_finite(value: float, lowest: float) -> bool:
-    return math.isfinite(value) and value >= lowest

@@ -10,8 +10,10 @@ from starlette.routing import Route
 from tinkex.server.errors import NotReady, error_response, json_response
 from tinkex.server.services import services
 from tinkex.server.submit.bodies import read_json
+from tinkex.types._parameters import extensions
 from tinkex.types.optimizers import ALL_OPTIMIZERS
 from tinkex.types.requests import ClientConfigRequest
+from tinkex.types.sampling import SamplingParams
 from tinkex.types.session import ClientConfig, ClientDynamicConfig, SupportedModel
 from tinkex.version import PROTOCOL_VERSION, __version__
 
@@ -58,6 +60,7 @@ async def capabilities(request: Request) -> Response:
             "supported_models": models,
             "aliases": {alias: each.name for each in catalog.models() for alias in each.aliases},
             "losses": catalog.losses(),
+            "sampling_extensions": extensions(SamplingParams),
             "limits": msgspec.to_builtins(limits),
             "server": {"name": "tinkex", "version": __version__},
         }
@@ -80,6 +83,7 @@ async def client_config(request: Request) -> Response:
             sample_join_sampling_session=True,
             optimizers=ALL_OPTIMIZERS,
             lora_alpha=True,
+            sampling_extensions=list(extensions(SamplingParams)),
         )
     )
 
