@@ -65,6 +65,25 @@ def test_from_nothing_to_a_downloaded_adapter(tinkex, data, tmp_path):
     assert tinkex("checkpoint", "info", step).returncode == 4
 
 
+def test_sampling_parameters_of_the_command_line_reach_the_engine(tinkex):
+    def tokens(*options):
+        ran = tinkex(
+            *("run", "--base-model", "tiny", "--prompt", "Hello", "--json"),
+            *("--max-tokens", "20", "--temperature", "0", *options),
+        )
+        assert ran.returncode == 0, ran.stderr
+        return json.loads(ran.stdout)["samples"][0]["tokens"]
+
+    plain = tokens()
+    assert tokens("--logit-bias", "77=100", "--logit-bias", "78=-100") == [77] * 20
+    assert tokens("--min-p", "1", "--temperature", "2") == plain
+    for penalty in ("--repetition-penalty", "--presence-penalty", "--frequency-penalty"):
+        assert tokens(penalty, "2") != plain, penalty
+    refused = tinkex("run", "--base-model", "tiny", "--prompt", "Hello", "--min-p", "1.1")
+    assert refused.returncode == 2
+    assert "1.1 is not in the range 0<=x<=1" in refused.stderr
+
+
 def test_stopped_and_resumed_training_ends_with_the_same_weights(tinkex, data, tmp_path):
     import numpy as np
     from safetensors.numpy import load_file

@@ -16,11 +16,10 @@ from tinkex.cli.options import (
     connection_options,
     one_model,
     quick_config,
-    sampling_options,
-    sampling_params,
 )
 from tinkex.cli.output import printable_lines, say, write_atomically
 from tinkex.cli.progress import StatusLine
+from tinkex.cli.sampling_options import sampling_options, sampling_params
 from tinkex.errors import TinkexError
 
 if TYPE_CHECKING:

@@ -85,34 +85,6 @@ _LORA = (
     ),
 )
 LORA_NAMES = ("rank", "seed", "train_mlp", "train_attn", "train_unembed")
-_SAMPLING = (
-    click.option(
-        "--max-tokens",
-        type=click.IntRange(min=1),
-        default=256,
-        show_default=True,
-        metavar="N",
-        help="End after N tokens.",
-    ),
-    click.option(
-        "--temperature",
-        type=FiniteRange(min=0),
-        default=1.0,
-        show_default=True,
-        metavar="T",
-        help="0 is always the likeliest.",
-    ),
-    click.option("--top-k", type=int, default=-1, metavar="K", help="Of the K likeliest only."),
-    click.option(
-        "--top-p",
-        type=FiniteRange(min=0, max=1, min_open=True),
-        default=1.0,
-        metavar="P",
-        help="Of the likeliest that make up P only.",
-    ),
-    click.option("--seed", type=int, metavar="N", help="For the same samples again."),
-    click.option("--stop", multiple=True, metavar="TEXT", help="End at this text.  [repeatable]"),
-)
 
 
 def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
@@ -129,11 +101,6 @@ def connection_options(command: Command) -> Command:
 def lora_options(command: Command) -> Command:
     """Adds the options of a new adapter: `LORA_NAMES`."""
     return _with(_LORA, command)
-
-
-def sampling_options(command: Command) -> Command:
-    """Adds the options that `sampling_params` takes."""
-    return _with(_SAMPLING, command)
 
 
 def config_from(
@@ -185,27 +152,6 @@ def quick(config: Config) -> Config:
     if config.origin("retry_budget_s") != "default":
         return config
     return config.replace(retry_budget_s=QUICK_BUDGET_S)
-
-
-def sampling_params(
-    max_tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
-    seed: int | None,
-    stop: tuple[str, ...],
-) -> Any:
-    """The SamplingParams for the options of `sampling_options`."""
-    from tinkex.types.sampling import SamplingParams
-
-    return SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=list(stop) or None,
-    )
 
 
 def one_model(base_model: str | None, model_path: str | None) -> None:

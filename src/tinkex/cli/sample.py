@@ -18,10 +18,9 @@ from tinkex.cli.options import (
     one_model,
     quick_config,
     read_text,
-    sampling_options,
-    sampling_params,
 )
 from tinkex.cli.output import print_json, printable_lines, say, write_atomically
+from tinkex.cli.sampling_options import sampling_options, sampling_params
 from tinkex.errors import TokenizerError
 
 if TYPE_CHECKING:

@@ -61,6 +61,55 @@ def test_options_reach_the_server(sample, server):
     }
 
 
+def test_extensions_reach_a_server_that_announces_them(sample, server):
+    server.service.flags["sampling_extensions"] = [
+        *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
+    ]
+    options = (
+        "--min-p 0.1 --repetition-penalty 1.2 --presence-penalty -1 --frequency-penalty 0.5"
+        " --logit-bias 5=-2.5 --logit-bias 6=100"
+    )
+    assert sample("--prompt", "Hi", *options.split()).code == 0
+    assert sent(server)["sampling_params"] == {
+        "max_tokens": 256,
+        "temperature": 1.0,
+        "top_k": -1,
+        "top_p": 1.0,
+        "min_p": 0.1,
+        "repetition_penalty": 1.2,
+        "presence_penalty": -1.0,
+        "frequency_penalty": 0.5,
+        "logit_bias": {"5": -2.5, "6": 100.0},
+    }
+
+
+def test_extensions_a_server_does_not_know_are_refused(sample, server):
+    ran = sample("--prompt", "Hi", "--min-p", "0.1")
+    assert ran.code == 1
+    assert "does not announce the sampling parameter min_p" in ran.err
+    assert server.count("asample") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--min-p", "1.5"), "1.5 is not in the range 0<=x<=1"),
+        (("--min-p", "nan"), "nan is not a finite number"),
+        (("--repetition-penalty", "0"), "0.0 is not in the range 0.01<=x<=100"),
+        (("--presence-penalty", "-2.5"), "-2.5 is not in the range -2<=x<=2"),
+        (("--logit-bias", "5"), "'5' is not ID=NUMBER"),
+        (("--logit-bias", "x=1"), "'x=1' is not ID=NUMBER"),
+        (("--logit-bias", "5=101"), "logit_bias[5]=101.0 must be at least -100 and at most 100"),
+        (("--logit-bias", "5=nan"), "logit_bias[5]=nan must be"),
+    ],
+)
+def test_values_outside_their_range_are_refused(sample, server, options, message):
+    ran = sample("--prompt", "Hi", *options)
+    assert ran.code in (1, 2)
+    assert message in ran.err
+    assert server.count("asample") == 0
+
+
 @pytest.mark.parametrize(
     ("content", "tokens"),
     [
