@@ -157,6 +157,12 @@ SAMPLING_PARAMS = st.builds(
     temperature=st.floats(0, 10),
     top_k=st.just(-1) | st.integers(1, 1000),
     top_p=st.floats(0.001, 1.0),
+    min_p=st.floats(0, 1),
+    repetition_penalty=st.floats(0.01, 100),
+    presence_penalty=st.floats(-2, 2),
+    frequency_penalty=st.floats(-2, 2),
+    logit_bias=st.none()
+    | st.dictionaries(st.integers(0, 2**31 - 1), st.floats(-100, 100), max_size=3),
 )
 
 
