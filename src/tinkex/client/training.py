@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
-from tinkex.client import custom_loss
+from tinkex.client.custom_pass import begin_custom
 from tinkex.client.futures import Future
 from tinkex.client.loss_handle import LossHandle
 from tinkex.client.model_operations import LossConfig, ModelWork
@@ -126,14 +126,8 @@ class TrainingClient:
         Raises:
             ValidationError: an example does not fit the loss, or the loss is not one.
         """
-        if isinstance(loss_fn, LossHandle):
-            loss_fn.check(data, self._session.session_id)
-            if loss_fn.loss_id is not None:
-                return self.forward_backward(data, "custom", {"loss_id": loss_fn.loss_id})
-            loss_fn = loss_fn.over_batch
-        scored = custom_loss.scoring_batch(data)
-        output = self.forward(scored, "cross_entropy").result()
-        return self._send_surrogate(custom_loss.surrogate(data, scored, output, loss_fn))
+        begun = begin_custom(self._session, self._work, data, loss_fn)
+        return begun if isinstance(begun, Future) else begun.send(begun.scores.result())
 
     async def forward_backward_custom_async(
         self,
@@ -143,21 +137,8 @@ class TrainingClient:
         loss_type_input: Literal["logprobs"] | None = None,
     ) -> Future[ForwardBackwardOutput]:
         """`forward_backward_custom`; `loss_fn` is called in the awaiting task."""
-        if isinstance(loss_fn, LossHandle):
-            loss_fn.check(data, self._session.session_id)
-            if loss_fn.loss_id is not None:
-                return self.forward_backward(data, "custom", {"loss_id": loss_fn.loss_id})
-            loss_fn = loss_fn.over_batch
-        scored = custom_loss.scoring_batch(data)
-        output = await self.forward(scored, "cross_entropy")
-        return self._send_surrogate(custom_loss.surrogate(data, scored, output, loss_fn))
-
-    def _send_surrogate(self, made: custom_loss.Surrogate) -> Future[ForwardBackwardOutput]:
-        async def relabelled() -> ForwardBackwardOutput:
-            return custom_loss.relabel(await sent, made)
-
-        sent = self.forward_backward(made.data, "cross_entropy")
-        return self._runtime.submit(relabelled())
+        begun = begin_custom(self._session, self._work, data, loss_fn)
+        return begun if isinstance(begun, Future) else begun.send(await begun.scores)
 
     # Steps, saving, loading ---------------------------------------------------------------------
 
