@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
+from tinkex.client import weights_snapshot
 from tinkex.client.custom_pass import begin_custom
 from tinkex.client.futures import Future
 from tinkex.client.loss_handle import LossHandle
 from tinkex.client.model_operations import LossConfig, ModelWork
 from tinkex.client.poller import QueueObserver
-from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
+from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.session import Session
 from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
+from tinkex.client.weights_snapshot import SamplerOptions
 from tinkex.errors import ValidationError
 from tinkex.types.datum import Datum
 from tinkex.types.optimizers import AdamParams, OptimParams, optimizer_name
@@ -247,16 +249,14 @@ class TrainingClient:
         user_metadata: dict[str, str] | None = None,
     ) -> Future[SaveWeightsForSamplerResponse]:
         """Saves weights to sample from under `name`; they never change afterwards."""
-        return self._work.run(
-            "/save_weights_for_sampler",
+        return weights_snapshot.save_for_sampler(
+            self._work,
             SaveWeightsForSamplerRequest(
                 model_id=self.model_id,
                 path=name,
                 ttl_seconds=ttl_seconds,
                 user_metadata=user_metadata,
             ),
-            SaveWeightsForSamplerResponse,
-            "SaveWeightsForSampler",
         )
 
     async def save_weights_for_sampler_async(
@@ -307,7 +307,9 @@ class TrainingClient:
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """A client that samples from the weights as they are now."""
-        return self._snapshot(name, retry_config, record_stability_info, retry).result()
+        return self._snapshot(
+            name, SamplerOptions(retry_config, record_stability_info, retry)
+        ).result()
 
     async def save_weights_and_get_sampling_client_async(
         self,
@@ -318,43 +320,13 @@ class TrainingClient:
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """`save_weights_and_get_sampling_client`, awaited."""
-        return await self._snapshot(name, retry_config, record_stability_info, retry)
-
-    def _snapshot(
-        self,
-        name: str | None,
-        retry_config: RetryConfig | None,
-        record_stability_info: bool,
-        retry: RetryPolicy | None,
-    ) -> Future[SamplingClient]:
-        async def made() -> SamplingClient:
-            saved = await sent
-            if saved.sampling_session_id is None:
-                return await self._open_sampler(
-                    saved.path, retry_config, record_stability_info, retry
-                )
-            return SamplingClient(
-                self._session,
-                saved.sampling_session_id,
-                retry=chosen_policy(retry, retry_config),
-                record_stability_info=record_stability_info,
-            )
-
-        from tinkex.client.sampling import SamplingClient
-
-        sent = self.save_weights_for_sampler(name) if name else self._save_ephemeral()
-        return self._runtime.submit(made())
-
-    def _save_ephemeral(self) -> Future[SaveWeightsForSamplerResponse]:
-        return self._work.run(
-            "/save_weights_for_sampler",
-            SaveWeightsForSamplerRequest(
-                model_id=self.model_id,
-                sampling_session_seq_id=next(self._session.sampler_seq_ids),
-            ),
-            SaveWeightsForSamplerResponse,
-            "SaveWeightsForSampler",
+        return await self._snapshot(
+            name, SamplerOptions(retry_config, record_stability_info, retry)
         )
+
+    def _snapshot(self, name: str | None, options: SamplerOptions) -> Future[SamplingClient]:
+        request = weights_snapshot.snapshot_request(self._session, self.model_id, name)
+        return weights_snapshot.snapshot_sampler(self._session, self._work, request, options)
 
     def create_sampling_client(
         self,
@@ -365,9 +337,9 @@ class TrainingClient:
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """A client that samples from saved weights."""
-        return self._runtime.submit(
-            self._open_sampler(model_path, retry_config, record_stability_info, retry)
-        ).result()
+        options = SamplerOptions(retry_config, record_stability_info, retry)
+        opening = weights_snapshot.open_saved(self._session, model_path, options)
+        return self._runtime.submit(opening).result()
 
     async def create_sampling_client_async(
         self,
@@ -378,25 +350,9 @@ class TrainingClient:
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """`create_sampling_client`, awaited."""
-        return await self._runtime.submit(
-            self._open_sampler(model_path, retry_config, record_stability_info, retry)
-        )
-
-    async def _open_sampler(
-        self,
-        model_path: str | None,
-        retry_config: RetryConfig | None,
-        record_stability_info: bool,
-        retry: RetryPolicy | None,
-    ) -> SamplingClient:
-        from tinkex.client.sampling import SamplingClient
-
-        return await SamplingClient.open(
-            self._session,
-            model_path=model_path,
-            retry=chosen_policy(retry, retry_config),
-            record_stability_info=record_stability_info,
-        )
+        options = SamplerOptions(retry_config, record_stability_info, retry)
+        opening = weights_snapshot.open_saved(self._session, model_path, options)
+        return await self._runtime.submit(opening)
 
     # Facts ----------------------------------------------------------------------------------------
 
