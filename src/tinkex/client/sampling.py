@@ -13,27 +13,20 @@ import random
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from tinkex.client.connection import Connection
 from tinkex.client.futures import Future
-from tinkex.client.futures_poll import FuturesPoll
-from tinkex.client.poller import Promise, QueueObserver
+from tinkex.client.poller import QueueObserver
 from tinkex.client.polling import Queue
-from tinkex.client.retry import NO_RETRIES, RetryPolicy, is_retryable_status
+from tinkex.client.retry import RetryPolicy
 from tinkex.client.runtime import Runtime, default_runtime
+from tinkex.client.sample_sending import CLONE_STRIDE, SampleSender
 from tinkex.client.sampling_extensions import check_announced
 from tinkex.client.session import Session
 from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
-from tinkex.client.transport import Answer, Call
+from tinkex.client.transport import Call
 from tinkex.config import Config
 from tinkex.errors import (
-    APIConnectionError,
     APIResponseValidationError,
-    APIStatusError,
-    PromiseLostError,
-    RateLimitError,
-    TinkexError,
     ValidationError,
 )
 from tinkex.types._numbers import as_int
@@ -48,17 +41,13 @@ from tinkex.types.session import (
     CreateSamplingSessionResponse,
     GetSamplerResponse,
     JoinSamplingSessionResponse,
-    UntypedPromise,
 )
 from tinkex.types.tensor import TensorData
 from tinkex.wire import json as wire_json
-from tinkex.wire import protobuf
 
 if TYPE_CHECKING:
     from tinkex.client.tokenizer import Tokenizer
 
-CLONE_STRIDE = 1_000_000_000
-_BACKPRESSURE = {"X-Tinker-Sampling-Backpressure": "1"}
 _client_numbers = itertools.count()
 
 
@@ -96,18 +85,9 @@ class SamplingClient:
         self._session = session
         self._connection: Connection = session.connection
         self._runtime: Runtime = session.connection.runtime
-        self._seq_ids = itertools.count(clone_id * CLONE_STRIDE)
-        flags, config = self._connection.flags, self._connection.config
-        self._in_flight = asyncio.Semaphore(
-            min(flags.sample_max_concurrent_requests, config.max_samples_in_flight)
-        )
-        self._shared_poll = (
-            FuturesPoll(self._connection, self.sampling_session_id, clone_id)
-            if flags.sample_use_retrieve_futures
-            else None
-        )
+        self._sender = SampleSender(session, self.sampling_session_id, clone_id, self._retry)
         registry, key = self._runtime.registry, ("config", self.client_id)
-        registry.put(key, config)
+        registry.put(key, self._connection.config)
         weakref.finalize(self, registry.remove, key)
 
     @classmethod
@@ -181,7 +161,7 @@ class SamplingClient:
             prompt=prompt,
             sampling_params=sampling_params,
             sampling_session_id=self.sampling_session_id,
-            seq_id=next(self._seq_ids),
+            seq_id=next(self._sender.seq_ids),
             prompt_logprobs=include_prompt_logprobs,
             topk_prompt_logprobs=topk_prompt_logprobs,
             topk_sample_logprobs=topk_sample_logprobs,
@@ -190,7 +170,7 @@ class SamplingClient:
             prompt_logprobs_last_n=prompt_logprobs_last_n,
             record_stability_info=self._record_stability_info,
         )
-        work = self._sample(request, wire_json.encode(request))
+        work = self._sender.sample(request, wire_json.encode(request), self._on_queue_state)
         return self._runtime.submit(work, cancels_on_interrupt=True)
 
     async def sample_async(
@@ -257,96 +237,6 @@ class SamplingClient:
         except asyncio.CancelledError:
             handle.cancel()
             raise
-
-    async def _sample(self, request: SampleRequest, body: bytes) -> SampleResponse:
-        """One sample within the client's bound, repeated only as far as the policy says."""
-        clock, retries = self._runtime.clock, 0
-        async with self._in_flight:
-            started = clock.monotonic()
-            while True:
-                try:
-                    return await self._sample_once(request, body)
-                except TinkexError as error:
-                    policy = self._retry
-                    if (
-                        policy is None
-                        or not _is_worth_a_retry(error)
-                        or not policy.allows(retries, clock.monotonic() - started)
-                    ):
-                        raise
-                    asked = error.retry_after_s if isinstance(error, APIStatusError) else None
-                    await clock.sleep(policy.delay_s(retries, asked, clock.random()))
-                    retries += 1
-                    if isinstance(error, PromiseLostError):
-                        request = msgspec.structs.replace(request, seq_id=next(self._seq_ids))
-                        body = wire_json.encode(request)
-
-    async def _sample_once(self, request: SampleRequest, body: bytes) -> SampleResponse:
-        promise, sequence_ids = await self._send(request, body)
-        try:
-            answer = await self._fetch(promise)
-        except asyncio.CancelledError:
-            self._runtime.spawn_last(self._connection.cancel(promise.request_id))
-            raise
-        return _checked(answer, request, sequence_ids, promise.request_id)
-
-    async def _send(self, request: SampleRequest, body: bytes) -> tuple[Promise, list[str]]:
-        limiter, clock = self._connection.limiter, self._runtime.clock
-        async with self._connection.sample_budget.hold(len(body)):
-            await limiter.wait()
-            started = clock.monotonic()
-            try:
-                promise, accepted = await self._submit(request, body)
-            except RateLimitError as error:
-                limiter.hold(error.retry_after_s)
-                raise
-        limiter.note_success(started)
-        return promise, accepted.sample_sequence_ids or []
-
-    async def _submit(self, request: SampleRequest, body: bytes) -> tuple[Promise, UntypedPromise]:
-        """Hands the request to the server. If the wait for its answer is cancelled, the server may
-        have begun: where it can be told to stop, the answer is still read, for the request's id."""
-        sending = self._runtime.spawn_last(
-            self._connection.promise(
-                "/asample",
-                (body,),
-                request_type="Sample",
-                pool="sample",
-                headers=_BACKPRESSURE,
-                policy=NO_RETRIES,
-                is_protobuf=True,
-                about={
-                    "session_id": self._session.session_id,
-                    "sampling_session_id": self.sampling_session_id,
-                    "seq_id": request.seq_id,
-                },
-            )
-        )
-        try:
-            return await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            if self._connection.dynamic.sample_cancel_enabled:
-                self._runtime.spawn_last(self._cancel_sent(sending))
-            else:
-                sending.cancel()
-            raise
-
-    async def _cancel_sent(self, sending: asyncio.Task[tuple[Promise, UntypedPromise]]) -> None:
-        try:
-            promise, _ = await sending
-        except TinkexError:
-            return  # it was refused, or nothing is known of it
-        await self._connection.cancel(promise.request_id)
-
-    async def _fetch(self, promise: Promise) -> Answer:
-        if self._shared_poll is None:
-            return await self._connection.fetch(promise, self._on_queue_state)
-        size = await self._shared_poll.ready(promise.request_id)
-        async with self._connection.response_budget.hold(size):
-            ready = msgspec.structs.replace(promise, is_ready=True)
-            answer = await self._connection.fetch(ready, self._on_queue_state)
-        self._shared_poll.note_fetched(promise.request_id)
-        return answer
 
     def _on_queue_state(self, queue: Queue) -> None:
         self.on_queue_state_change(queue.state, queue.reason)
@@ -480,26 +370,3 @@ def _join(
         return session, joined.client_counter
 
     return runtime.submit(join()).result()
-
-
-def _is_worth_a_retry(error: TinkexError) -> bool:
-    if isinstance(error, APIStatusError):
-        return is_retryable_status(error.status) or (error.status == 400 and not error.body)
-    return isinstance(error, APIConnectionError | PromiseLostError)
-
-
-def _checked(
-    answer: Answer, request: SampleRequest, sequence_ids: list[str], request_id: str
-) -> SampleResponse:
-    """The response, if it is what was asked for."""
-    if not answer.is_protobuf:
-        raise APIResponseValidationError(
-            "The sample came as JSON; this client reads protobuf.", request_id=request_id
-        )
-    response = protobuf.decode_sample_response(answer.body, sequence_ids)
-    if len(response.sequences) != request.num_samples:
-        raise APIResponseValidationError(
-            f"The server sent {len(response.sequences)} of {request.num_samples} samples.",
-            request_id=request_id,
-        )
-    return response

@@ -1,0 +1,183 @@
+"""One sampling request on its way: sent within the client's bounds, cancelled, fetched, retried."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import msgspec
+
+from tinkex.client.connection import Connection
+from tinkex.client.futures_poll import FuturesPoll
+from tinkex.client.poller import Promise
+from tinkex.client.polling import Queue
+from tinkex.client.retry import NO_RETRIES, RetryPolicy, is_retryable_status
+from tinkex.client.session import Session
+from tinkex.client.transport import Answer
+from tinkex.errors import (
+    APIConnectionError,
+    APIResponseValidationError,
+    APIStatusError,
+    PromiseLostError,
+    RateLimitError,
+    TinkexError,
+)
+from tinkex.types.requests import SampleRequest
+from tinkex.types.sampling import SampleResponse
+from tinkex.types.session import UntypedPromise
+from tinkex.wire import json as wire_json
+from tinkex.wire import protobuf
+
+__all__ = ["CLONE_STRIDE", "SampleSender"]
+
+CLONE_STRIDE = 1_000_000_000
+"""Numbers of requests that each client of one sampler has to itself."""
+
+_BACKPRESSURE = {"X-Tinker-Sampling-Backpressure": "1"}
+
+OnQueueState = Callable[[Queue], None]
+
+
+class SampleSender:
+    """Sends the samples of one client of a sampler, in this process."""
+
+    def __init__(
+        self,
+        session: Session,
+        sampling_session_id: str,
+        clone_id: int,
+        retry: RetryPolicy | None,
+    ) -> None:
+        self._session = session
+        self._sampling_session_id = sampling_session_id
+        self._retry = retry
+        self._connection: Connection = session.connection
+        self._runtime = session.connection.runtime
+        self.seq_ids = itertools.count(clone_id * CLONE_STRIDE)
+        flags, config = self._connection.flags, self._connection.config
+        self._in_flight = asyncio.Semaphore(
+            min(flags.sample_max_concurrent_requests, config.max_samples_in_flight)
+        )
+        self._shared_poll = (
+            FuturesPoll(self._connection, sampling_session_id, clone_id)
+            if flags.sample_use_retrieve_futures
+            else None
+        )
+
+    async def sample(
+        self, request: SampleRequest, body: bytes, on_queue_state: OnQueueState
+    ) -> SampleResponse:
+        """One sample within the client's bound, repeated only as far as the policy says."""
+        clock, retries = self._runtime.clock, 0
+        async with self._in_flight:
+            started = clock.monotonic()
+            while True:
+                try:
+                    return await self._sample_once(request, body, on_queue_state)
+                except TinkexError as error:
+                    policy = self._retry
+                    if (
+                        policy is None
+                        or not _is_worth_a_retry(error)
+                        or not policy.allows(retries, clock.monotonic() - started)
+                    ):
+                        raise
+                    asked = error.retry_after_s if isinstance(error, APIStatusError) else None
+                    await clock.sleep(policy.delay_s(retries, asked, clock.random()))
+                    retries += 1
+                    if isinstance(error, PromiseLostError):
+                        request = msgspec.structs.replace(request, seq_id=next(self.seq_ids))
+                        body = wire_json.encode(request)
+
+    async def _sample_once(
+        self, request: SampleRequest, body: bytes, on_queue_state: OnQueueState
+    ) -> SampleResponse:
+        promise, sequence_ids = await self._send(request, body)
+        try:
+            answer = await self._fetch(promise, on_queue_state)
+        except asyncio.CancelledError:
+            self._runtime.spawn_last(self._connection.cancel(promise.request_id))
+            raise
+        return _checked(answer, request, sequence_ids, promise.request_id)
+
+    async def _send(self, request: SampleRequest, body: bytes) -> tuple[Promise, list[str]]:
+        limiter, clock = self._connection.limiter, self._runtime.clock
+        async with self._connection.sample_budget.hold(len(body)):
+            await limiter.wait()
+            started = clock.monotonic()
+            try:
+                promise, accepted = await self._submit(request, body)
+            except RateLimitError as error:
+                limiter.hold(error.retry_after_s)
+                raise
+        limiter.note_success(started)
+        return promise, accepted.sample_sequence_ids or []
+
+    async def _submit(self, request: SampleRequest, body: bytes) -> tuple[Promise, UntypedPromise]:
+        """Hands the request to the server. If the wait for its answer is cancelled, the server may
+        have begun: where it can be told to stop, the answer is still read, for the request's id."""
+        sending = self._runtime.spawn_last(
+            self._connection.promise(
+                "/asample",
+                (body,),
+                request_type="Sample",
+                pool="sample",
+                headers=_BACKPRESSURE,
+                policy=NO_RETRIES,
+                is_protobuf=True,
+                about={
+                    "session_id": self._session.session_id,
+                    "sampling_session_id": self._sampling_session_id,
+                    "seq_id": request.seq_id,
+                },
+            )
+        )
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            if self._connection.dynamic.sample_cancel_enabled:
+                self._runtime.spawn_last(self._cancel_sent(sending))
+            else:
+                sending.cancel()
+            raise
+
+    async def _cancel_sent(self, sending: asyncio.Task[tuple[Promise, UntypedPromise]]) -> None:
+        try:
+            promise, _ = await sending
+        except TinkexError:
+            return  # it was refused, or nothing is known of it
+        await self._connection.cancel(promise.request_id)
+
+    async def _fetch(self, promise: Promise, on_queue_state: OnQueueState) -> Answer:
+        if self._shared_poll is None:
+            return await self._connection.fetch(promise, on_queue_state)
+        size = await self._shared_poll.ready(promise.request_id)
+        async with self._connection.response_budget.hold(size):
+            ready = msgspec.structs.replace(promise, is_ready=True)
+            answer = await self._connection.fetch(ready, on_queue_state)
+        self._shared_poll.note_fetched(promise.request_id)
+        return answer
+
+
+def _is_worth_a_retry(error: TinkexError) -> bool:
+    if isinstance(error, APIStatusError):
+        return is_retryable_status(error.status) or (error.status == 400 and not error.body)
+    return isinstance(error, APIConnectionError | PromiseLostError)
+
+
+def _checked(
+    answer: Answer, request: SampleRequest, sequence_ids: list[str], request_id: str
+) -> SampleResponse:
+    """The response, if it is what was asked for."""
+    if not answer.is_protobuf:
+        raise APIResponseValidationError(
+            "The sample came as JSON; this client reads protobuf.", request_id=request_id
+        )
+    response = protobuf.decode_sample_response(answer.body, sequence_ids)
+    if len(response.sequences) != request.num_samples:
+        raise APIResponseValidationError(
+            f"The server sent {len(response.sequences)} of {request.num_samples} samples.",
+            request_id=request_id,
+        )
+    return response
