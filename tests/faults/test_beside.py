@@ -22,7 +22,7 @@ from tinkex.store.schema import models as model_rows
 
 
 def adapters_of(work: Bench) -> EngineAdapters:
-    return work.scheduler._driver._adapters
+    return work.scheduler._slots[0].adapters
 
 
 def has_failed_sampler(work: Bench) -> bool:
@@ -61,7 +61,9 @@ def test_how_long_a_snapshot_took_that_was_waited_for(bench: Make, disk: Disk) -
     work.result(work.train(model, 1))
     disk.saving_s = 0.3
     held = adapters_of(work).cache[model]
-    work.scheduler._driver._deferred.append(lambda: adapters_of(work).snapshots.snapshot(model))
+    work.scheduler._slots[0].driver._deferred.append(
+        lambda: adapters_of(work).snapshots.snapshot(model)
+    )
     wait_for(lambda: held.dirty_operations == 0)
     assert held.saving_s >= 0.3
 
@@ -76,7 +78,7 @@ def test_a_run_that_ends_while_its_snapshot_is_written_harms_nobody(
     hold_up_a_snapshot(work, disk, model, after=2)
     end = update(model_rows).where(model_rows.c.model_id == model).values(state="ended")
     work.db.write(lambda conn: conn.execute(end) and None)
-    work.scheduler._driver.free(sampler_ids=[], model_ids=[model])
+    work.scheduler._slots[0].driver.free(sampler_ids=[], model_ids=[model])
     time.sleep(0.3)
     disk.takes_part.set()
     wait_for(lambda: model not in adapters_of(work).cache)
@@ -131,7 +133,7 @@ def test_a_replay_does_not_race_with_the_row_of_a_snapshot(
 
     monkeypatch.setattr(Recovery, "_replay", replay)
     threading.Timer(3, gate.set).start()  # where the replay waits for the row first
-    work.scheduler._driver.free(sampler_ids=[session], model_ids=[])
+    work.scheduler._slots[0].driver.free(sampler_ids=[session], model_ids=[])
     time.sleep(0.3)
     assert scores(work, session, 1) == before
     assert disk.engines == 1, "an engine was thrown away: " + caplog.text[-2000:]
@@ -162,7 +164,7 @@ def test_a_rebuild_that_fails_half_way_is_nobodys_state(
         return read(self, run, *args, **kwargs)
 
     monkeypatch.setattr(Database, "read", bad)
-    work.scheduler._driver.free(sampler_ids=[], model_ids=[model])
+    work.scheduler._slots[0].driver.free(sampler_ids=[], model_ids=[model])
     wait_for(lambda: not left)
     time.sleep(0.2)
     got = work.answer(work.step(model, 5))
@@ -181,8 +183,8 @@ def test_a_sampler_on_its_way_to_the_disk_outlives_its_model(
     session = work.answer(work.save_ephemeral(model, 2))["sampling_session_id"]
     before = scores(work, session, 0)
     work.db.write(models.set_state, model, "unloaded")
-    work.scheduler._driver.forget([model])
-    work.scheduler._driver.free(sampler_ids=[session], model_ids=[])
+    work.scheduler._slots[0].driver.forget([model])
+    work.scheduler._slots[0].driver.free(sampler_ids=[session], model_ids=[])
     time.sleep(0.3)
     asked = work.sample(session, 1)
     threading.Timer(0.5, disk.takes_part.set).start()

@@ -133,7 +133,7 @@ def test_a_death_while_idle_counts_against_nobody(bench: Make) -> None:
     started[-1].is_gone = True
     assert work.result(work.sample(session, 0)).encoding == "proto"
     assert len(started) == 3
-    assert not work.scheduler._sample_queue._quarantine
+    assert not work.scheduler._sample_queue._slots[0].quarantine
 
 
 def hanging(times: int) -> type[Hanging]:
@@ -160,7 +160,7 @@ def test_a_hang_in_sampling_blames_no_request(bench: Make) -> None:
     ids = [work.sample(session, n, seed=n) for n in range(9)]
     blamed: list[int] = []
     sample_queue = work.scheduler._sample_queue
-    sample_queue.quarantine = lambda requests: blamed.append(len(requests))  # type: ignore[method-assign]
+    sample_queue.quarantine = lambda requests, _slot: blamed.append(len(requests))  # type: ignore[method-assign]
     work.start()
     assert all(work.result(each).encoding == "proto" for each in ids)
     assert engine.deaths == 2
@@ -219,19 +219,19 @@ def test_suspects_run_apart_and_alone_after_a_second_failure() -> None:
         return QueuedSample(sample=sample, failures=failures)
 
     def run(sample_queue: SampleQueue) -> list[str]:
-        taken = [each.sample.request_id for each in sample_queue.take()]
+        taken = [each.sample.request_id for each in sample_queue.take(0)]
         for each in taken:
-            sample_queue.finish(each)
+            sample_queue.finish(each, 0)
         return taken
 
-    sample_queue.quarantine([waiting(n, 1) for n in range(40)])
+    sample_queue.quarantine([waiting(n, 1) for n in range(40)], 0)
     sample_queue.add(waiting(99, 0))
     assert sample_queue.total() == sample_queue.pending("a") == 41
-    wave = sample_queue.take()
+    wave = sample_queue.take(0)
     assert len(wave) == 3
-    assert sample_queue.take() == [], "nobody joins them"
+    assert sample_queue.take(0) == [], "nobody joins them"
     sample_queue.quarantine(
-        [waiting(int(each.sample.request_id), 2) for each in sample_queue.interrupt()]
+        [waiting(int(each.sample.request_id), 2) for each in sample_queue.interrupt(0)], 0
     )
     assert sample_queue.cancel("39", "b") is None
     assert sample_queue.cancel("39", "a") is not None

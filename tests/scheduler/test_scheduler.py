@@ -42,7 +42,7 @@ def bench(tmp_path: Path) -> Iterator[Make]:
 
     yield make
     for each in made:
-        if each.scheduler._driver._thread.is_alive():
+        if each.scheduler._slots[0].driver._thread.is_alive():
             each.close()
         each.db.close()
 

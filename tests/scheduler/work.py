@@ -46,16 +46,20 @@ def operation(
 
 
 class Bench:
-    """A store and a scheduler without HTTP."""
+    """A store and a scheduler without HTTP. `others` are the engines of further slots."""
 
     def __init__(
-        self, folder: Path, engine: Callable[[], Engine], config: SchedulerConfig | None = None
+        self,
+        folder: Path,
+        engine: Callable[[], Engine],
+        config: SchedulerConfig | None = None,
+        *others: Callable[[], Engine],
     ) -> None:
         self.db = Database(f"sqlite:///{folder / 'bench.db'}")
         self._done = threading.Condition()
         self.order: list[str] = []
         self.scheduler = Scheduler(
-            self.db, folder, engine, config or SchedulerConfig(), self._publish
+            self.db, folder, [engine, *others], config or SchedulerConfig(), self._publish
         )
 
     def start(self) -> Bench:
@@ -162,11 +166,12 @@ class Bench:
         *,
         seed: int = 1,
         prompt: tuple[int, ...] = (1, 2, 3),
+        max_tokens: int = 4,
     ) -> str:
         """A scored prompt and one continuation."""
         request = SampleRequest(
             prompt=ModelInput.from_ints(prompt),
-            sampling_params=SamplingParams(max_tokens=4, seed=seed),
+            sampling_params=SamplingParams(max_tokens=max_tokens, seed=seed),
             sampling_session_id=session,
             seq_id=seq_id,
             prompt_logprobs=True,

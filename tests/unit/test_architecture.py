@@ -106,10 +106,13 @@ LAYERS = {
     ],
     "scheduler": [
         {"config", "operation_bodies", "convert"},
-        {"queues", "supervisor"},
+        {"placement", "queues", "supervisor"},
         {"adapters"},
         {"running"},
+        {"shared"},
+        {"batch_runner"},
         {"driver"},
+        {"slot"},
         {"scheduler"},
     ],
     "server": [

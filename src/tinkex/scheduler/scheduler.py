@@ -6,31 +6,29 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from tinkex import crashpoints
 from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
-from tinkex.scheduler.adapters.checkpointing import Checkpointer
 from tinkex.scheduler.adapters.data_folders import DataFolders
-from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
 from tinkex.scheduler.config import SchedulerConfig
-from tinkex.scheduler.driver import Driver
 from tinkex.scheduler.operation_bodies import BodyCache
+from tinkex.scheduler.placement import Placement
 from tinkex.scheduler.queues.arrivals import Arrival, Arrivals
+from tinkex.scheduler.queues.missing_numbers import MissingNumbers
 from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.planner import BatchLimits, Planner
 from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
-from tinkex.scheduler.running.executor import Executor
 from tinkex.scheduler.running.outcomes import Publish
 from tinkex.scheduler.running.publishing import CountedPublish
-from tinkex.scheduler.running.sample_preparation import SamplePreparation
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
-from tinkex.scheduler.running.sampling_executor import SamplingExecutor
-from tinkex.scheduler.supervisor import EngineState, Supervisor
+from tinkex.scheduler.shared import SharedParts
+from tinkex.scheduler.slot import EngineSlot
+from tinkex.scheduler.supervisor import EngineState, StateName
 from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
 from tinkex.store.disk_quota import DiskQuota
 from tinkex.store.operations import Operation
@@ -40,62 +38,70 @@ from tinkex.store.samples import Sample
 from tinkex.store.session_retention import Left
 from tinkex.types.requests import SampleRequest
 
+_STATE_ORDER: tuple[StateName, ...] = ("starting", "restarting", "not_responding", "ready")
+
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for its turn now, and totals since the start."""
+    """What is ready to run now, and totals since the start."""
 
     num_ready: int
     num_finished: int
-    busy_seconds: float  # that the engine worked; smaller than before after a new one started
+    busy_seconds: float  # mean over the engines; falls when an engine is replaced
 
 
 class Scheduler:
-    """Runs logged operations and samples on an engine, from threads of its own."""
+    """Runs logged operations and samples on engines, one thread for each engine.
+
+    `engine_factories`: one for each engine slot; called again whenever the slot's engine is lost.
+    All engines are expected to hold the same base models.
+    """
 
     def __init__(
         self,
         db: Database,
         data_dir: Path,
-        engine_factory: Callable[[], Engine],
+        engine_factories: Sequence[Callable[[], Engine]],
         config: SchedulerConfig,
         publish: Publish,
     ) -> None:
         self._db = db
-        self._publish = CountedPublish(publish)
-        self._closing = threading.Event()
         self.folders = DataFolders(data_dir)
         self.disk_quota = DiskQuota(data_dir, config.max_disk_bytes_per_owner)
-        self._supervisor = Supervisor(engine_factory)
+        self._closing = threading.Event()
+        self._publish = CountedPublish(publish)
         self._bodies = BodyCache(db)
+        self._wakeup = threading.Condition()
         self._planner = Planner(
             BatchLimits(
                 max_tokens=config.max_batch_tokens,
                 max_operations=1 if config.is_deterministic else config.max_batch_operations,
             )
         )
+        self._arrivals = Arrivals(self._planner, self._wakeup)
         self._sample_queue = SampleQueue(
-            max_running=1 if config.is_deterministic else config.max_running_samples
+            max_running=1 if config.is_deterministic else config.max_running_samples,
+            num_slots=len(engine_factories),
         )
-        self._cleanup = SnapshotCleanup(db, self.folders)
         self._sample_writer = SampleResultWriter(db, self._publish, self._closing.is_set)
-        adapters = EngineAdapters(
-            self._supervisor, db, self._bodies, self.folders, self._cleanup, config
-        )
-        checkpointer = Checkpointer(db, adapters, self.disk_quota)
-        preparation = SamplePreparation(db, adapters)
-        self._driver = Driver(
+        self._cleanup = SnapshotCleanup(db, self.folders)
+        shared = SharedParts(
+            config=config,
             db=db,
+            bodies=self._bodies,
+            folders=self.folders,
+            disk_quota=self.disk_quota,
             planner=self._planner,
             sample_queue=self._sample_queue,
-            adapters=adapters,
-            executor=Executor(db, adapters, checkpointer, self._bodies, self._publish),
-            preparation=preparation,
-            sampling=SamplingExecutor(
-                adapters, preparation, self._sample_queue, self._sample_writer
-            ),
-            missing_seq_grace_s=config.hole_grace_s,
+            missing_numbers=MissingNumbers(db, self._planner, config.hole_grace_s),
+            placement=Placement(len(engine_factories)),
+            publish=self._publish,
+            sample_writer=self._sample_writer,
+            cleanup=self._cleanup,
+            wakeup=self._wakeup,
         )
-        self._arrivals = Arrivals(self._planner, self._driver.wakeup)
+        self._slots = [
+            EngineSlot(slot_id, factory, shared) for slot_id, factory in enumerate(engine_factories)
+        ]
 
     def start(self) -> None:
         """Takes up what an earlier run left unfinished, and begins."""
@@ -112,35 +118,45 @@ class Scheduler:
         for sample in self._db.read(samples.queued):
             self._sample_queue.add(QueuedSample(sample=sample))
         self._sample_writer.start()
-        self._driver.start()
+        for slot in self._slots:
+            slot.driver.start()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Ends after the running batch, or without it; what is unfinished stays in the log."""
-        self._driver.stop(timeout_s)
+        """Ends after the running batches, or without them; what is unfinished stays in the log."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for slot in self._slots:
+            slot.driver.request_stop()
+        for slot in self._slots:
+            slot.driver.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         self._closing.set()
-        self._driver.join()
+        for slot in self._slots:
+            slot.driver.join()
         self._cleanup.close()
         self._sample_writer.close()
 
     def is_ready(self) -> bool:
-        """Whether the engine has started."""
-        return self._driver.is_ready.is_set()
+        """Whether every engine has started."""
+        return all(slot.driver.is_ready.is_set() for slot in self._slots)
 
     def engine_state(self) -> EngineState:
-        """What the engine does now, and since when."""
-        return self._supervisor.state()
+        """The state of the engine that is furthest from being ready."""
+        states = [slot.supervisor.state() for slot in self._slots]
+        return min(states, key=lambda each: _STATE_ORDER.index(each.state))
 
     def fatal(self) -> EngineUserError | None:
-        """Why the engine can never start, if that is so."""
-        return self._driver.fatal
+        """Why an engine can never start, if that is so."""
+        return next((s.driver.fatal for s in self._slots if s.driver.fatal is not None), None)
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Whether the engine started within the time."""
-        return self._driver.is_ready.wait(timeout_s)
+        """Whether every engine started within the time."""
+        deadline = time.monotonic() + timeout_s
+        return all(
+            slot.driver.is_ready.wait(max(0.0, deadline - time.monotonic())) for slot in self._slots
+        )
 
     def models(self) -> list[ModelInfo]:
-        """The base models, once the engine has started."""
-        return self._supervisor.models()
+        """The base models, once an engine has started."""
+        return next((found for s in self._slots if (found := s.supervisor.models())), [])
 
     def knows(self, model_id: str) -> bool:
         """Whether an operation of the model can be scheduled without a look into the store."""
@@ -168,9 +184,9 @@ class Scheduler:
         if self._planner.queue(operation.model_id) is None:
             positions = self._db.read(operations.positions, operation.model_id)
             self._open(operation.model_id, *positions.get(operation.model_id, (0, set())))
-        with self._driver.wakeup:
+        with self._wakeup:
             self._planner.add(operation, time.monotonic())
-            self._driver.wakeup.notify_all()
+            self._wakeup.notify_all()
 
     def arrival(self, owner: str) -> Arrival:
         """A request of the owner that is coming in; it says itself for which model."""
@@ -178,18 +194,18 @@ class Scheduler:
 
     def consume(self, model_id: str, seq_id: int) -> None:
         """Passes over a number whose request was refused."""
-        with self._driver.wakeup:
+        with self._wakeup:
             queue = self._planner.queue(model_id)
             if queue is not None:
                 queue.consume(seq_id)
-                self._driver.wakeup.notify_all()
+                self._wakeup.notify_all()
 
     def enqueue_sample(self, sample: Sample, request: SampleRequest) -> None:
         """Schedules a sampling request that was just kept."""
         self._sample_queue.add(QueuedSample(sample=sample, request=request))
-        with self._driver.wakeup:
+        with self._wakeup:
             self._planner.note_sample(sample.owner, time.monotonic())
-            self._driver.wakeup.notify_all()
+            self._wakeup.notify_all()
 
     def sampling_sessions_in_use(self) -> set[str]:
         """The sampling sessions that have unfinished requests."""
@@ -212,41 +228,44 @@ class Scheduler:
         reason: str = "The request was cancelled by its client.",
     ) -> bool:
         """Whether the owner's request was still unfinished; it ends as cancelled."""
-        waiting = self._sample_queue.cancel(request_id, owner)
-        if waiting is None:
+        queued = self._sample_queue.cancel(request_id, owner)
+        if queued is None:
             return False
-        engine = self._supervisor.current
+        engine = None
+        if queued.slot_id is not None:
+            engine = self._slots[queued.slot_id].supervisor.current
         if engine is not None:
             with contextlib.suppress(EngineError):  # an engine that died has forgotten it anyway
                 engine.cancel_sample(request_id)
         crashpoints.passing("sample.cancelled")
         result = error_result(reason, category="user", code="cancelled")
         try:
-            self._db.write(samples.finish, [(waiting.sample, result)])
+            self._db.write(samples.finish, [(queued.sample, result)])
         except StoreError:
-            self._sample_queue.add(waiting, first=True)  # nothing was kept, so it is not over
+            self._sample_queue.add(queued, first=True)  # nothing was kept, so it is not over
             raise
-        self._publish({request_id: result}, {waiting.sample.sampling_session_id})
+        self._publish({request_id: result}, {queued.sample.sampling_session_id})
         return True
 
     def pending_operations(self, owner: str) -> int:
         """How many of the owner's operations wait."""
-        with self._driver.wakeup:
+        with self._wakeup:
             return self._planner.pending(owner)
 
     def progress(self) -> Progress:
         """How far the work has come."""
-        with self._driver.wakeup:
+        with self._wakeup:
             num_ready = self._planner.num_ready()
+        busy = [slot.supervisor.busy_seconds() for slot in self._slots]
         return Progress(
             num_ready=num_ready + self._sample_queue.total(),
             num_finished=self._publish.num_finished,
-            busy_seconds=self._supervisor.busy_seconds(),
+            busy_seconds=sum(busy) / len(busy),
         )
 
     def tenants_waiting(self) -> int:
         """How many tenants have operations that wait."""
-        with self._driver.wakeup:
+        with self._wakeup:
             return len(self._planner.owners())
 
     def is_sample_waiting(self, owner: str, request_id: str) -> bool:
@@ -261,7 +280,7 @@ class Scheduler:
         """Frees what a session that has ended holds: its samplers for good, its adapters from
         memory."""
         freed = self._db.write_freeing(samplers.free_session, session_id)
-        self._driver.free(sampler_ids=[], model_ids=self._db.read(models.of_session, session_id))
+        self._free(sampler_ids=[], model_ids=self._db.read(models.of_session, session_id))
         crashpoints.passing("session.freed")
         self.forget_samplers(freed)
 
@@ -271,19 +290,24 @@ class Scheduler:
 
     def forget_samplers(self, freed: list[Sampler]) -> None:
         """Lets go of ephemeral samplers whose rows say that nobody may use them any more."""
-        self._driver.free(sampler_ids=[each.sampling_session_id for each in freed], model_ids=[])
+        self._free(sampler_ids=[each.sampling_session_id for each in freed], model_ids=[])
         for sampler in freed:
             if sampler.folder is not None:
                 self.folders.remove(self.folders.sampler(sampler.folder))
 
     def forget_session(self, left: Left) -> None:
         """Lets go of everything that a session left whose rows are gone."""
-        self._driver.free(sampler_ids=left.sampling_session_ids, model_ids=[])
-        self._driver.forget(left.model_ids)
+        self._free(sampler_ids=left.sampling_session_ids, model_ids=[])
+        for slot in self._slots:
+            slot.driver.forget(left.model_ids)
         for folder in left.sampler_folders:
             self.folders.remove(self.folders.sampler(folder))
         for folder in left.snapshot_folders:
             self.folders.remove(self.folders.snapshot(folder))
+
+    def _free(self, *, sampler_ids: list[str], model_ids: list[str]) -> None:
+        for slot in self._slots:
+            slot.driver.free(sampler_ids=sampler_ids, model_ids=model_ids)
 
     def _open(self, model_id: str, start: int, refused: set[int]) -> None:
         model = self._db.read(models.get_any, model_id)
@@ -291,7 +315,7 @@ class Scheduler:
         queue = ModelQueue(
             model_id, model.owner, model.engine_model, next_seq=start, refused=refused
         )
-        with self._driver.wakeup:
+        with self._wakeup:
             self._arrivals.apply_to(self._planner.open(queue))
 
     def _sweep(self) -> None:

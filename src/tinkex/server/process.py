@@ -176,7 +176,7 @@ class ServerProcess:
         scheduler = Scheduler(
             self._db,
             self._config.data_dir,
-            self._make_engine,
+            [self._make_engine],
             msgspec.structs.replace(
                 self._config.scheduler,
                 max_disk_bytes_per_owner=self._config.limits.max_disk_bytes_per_owner,

@@ -26,13 +26,13 @@ def test_samples_of_a_newcomer_are_in_the_next_batch() -> None:
     sample_queue = SampleQueue(max_running=16)
     for number in range(500):
         sample_queue.add(waiting("greedy", number))
-    running = sample_queue.take()
+    running = sample_queue.take(0)
     assert Counter(each.sample.owner for each in running) == {"greedy": 16}
     for number in range(3):
         sample_queue.add(waiting("polite", number))
     for each in running:
-        sample_queue.finish(each.sample.request_id)
-    following = Counter(each.sample.owner for each in sample_queue.take())
+        sample_queue.finish(each.sample.request_id, 0)
+    following = Counter(each.sample.owner for each in sample_queue.take(0))
     assert following["polite"] == 3
 
 
@@ -43,9 +43,9 @@ def test_samples_are_shared_by_what_they_cost() -> None:
         sample_queue.add(waiting("short", number, cost=400))
     served: Counter[str] = Counter()
     for _ in range(40):
-        for each in sample_queue.take():
+        for each in sample_queue.take(0):
             served[each.sample.owner] += each.sample.cost
-            sample_queue.finish(each.sample.request_id)
+            sample_queue.finish(each.sample.request_id, 0)
     assert abs(served["long"] - served["short"]) <= 2 * 4000, served
 
 
@@ -53,62 +53,130 @@ def test_a_newcomer_gets_a_place_while_others_have_them_all() -> None:
     sample_queue = SampleQueue(max_running=16)
     for number in range(500):
         sample_queue.add(waiting("greedy", number))
-    assert len(sample_queue.take()) == 16
-    assert sample_queue.take() == [], "one tenant alone gets no more than there are"
+    assert len(sample_queue.take(0)) == 16
+    assert sample_queue.take(0) == [], "one tenant alone gets no more than there are"
     for number in range(50):
         sample_queue.add(waiting("polite", number))
-    assert [each.sample.owner for each in sample_queue.take()] == ["polite"] * 8, "an even share"
+    assert [each.sample.owner for each in sample_queue.take(0)] == ["polite"] * 8, "an even share"
     sample_queue.add(waiting("third", 0))
-    assert [each.sample.owner for each in sample_queue.take()] == ["third"]
-    assert sample_queue.take() == []
+    assert [each.sample.owner for each in sample_queue.take(0)] == ["third"]
+    assert sample_queue.take(0) == []
 
 
 def test_many_tenants_get_a_place_each_and_no_more() -> None:
     sample_queue = SampleQueue(max_running=16)
     for number in range(500):
         sample_queue.add(waiting("greedy", number))
-    sample_queue.take()
+    sample_queue.take(0)
     for owner in range(40):
         for number in range(3):
             sample_queue.add(waiting(f"tenant-{owner}", number))
-    taken = Counter(each.sample.owner for each in sample_queue.take())
+    taken = Counter(each.sample.owner for each in sample_queue.take(0))
     assert taken == {f"tenant-{owner}": 1 for owner in range(40)}
-    assert sample_queue.take() == []
+    assert sample_queue.take(0) == []
 
 
 def test_short_requests_do_not_wait_for_places_of_their_own_tenants_long_ones() -> None:
     sample_queue = SampleQueue(max_running=16)
     for number in range(500):
         sample_queue.add(waiting("a", number, cost=20_000))
-    sample_queue.take()
+    sample_queue.take(0)
     for number in range(500, 600):
         sample_queue.add(waiting("a", number, cost=100))
-    short = sample_queue.take()
+    short = sample_queue.take(0)
     assert [each.sample.seq_id for each in short] == [500, 501, 502, 503], (
         "a quarter more, in order"
     )
-    sample_queue.finish(short[0].sample.request_id)
-    assert [each.sample.seq_id for each in sample_queue.take()] == [504]
+    sample_queue.finish(short[0].sample.request_id, 0)
+    assert [each.sample.seq_id for each in sample_queue.take(0)] == [504]
 
 
 def test_a_limit_of_one_is_kept_strictly() -> None:
     sample_queue = SampleQueue(max_running=1)
     sample_queue.add(waiting("a", 0, cost=100_000))
-    assert len(sample_queue.take()) == 1
+    assert len(sample_queue.take(0)) == 1
     sample_queue.add(waiting("a", 1, cost=1))
     sample_queue.add(waiting("b", 0, cost=1))
-    assert sample_queue.take() == []
+    assert sample_queue.take(0) == []
 
 
 def test_what_ran_when_the_engine_died_is_first_again_and_in_order() -> None:
     sample_queue = SampleQueue(max_running=2)
     for number in range(4):
         sample_queue.add(waiting("a", number, cost=1000 * (number + 1)))
-    assert len(sample_queue.take()) == 2
+    assert len(sample_queue.take(0)) == 2
     sample_queue.add(waiting("a", 4, cost=1))
-    for each in reversed(sample_queue.interrupt()):
+    for each in reversed(sample_queue.interrupt(0)):
         sample_queue.add(each, first=True)
-    assert [each.sample.seq_id for each in sample_queue.take()] == [0, 1]
+    assert [each.sample.seq_id for each in sample_queue.take(0)] == [0, 1]
     assert sample_queue.cancel("a-2", "a") is not None
     assert sample_queue.cancel("a-2", "a") is None
     assert sample_queue.total() == sample_queue.pending("a") == 4
+
+
+def test_slots_share_what_waits_and_each_has_the_limit_for_itself() -> None:
+    sample_queue = SampleQueue(max_running=4, num_slots=2)
+    for number in range(20):
+        sample_queue.add(waiting("a", number))
+    first, second = sample_queue.take(0), sample_queue.take(1)
+    assert [len(first), len(second)] == [4, 4]
+    assert {each.slot_id for each in first} == {0}
+    ids = {each.sample.request_id for each in (*first, *second)}
+    assert len(ids) == 8, "none runs twice"
+    assert sample_queue.finish(first[0].sample.request_id, 1) is None, "it runs on the other one"
+    assert sample_queue.finish(first[0].sample.request_id, 0) is first[0]
+
+
+def test_a_slot_leaves_the_others_their_share() -> None:
+    sample_queue = SampleQueue(max_running=256, num_slots=2)
+    for number in range(10):
+        sample_queue.add(waiting("a", number))
+    assert [len(sample_queue.take(0)), len(sample_queue.take(1))] == [5, 3]
+    while taken := sample_queue.take(0):
+        assert taken, "a slot alone drains the queue"
+    assert sample_queue.total() == 10
+
+
+def test_what_one_slot_lost_is_no_business_of_the_other() -> None:
+    sample_queue = SampleQueue(max_running=8, num_slots=2)
+    for number in range(8):
+        sample_queue.add(waiting("a", number))
+    lost, kept = sample_queue.take(0), sample_queue.take(1)
+    assert sample_queue.interrupt(0) == lost
+    sample_queue.quarantine(lost, 0)
+    sample_queue.add(waiting("a", 100))
+    more = [*sample_queue.take(1), *sample_queue.take(1)]
+    assert [each.sample.seq_id for each in more] == [6, 7, 100], "nothing of slot 0"
+    assert len(sample_queue.take(0)) == 1, "a suspect runs alone there"
+    assert sample_queue.take(0) == []
+    assert sample_queue.interrupt(1)[: len(kept)] == kept
+
+
+def test_a_sample_that_was_handed_over_runs_on_that_slot_only() -> None:
+    sample_queue = SampleQueue(max_running=8, num_slots=2)
+    sample_queue.add(waiting("a", 0))
+    (taken,) = sample_queue.take(0)
+    sample_queue.hand_over(taken, 1)
+    assert (sample_queue.has_work(0), sample_queue.has_work(1)) == (False, True)
+    assert sample_queue.is_waiting("a", taken.sample.request_id)
+    assert sample_queue.total() == sample_queue.pending("a") == 1
+    assert sample_queue.take(0) == []
+    assert sample_queue.take(1) == [taken]
+    sample_queue.finish(taken.sample.request_id, 1)
+    sample_queue.add(waiting("a", 1))
+    (other,) = sample_queue.take(1)
+    sample_queue.hand_over(other, 0)
+    assert sample_queue.cancel(other.sample.request_id, "b") is None
+    assert sample_queue.cancel(other.sample.request_id, "a") is other
+    assert sample_queue.total() == 0
+
+
+def test_a_sample_cancelled_while_it_was_prepared_is_not_handed_over() -> None:
+    sample_queue = SampleQueue(max_running=8, num_slots=2)
+    sample_queue.add(waiting("a", 0))
+    (taken,) = sample_queue.take(0)
+    assert sample_queue.cancel(taken.sample.request_id, "a") is taken
+    sample_queue.hand_over(taken, 1)
+    assert sample_queue.total() == 0
+    assert sample_queue.drain_cancelled(1) == []
+    assert sample_queue.drain_cancelled(0) == [taken.sample.request_id]

@@ -22,8 +22,15 @@ from tinkex.store.operations import Operation
 
 __all__ = ["BatchLimits", "Computed", "Planner"]
 
+ModelFilter = Callable[[str], bool]
+"""Whether a model is among those that are asked about; engine slots ask about their own."""
+
 _LEAST_S = 1e-6
 """Charged for an operation at least, so that operations that take no time are shared out too."""
+
+
+def _every_model(_model_id: str) -> bool:
+    return True
 
 
 class Computed(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,18 +94,22 @@ class Planner:
         """Queues that wait for a number that has not come."""
         return [q for q in self._busy_queues() if q.head() is None]
 
-    def has_ready(self) -> bool:
-        """Whether anything can run now."""
-        return any(q.head() is not None for q in self._busy_queues())
+    def has_ready(self, accepts: ModelFilter = _every_model) -> bool:
+        """Whether an operation of these models can run now."""
+        return any(
+            queue.head() is not None and accepts(queue.model_id) for queue in self._busy_queues()
+        )
 
     def num_ready(self) -> int:
         """How many operations wait for nothing but their turn."""
         return sum(len(q) for q in self._busy_queues() if q.head() is not None)
 
-    def forward_heads(self) -> tuple[str, dict[str, int]] | None:
+    def forward_heads(
+        self, accepts: ModelFilter = _every_model
+    ) -> tuple[str, dict[str, int]] | None:
         """The base, and the tokens of every model that could run, if all of them are forward
         passes on one base and others still fit into their batch."""
-        ready = self._ready(lambda _queue, _operation: True)
+        ready = self._ready(accepts)
         bases = {self._queues[model_id].engine_model for model_id in ready}
         if len(bases) != 1 or not all(each.kind in FORWARD_KINDS for each in ready.values()):
             return None
@@ -107,20 +118,21 @@ class Planner:
         is_full |= sum(tokens.values()) >= self._limits.max_tokens
         return None if is_full else (bases.pop(), tokens)
 
-    def forward_arrivals(self, base: str) -> dict[str, float]:
+    def forward_arrivals(self, base: str, accepts: ModelFilter = _every_model) -> dict[str, float]:
         """When the forward passes on this base that could run now have come, by model."""
-        ready = self._ready(lambda queue, _operation: queue.engine_model == base)
         return {
             model_id: operation.created_at
-            for model_id, operation in ready.items()
-            if operation.kind in FORWARD_KINDS
+            for model_id, operation in self._ready(accepts).items()
+            if operation.kind in FORWARD_KINDS and self._queues[model_id].engine_model == base
         }
 
-    def next_batch(self, now: float) -> list[Operation]:
-        """The operations to run together; empty if nothing can run."""
-        ready = self._ready(lambda _queue, _operation: True)
+    def next_batch(self, now: float, accepts: ModelFilter = _every_model) -> list[Operation]:
+        """The operations of these models to run together; empty if nothing can run."""
+        # Shares are of all engines together: who waits for another engine waits here too.
+        ready = self._ready(_every_model)
+        self._update_shares(_by_owner(ready))
+        ready = {each: operation for each, operation in ready.items() if accepts(each)}
         by_owner = _by_owner(ready)
-        self._update_shares(by_owner)
         batch: Batch | None = None
         least_passed: float | None = None  # the use of the first owner whose operation did not fit
         line = [(self._owners.used(owner), n, owner) for n, owner in enumerate(by_owner)]
@@ -209,11 +221,12 @@ class Planner:
     def _base(self, operation: Operation) -> str:
         return self._queues[operation.model_id].engine_model
 
-    def _ready(self, accept: Callable[[ModelQueue, Operation], bool]) -> dict[str, Operation]:
+    def _ready(self, accepts: ModelFilter) -> dict[str, Operation]:
+        """The next operation of each of these models that has one to run."""
         found = {}
         for queue in self._busy_queues():
             operation = queue.head()
-            if operation is not None and accept(queue, operation):
+            if operation is not None and accepts(queue.model_id):
                 found[queue.model_id] = operation
         return found
 

@@ -1,128 +1,203 @@
-"""Sampling requests: who waits, what the engine is working on, and how results come back.
+"""Sampling requests: which wait, and which run in which engine.
 
-The engine batches continuously and shares its batch between the requests it has; this feeds it,
-fairly between tenants, so that it always has enough to fill its batches and never holds thousands.
-A newcomer does not wait for places that others have: a tenant gets an even share of them, and short
-requests of a tenant a few more, beyond the limit if it must be. With n tenants the engine has at
-most limit * (1 + 1/2 + ... + 1/n) requests that way, and a quarter of the limit for each tenant's
-short ones. A limit of one is kept strictly: each request runs alone.
+An engine batches continuously and shares its batch between the requests it has. The queue feeds
+every engine slot, fairly between tenants, so that it has enough to fill its batches and never holds
+thousands; how many one engine may have is for `running_limits`. Requests wait for any slot, except
+those that were handed over to one, and those quarantined in the slot whose engine they may have
+killed.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from tinkex.fair_queue import FairTurns
 from tinkex.scheduler.queues.crash_quarantine import CrashQuarantine
+from tinkex.scheduler.queues.running_limits import RunningLimits
 from tinkex.scheduler.queues.tenant_samples import TenantSamples
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
 
-_AT_ONCE = 64  # handed to the engine between two spells: each takes its time, and others wait
-_SHORT = 16  # a request is short if it costs so many times less than its tenant's running ones
+__all__ = ["QueuedSample", "SampleQueue"]
+
+_MAX_TAKEN = 64
+"""Taken between two sampling steps: preparing one takes its time, and running ones wait."""
 
 
 class QueuedSample(msgspec.Struct):
-    """A sampling request, decoded if it came since the last start; how often the engine failed,
-    and how often it hung, while it had the request."""
+    """A sampling request, decoded if it came since the last start; how often an engine failed,
+    and how often one hung, while it had the request."""
 
     sample: Sample
     request: SampleRequest | None = None
     failures: int = 0
     hangs: int = 0
+    slot_id: int | None = None  # where it runs
+
+
+class _SlotSamples:
+    """The requests that belong to one engine slot."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, QueuedSample] = {}
+        self.quarantine = CrashQuarantine()
+        self.handed_over = _Lines()
+        self.cancelled: list[str] = []  # while they ran
+
+    def given(self) -> Iterator[QueuedSample]:
+        """Requests that the engine has or had when it failed."""
+        yield from self.running.values()
+        yield from self.quarantine.values()
+
+
+class _Lines(dict[str, TenantSamples]):
+    """Waiting requests by tenant; tenants without any are left out."""
+
+    def put(self, queued: QueuedSample, *, first: bool) -> None:
+        self.setdefault(queued.sample.owner, TenantSamples()).add(queued, first=first)
+
+    def take_out(self, owner: str, request_id: str) -> QueuedSample | None:
+        line = self.get(owner)
+        queued = None if line is None else line.remove(request_id)
+        if queued is not None and not line:
+            del self[owner]
+        return queued
+
+    def count(self) -> int:
+        return sum(len(line) for line in self.values())
+
+    def all(self) -> Iterator[QueuedSample]:
+        for line in self.values():
+            yield from line
 
 
 class SampleQueue:
-    """Requests that wait and requests that run. Thread-safe."""
+    """Requests that wait and requests that run. Thread-safe. `max_running` holds for each slot."""
 
-    def __init__(self, *, max_running: int = 256) -> None:
+    def __init__(self, *, max_running: int = 256, num_slots: int = 1) -> None:
         self._max_running = max_running
-        self._waiting: dict[str, TenantSamples] = {}
-        self._running: dict[str, QueuedSample] = {}
-        self._quarantine = CrashQuarantine()
-        self._cancelled: list[str] = []
+        self._waiting = _Lines()
+        self._slots = [_SlotSamples() for _ in range(num_slots)]
         self._turns = FairTurns()
         self._lock = threading.Lock()
 
     def add(self, queued: QueuedSample, *, first: bool = False) -> None:
-        """Queues a request, or puts one back at the front."""
+        """Queues a request for any slot, or puts one back at the front."""
         with self._lock:
-            line = self._waiting.setdefault(queued.sample.owner, TenantSamples())
-            line.add(queued, first=first)
+            queued.slot_id = None
+            self._waiting.put(queued, first=first)
 
-    def quarantine(self, requests: list[QueuedSample]) -> None:
-        """Has requests tried again apart from all others: one of them made the engine fail."""
+    def hand_over(self, queued: QueuedSample, slot_id: int) -> None:
+        """Puts a request that another slot has taken at the front for this slot alone."""
         with self._lock:
-            self._quarantine.add(requests)
+            assert queued.slot_id is not None, "a slot has taken it"
+            if self._slots[queued.slot_id].running.pop(queued.sample.request_id, None) is not None:
+                queued.slot_id = None
+                self._slots[slot_id].handed_over.put(queued, first=True)
 
-    def take(self) -> list[QueuedSample]:
-        """What the engine should get now; it counts as running from here on."""
+    def quarantine(self, requests: list[QueuedSample], slot_id: int) -> None:
+        """Has requests retried in the slot apart from all others: one of them may have made its
+        engine fail."""
+        with self._lock:
+            for each in requests:
+                each.slot_id = None
+            self._slots[slot_id].quarantine.add(requests)
+
+    def take(self, slot_id: int) -> list[QueuedSample]:
+        """What the slot's engine should get now; it counts as running from here on."""
+        with self._lock:
+            slot = self._slots[slot_id]
+            if slot.quarantine:
+                wave = {} if slot.running else slot.quarantine.next_wave()
+                taken = list(wave.values())
+            else:
+                taken = self._take_waiting(slot)
+            for queued in taken:
+                queued.slot_id = slot_id
+                slot.running[queued.sample.request_id] = queued
+            return taken
+
+    def _take_waiting(self, slot: _SlotSamples) -> list[QueuedSample]:
+        owners = self._owners_waiting()
+        self._turns.update(owners)
+        limits = RunningLimits(slot.running.values(), owners, self._max_running)
+        # A share of what waits for any slot: the other slots take theirs, or leave it for later.
+        share = -(-self._waiting.count() // len(self._slots))
+        max_taken = min(_MAX_TAKEN, slot.handed_over.count() + share)
         taken: list[QueuedSample] = []
-        with self._lock:
-            if self._quarantine:
-                if not self._running:
-                    self._running |= self._quarantine.next_wave()
-                    taken += self._running.values()
-                return taken
-            self._turns.update(self._waiting)
-            places = _Places(self._running.values(), self._waiting, self._max_running)
-            while self._waiting and len(taken) < _AT_ONCE:
-                next_of = places.next_of_tenants(self._waiting)
-                if not next_of:
-                    break
-                costs = {owner: queued.sample.cost for owner, queued in next_of.items()}
-                owner = self._turns.pick(costs)
-                queued = next_of[owner]
-                self._waiting[owner].remove(queued.sample.request_id)
-                if not self._waiting[owner]:
-                    del self._waiting[owner]
-                self._running[queued.sample.request_id] = queued
-                places.add(queued)
-                taken.append(queued)
+        while len(taken) < max_taken:
+            next_of = limits.next_of_tenants(self._lines_for(slot))
+            if not next_of:
+                break
+            costs = {owner: queued.sample.cost for owner, queued in next_of.items()}
+            owner = self._turns.pick(costs)
+            queued = next_of[owner]
+            request_id = queued.sample.request_id
+            if slot.handed_over.take_out(owner, request_id) is None:
+                self._waiting.take_out(owner, request_id)
+            limits.add(queued)
+            taken.append(queued)
         return taken
 
-    def finish(self, request_id: str) -> QueuedSample | None:
-        """The running request that just ended; None if it was cancelled meanwhile."""
+    def _lines_for(self, slot: _SlotSamples) -> Mapping[str, TenantSamples]:
+        """Each tenant's requests for the slot: those handed over to it go first."""
+        return {**self._waiting, **slot.handed_over} if slot.handed_over else self._waiting
+
+    def _owners_waiting(self) -> set[str]:
+        return set(self._waiting).union(*(slot.handed_over for slot in self._slots))
+
+    def finish(self, request_id: str, slot_id: int) -> QueuedSample | None:
+        """The slot's running request that just ended; None if it was cancelled meanwhile."""
         with self._lock:
-            return self._running.pop(request_id, None)
+            return self._slots[slot_id].running.pop(request_id, None)
 
     def cancel(self, request_id: str, owner: str) -> QueuedSample | None:
-        """Takes the owner's request off the board, wherever it is."""
+        """Takes the owner's request out of the queue; its `slot_id` says where it ran."""
         with self._lock:
-            line = self._waiting.get(owner)
-            found = None if line is None else line.remove(request_id)
-            if found is not None and not line:
-                del self._waiting[owner]
-            running = self._running.get(request_id)
-            found = found or self._quarantine.remove(request_id, owner)
-            if found is None and running is not None and running.sample.owner == owner:
-                found = self._running.pop(request_id)
-                self._cancelled.append(request_id)
-            return found
+            lines = [self._waiting, *(slot.handed_over for slot in self._slots)]
+            waiting = (each.take_out(owner, request_id) for each in lines)
+            held = (slot.quarantine.remove(request_id, owner) for slot in self._slots)
+            found = next(filter(None, waiting), None) or next(filter(None, held), None)
+            return found or self._cancel_running(request_id, owner)
 
-    def drain_cancelled(self) -> list[str]:
-        """Requests cancelled while they ran, since the last call; the engine is silent on them."""
+    def _cancel_running(self, request_id: str, owner: str) -> QueuedSample | None:
+        for slot in self._slots:
+            running = slot.running.get(request_id)
+            if running is not None and running.sample.owner == owner:
+                slot.cancelled.append(request_id)
+                return slot.running.pop(request_id)
+        return None
+
+    def drain_cancelled(self, slot_id: int) -> list[str]:
+        """Requests cancelled while they ran in the slot, since the last call: its engine gives no
+        result for them."""
         with self._lock:
-            cancelled, self._cancelled = self._cancelled, []
+            slot = self._slots[slot_id]
+            cancelled, slot.cancelled = slot.cancelled, []
             return cancelled
 
-    def interrupt(self) -> list[QueuedSample]:
-        """What was running when the engine died."""
+    def interrupt(self, slot_id: int) -> list[QueuedSample]:
+        """What was running when the slot's engine was lost."""
         with self._lock:
-            running = list(self._running.values())
-            self._running.clear()
+            slot = self._slots[slot_id]
+            running, slot.running = list(slot.running.values()), {}
             return running
+
+    def has_work(self, slot_id: int) -> bool:
+        """Whether anything runs in the slot or waits for it."""
+        with self._lock:
+            slot = self._slots[slot_id]
+            return bool(self._waiting or slot.running or slot.quarantine or slot.handed_over)
 
     def pending(self, owner: str) -> int:
         """How many of the owner's requests are not finished."""
         with self._lock:
-            tried = [*self._running.values(), *self._quarantine.values()]
-            running = sum(1 for each in tried if each.sample.owner == owner)
-            return running + len(self._waiting.get(owner, ()))
+            given = [each for slot in self._slots for each in slot.given()]
+            num_given = sum(1 for each in given if each.sample.owner == owner)
+            return num_given + sum(map(len, self._lines_of(owner)))
 
     def uses(self, sampling_session_id: str) -> bool:
         """Whether any unfinished request needs the sampling session."""
@@ -149,16 +224,17 @@ class SampleQueue:
     def sampling_session_of(self, owner: str, request_id: str) -> str | None:
         """The sampling session of the owner's request, if that waits or runs."""
         with self._lock:
-            line = self._waiting.get(owner)
-            found = self._running.get(request_id) or (line.get(request_id) if line else None)
+            running = (slot.running.get(request_id) for slot in self._slots)
+            waiting = (line.get(request_id) for line in self._lines_of(owner))
+            found = next(filter(None, running), None) or next(filter(None, waiting), None)
             if found is None or found.sample.owner != owner:
                 return None
             return found.sample.sampling_session_id
 
     def is_waiting(self, owner: str, request_id: str) -> bool:
-        """Whether the owner's request has not been given to the engine yet."""
+        """Whether the owner's request has not been given to an engine yet."""
         with self._lock:
-            return request_id in self._waiting.get(owner, ())
+            return any(request_id in line for line in self._lines_of(owner))
 
     def has(self, request_id: str) -> bool:
         """Whether the request is not finished."""
@@ -168,56 +244,19 @@ class SampleQueue:
     def total(self) -> int:
         """How many requests are not finished."""
         with self._lock:
-            waiting = sum(len(line) for line in self._waiting.values())
-            return len(self._running) + len(self._quarantine) + waiting
+            of_slots = sum(
+                len(slot.running) + len(slot.quarantine) + slot.handed_over.count()
+                for slot in self._slots
+            )
+            return of_slots + self._waiting.count()
+
+    def _lines_of(self, owner: str) -> Iterator[TenantSamples]:
+        for lines in (self._waiting, *(slot.handed_over for slot in self._slots)):
+            if owner in lines:
+                yield lines[owner]
 
     def _all(self) -> Iterator[QueuedSample]:
-        yield from self._running.values()
-        yield from self._quarantine.values()
-        for line in self._waiting.values():
-            yield from line
-
-
-class _Places:
-    """Which tenants may have a place, by what they have running."""
-
-    def __init__(
-        self, running: Collection[QueuedSample], waiting: Iterable[str], limit: int
-    ) -> None:
-        self._count: Counter[str] = Counter()
-        self._cost: Counter[str] = Counter()
-        self._num_taken = self._total_cost = 0
-        self._limit = limit
-        # Where places come free between two calls, tenants get them in turn by cost.
-        self._is_stuck = len(running) >= limit > 1
-        for each in running:
-            self.add(each)
-        self._num_owners = len(self._count.keys() | set(waiting))
-
-    def add(self, queued: QueuedSample) -> None:
-        """Counts a request that has a place."""
-        owner, cost = queued.sample.owner, queued.sample.cost
-        self._count[owner] += 1
-        self._cost[owner] += cost
-        self._num_taken += 1
-        self._total_cost += cost
-
-    def next_of_tenants(self, lines: Mapping[str, TenantSamples]) -> dict[str, QueuedSample]:
-        """The next request of each tenant that may have a place."""
-        if self._num_taken < self._limit:
-            return {owner: line.head() for owner, line in lines.items()}
-        if not self._is_stuck:
-            return {}
-        found = {owner: self._next_of(owner, line) for owner, line in lines.items()}
-        return {owner: queued for owner, queued in found.items() if queued is not None}
-
-    def _next_of(self, owner: str, line: TenantSamples) -> QueuedSample | None:
-        """The tenant's request to run: the next one if the tenant has less than its share, by
-        requests and by cost, else its shortest if that is far shorter than those it has running."""
-        count, cost = self._count[owner], self._cost[owner]
-        has_less = cost * self._num_owners <= self._total_cost
-        if count < max(1, self._limit // self._num_owners) and has_less:
-            return line.head()
-        shortest = line.shortest()
-        is_short = shortest.sample.cost * _SHORT * count <= cost
-        return shortest if is_short and count < self._limit + self._limit // 4 else None
+        for slot in self._slots:
+            yield from slot.given()
+            yield from slot.handed_over.all()
+        yield from self._waiting.all()

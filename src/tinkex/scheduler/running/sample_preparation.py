@@ -6,6 +6,7 @@ from tinkex.engine.interface import EngineFailure, EngineUserError
 from tinkex.engine.interface import SampleRequest as EngineRequest
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.convert import sample_request
+from tinkex.scheduler.placement import Placement
 from tinkex.scheduler.queues.sample_queue import QueuedSample
 from tinkex.store import Database, checkpoints, samplers, samples
 from tinkex.store.samplers import Sampler
@@ -13,21 +14,38 @@ from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
 from tinkex.wire import json
 
-__all__ = ["SamplePreparation"]
+__all__ = ["OtherSlotError", "SamplePreparation"]
 
 _MAX_ROWS = 4096
+
+
+class OtherSlotError(Exception):
+    """The sample's weights are with another slot and not on disk: it has to run there."""
+
+    def __init__(self, slot_id: int) -> None:
+        super().__init__(f"the sample runs on slot {slot_id}")
+        self.slot_id = slot_id
 
 
 class SamplePreparation:
     """Prepares samples for one engine. Used by the slot's thread only."""
 
-    def __init__(self, db: Database, adapters: EngineAdapters) -> None:
+    def __init__(
+        self, slot_id: int, db: Database, adapters: EngineAdapters, placement: Placement
+    ) -> None:
+        self._slot_id = slot_id
+        self._placement = placement
         self._db = db
         self._adapters = adapters
         self._rows: dict[str, Sampler] = {}  # by sampling session; a row changes only when freed
 
     def prepare(self, queued: QueuedSample) -> EngineRequest:
-        """The engine's request; its sampler is loaded and stays until the request is released."""
+        """The engine's request; its sampler is loaded and stays until the request is released.
+
+        Raises:
+            OtherSlotError: it has to run on another slot.
+            EngineUserError: its sampler is gone, or does not fit.
+        """
         sample = queued.sample
         if queued.request is None:
             body = self._db.read(samples.bodies, [sample.request_id])[sample.request_id]
@@ -102,7 +120,11 @@ class SamplePreparation:
         assert sampler.model_id is not None
         folder = self._adapters.folders.sampler(sampler.folder)
         if not folder.exists():
-            # Not written before a crash, or on a full disk: the model's replay writes it.
+            # Not written before a crash, or on a full disk: the model's replay writes it, which
+            # only the model's own slot may do.
+            slot_id = self._placement.assign(sampler.model_id)
+            if slot_id != self._slot_id:
+                raise OtherSlotError(slot_id)
             self._adapters.recovery.write_samplers(sampler.model_id)
         if not folder.exists():
             raise EngineFailure(

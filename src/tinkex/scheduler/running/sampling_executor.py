@@ -7,6 +7,7 @@ are quarantined: they run again apart from others, and one that fails twice ends
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -24,7 +25,7 @@ from tinkex.scheduler.running.outcomes import (
     as_server_error,
     keep_trying,
 )
-from tinkex.scheduler.running.sample_preparation import SamplePreparation
+from tinkex.scheduler.running.sample_preparation import OtherSlotError, SamplePreparation
 from tinkex.scheduler.running.sample_result_writer import Finished, SampleResultWriter
 
 __all__ = ["SamplingExecutor"]
@@ -40,22 +41,26 @@ class SamplingExecutor:
 
     def __init__(
         self,
+        slot_id: int,
         adapters: EngineAdapters,
         preparation: SamplePreparation,
         sample_queue: SampleQueue,
         writer: SampleResultWriter,
+        wakeup: threading.Condition,
     ) -> None:
+        self._slot_id = slot_id
         self._supervisor = adapters.supervisor
         self._samplers = adapters.samplers
         self._preparation = preparation
         self._sample_queue = sample_queue
         self._writer = writer
+        self._wakeup = wakeup
         self._submitting: list[QueuedSample] = []  # taken from the queue, not in the engine yet
         self._supervisor.on_loss(self._requeue_running)
 
     def run_for(self, budget_s: float) -> None:
         """Submits queued samples to the engine and lets it sample for about `budget_s`."""
-        for request_id in self._sample_queue.drain_cancelled():
+        for request_id in self._sample_queue.drain_cancelled(self._slot_id):
             self._samplers.release(request_id)
         try:
             self._submit()
@@ -69,11 +74,13 @@ class SamplingExecutor:
     def _submit(self) -> None:
         """Gives the engine what the queue has for it, in one call."""
         prepared: list[tuple[QueuedSample, EngineRequest]] = []
-        for queued in self._sample_queue.take():
+        for queued in self._sample_queue.take(self._slot_id):
             self._submitting = [queued]
             try:
                 request = self._patiently(partial(self._preparation.prepare, queued))
                 prepared.append((queued, request))
+            except OtherSlotError as other:
+                self._hand_over(queued, other.slot_id)
             except (EngineUserError, StorageError, ClientError) as error:
                 self._refuse(queued, as_request_error(error))
         if prepared:
@@ -87,8 +94,14 @@ class SamplingExecutor:
 
     def _refuse(self, queued: QueuedSample, error: RequestError) -> None:
         self._samplers.release(queued.sample.request_id)
-        if self._sample_queue.finish(queued.sample.request_id) is not None:  # else: cancelled
+        finished = self._sample_queue.finish(queued.sample.request_id, self._slot_id)
+        if finished is not None:  # else: cancelled
             self._writer.write([(queued, error)])
+
+    def _hand_over(self, queued: QueuedSample, slot_id: int) -> None:
+        self._sample_queue.hand_over(queued, slot_id)
+        with self._wakeup:
+            self._wakeup.notify_all()
 
     def _finish(self, results: list[SampleResult]) -> None:
         """Passes on what the engine finished; what it failed at is retried or ends."""
@@ -97,7 +110,7 @@ class SamplingExecutor:
         error: RequestError | None = None
         for result in results:
             self._samplers.release(result.request_id)
-            queued = self._sample_queue.finish(result.request_id)
+            queued = self._sample_queue.finish(result.request_id, self._slot_id)
             if queued is None:
                 continue  # cancelled
             if result.error is not None and result.error.kind == "server":
@@ -116,7 +129,7 @@ class SamplingExecutor:
         """Discards the engine; everything that ran goes back to the queue or to quarantine."""
         if self._supervisor.is_closed:
             return  # what ran is in the log and runs at the next start
-        interrupted = self._sample_queue.interrupt()
+        interrupted = self._sample_queue.interrupt(self._slot_id)
         suspects = self._submitting or interrupted
         self._submitting = []
         self._supervisor.discard(error)
@@ -144,9 +157,9 @@ class SamplingExecutor:
         if len(requests) == 1 and requests[0].failures >= _MAX_FAILURES:
             self._writer.write([(requests[0], error)])
         else:
-            self._sample_queue.quarantine(requests)
+            self._sample_queue.quarantine(requests, self._slot_id)
 
     def _requeue_running(self) -> None:
         """Requeues what ran in an engine that was lost over something else."""
-        for queued in reversed(self._sample_queue.interrupt()):
+        for queued in reversed(self._sample_queue.interrupt(self._slot_id)):
             self._sample_queue.add(queued, first=True)

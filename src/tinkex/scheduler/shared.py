@@ -1,0 +1,40 @@
+"""What all engine slots share: the store, the queues, and where models are."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from tinkex.scheduler.adapters.data_folders import DataFolders
+from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
+from tinkex.scheduler.config import SchedulerConfig
+from tinkex.scheduler.operation_bodies import BodyCache
+from tinkex.scheduler.placement import Placement
+from tinkex.scheduler.queues.missing_numbers import MissingNumbers
+from tinkex.scheduler.queues.planner import Planner
+from tinkex.scheduler.queues.sample_queue import SampleQueue
+from tinkex.scheduler.running.publishing import CountedPublish
+from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
+from tinkex.store import Database
+from tinkex.store.disk_quota import DiskQuota
+
+__all__ = ["SharedParts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedParts:
+    """One of each per scheduler."""
+
+    config: SchedulerConfig
+    db: Database
+    bodies: BodyCache
+    folders: DataFolders
+    disk_quota: DiskQuota
+    planner: Planner
+    sample_queue: SampleQueue
+    missing_numbers: MissingNumbers
+    placement: Placement
+    publish: CountedPublish
+    sample_writer: SampleResultWriter
+    cleanup: SnapshotCleanup
+    wakeup: threading.Condition  # guards the planner; notified when there is work
