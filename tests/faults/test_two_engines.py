@@ -46,7 +46,9 @@ class Engines:
         return self.started[-1]
 
     def kill(self) -> None:
-        """Kills the one that is in use."""
+        """Kills the one that is in use, once there is one."""
+        while not self.started[-1].is_alive:
+            time.sleep(0.01)
         os.kill(self.started[-1].pid, signal.SIGKILL)
 
 
@@ -62,6 +64,7 @@ class Client:
         self._samplers: list[str] = []
         self._paths: list[str] = []
         self._num_samples = 0
+        self.steps_done = 0
 
     def run(self) -> None:
         for _ in range(2):
@@ -69,6 +72,7 @@ class Client:
         for _ in range(self._steps):
             kinds = [self._train, self._train, self._train, self._snapshot, self._sample]
             self._dice.choice([*kinds, self._sample, self._save, self._load])()
+            self.steps_done += 1
         self._recorder.close()
 
     def _create(self) -> None:
@@ -229,9 +233,12 @@ def test_whichever_engine_is_killed_nothing_is_lost_doubled_or_late(tmp_path: Pa
         each.start()
     dice = random.Random(SEED)
     for _ in range(amount(4, 30)):
-        before = len(work.order)
-        # No request meets two kills: it would count as their cause.
-        while len(work.order) < before + 40 and any(each.is_alive() for each in threads):
+        goals = [each.steps_done + 2 for each in clients]
+        # Until no request is open that was there at the last kill: two would count against it.
+        while any(
+            thread.is_alive() and client.steps_done < goal
+            for thread, client, goal in zip(threads, clients, goals, strict=True)
+        ):
             time.sleep(0.01)
         dice.choice(engines).kill()
     for each in threads:

@@ -16,7 +16,14 @@ import msgspec
 
 from tinkex.files.errors import STORAGE_CODES, StorageError
 
-__all__ = ["EngineError", "EngineFailure", "EngineUserError", "RequestError", "request_error"]
+__all__ = [
+    "EngineError",
+    "EngineFailure",
+    "EngineUserError",
+    "RequestError",
+    "request_error",
+    "unknown_name",
+]
 
 
 class RequestError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
@@ -95,6 +102,16 @@ def request_error(error: EngineError | StorageError) -> RequestError:
     if isinstance(error, EngineError):
         return error.to_request_error()
     return RequestError(message=error.message, code=error.code, kind="server", field=error.field)
+
+
+def unknown_name(what: str, name: str) -> EngineUserError:
+    """The error for a model, adapter or sampler that the engine does not have."""
+    return EngineUserError(
+        f"There is no {what} {name!r} in this engine.",
+        code=f"unknown-{what}",
+        field=what,
+        value=name,
+    )
 
 
 def _shorten(value: object, limit: int = 120) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tinkex import crashpoints
 from tinkex.engine.busy_lock import BusyLock
-from tinkex.engine.errors import EngineError, EngineUserError
+from tinkex.engine.errors import EngineError, EngineUserError, unknown_name
 from tinkex.engine.interface import (
     AdapterInfo,
     EngineFingerprint,
@@ -210,7 +210,7 @@ class NullEngine:
             return
         check_sample(request, self._model(request.model))
         if request.sampler_id is not None and request.sampler_id not in self._samplers:
-            raise _unknown("sampler", request.sampler_id)
+            raise unknown_name("sampler", request.sampler_id)
 
     def trim(self) -> None:
         pass
@@ -223,12 +223,12 @@ class NullEngine:
 
     def _model(self, name: str) -> ModelInfo:
         if name not in self._models:
-            raise _unknown("model", name)
+            raise unknown_name("model", name)
         return self._models[name]
 
     def _adapter(self, adapter_id: str) -> _State:
         if adapter_id not in self._adapters:
-            raise _unknown("adapter", adapter_id)
+            raise unknown_name("adapter", adapter_id)
         return self._adapters[adapter_id]
 
     def _written(self, adapter_id: str, folder: Path, scope: StateScope) -> Callable[[], int]:
@@ -289,7 +289,7 @@ class NullEngine:
         weights = "base"
         if request.sampler_id is not None:
             if request.sampler_id not in self._samplers:
-                error = _unknown("sampler", request.sampler_id).to_request_error()
+                error = unknown_name("sampler", request.sampler_id).to_request_error()
                 return SampleResult(request_id=request.request_id, error=error)
             weights = self._samplers[request.sampler_id][1]
         count = min(max_new_tokens(request, info), request.params.max_tokens or _MAX_NEW_TOKENS)
@@ -393,15 +393,6 @@ def _info(adapter_id: str, state: _State) -> AdapterInfo:
         spec=state.spec,
         step=state.step,
         pending_backwards=state.pending_backwards,
-    )
-
-
-def _unknown(what: str, name: str) -> EngineUserError:
-    return EngineUserError(
-        f"There is no {what} {name!r} in this engine.",
-        code=f"unknown-{what}",
-        field=what,
-        value=name,
     )
 
 

@@ -21,7 +21,7 @@ from tinkex import crashpoints
 from tinkex.engine.base_model import BaseModel, load_base_model
 from tinkex.engine.busy_lock import BusyLock
 from tinkex.engine.checkpoint.peft_folder import load_state, load_weights, save_state
-from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError
+from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, unknown_name
 from tinkex.engine.fingerprint import torch_fingerprint
 from tinkex.engine.interface import (
     AdapterInfo,
@@ -327,18 +327,18 @@ class TorchEngine:
 
     def _base(self, model: str) -> BaseModel:
         if model not in self._bases:
-            raise _unknown("model", model)
+            raise unknown_name("model", model)
         return self._bases[model]
 
     def _adapter(self, adapter_id: str) -> tuple[str, TrainingState]:
         if adapter_id not in self._adapters:
-            raise _unknown("adapter", adapter_id)
+            raise unknown_name("adapter", adapter_id)
         return self._adapters[adapter_id]
 
     def _sampler(self, request: SampleRequest) -> AdapterWeights:
         model, weights = self._samplers.get(request.sampler_id or "", ("", None))
         if weights is None:
-            raise _unknown("sampler", request.sampler_id or "")
+            raise unknown_name("sampler", request.sampler_id or "")
         if self._bases[model] is not self._base(request.model):
             raise EngineUserError(
                 f"Sampler {request.sampler_id!r} is of {model!r}, not of {request.model!r}.",
@@ -403,12 +403,3 @@ def _info(adapter_id: str, model: str, state: TrainingState) -> AdapterInfo:
 
 def _failure(what: str, error: Exception) -> EngineFailure:
     return EngineFailure(f"{what} ({type(error).__name__}: {error}). Nothing was changed; retry.")
-
-
-def _unknown(what: str, name: str) -> EngineUserError:
-    return EngineUserError(
-        f"There is no {what} {name!r} in this engine.",
-        code=f"unknown-{what}",
-        field=what,
-        value=name,
-    )

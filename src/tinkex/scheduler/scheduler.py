@@ -1,5 +1,5 @@
-"""The scheduler as the server sees it: hand in work that is already in the log, get told when
-results are kept."""
+"""The scheduler as the server sees it: takes work that is in the log, publishes results once they
+are stored."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Scheduler:
         ]
 
     def start(self) -> None:
-        """Takes up what an earlier run left unfinished, and begins."""
+        """Queues what an earlier run left unfinished, and starts the engines."""
         crashpoints.passing("start.before")
         self._sweep()
         crashpoints.passing("start.swept")
@@ -159,17 +159,16 @@ class Scheduler:
         return next((found for s in self._slots if (found := s.supervisor.models())), [])
 
     def knows(self, model_id: str) -> bool:
-        """Whether an operation of the model can be scheduled without a look into the store."""
+        """Whether the model's queue is open, so that scheduling needs no read of the store."""
         return self._planner.queue(model_id) is not None
 
     def has(self, operation: Operation) -> bool:
-        """Whether the operation waits here, or its turn has come already."""
+        """Whether the operation waits here, or was taken to run."""
         queue = self._planner.queue(operation.model_id)
         return queue is not None and queue.has(operation.seq_id)
 
     def next_number(self, model_id: str) -> int | None:
-        """The number of the model's operation whose turn it is, if no look into the store is
-        needed to tell."""
+        """The number of the model's next operation; None if its queue is not open."""
         queue = self._planner.queue(model_id)
         return None if queue is None else queue.next_seq
 
@@ -189,7 +188,7 @@ class Scheduler:
             self._wakeup.notify_all()
 
     def arrival(self, owner: str) -> Arrival:
-        """A request of the owner that is coming in; it says itself for which model."""
+        """A request of the owner that is being received; its body names the model later."""
         return Arrival(self._arrivals, owner)
 
     def consume(self, model_id: str, seq_id: int) -> None:
@@ -201,7 +200,7 @@ class Scheduler:
                 self._wakeup.notify_all()
 
     def enqueue_sample(self, sample: Sample, request: SampleRequest) -> None:
-        """Schedules a sampling request that was just kept."""
+        """Schedules a sampling request that was just stored."""
         self._sample_queue.add(QueuedSample(sample=sample, request=request))
         with self._wakeup:
             self._planner.note_sample(sample.owner, time.monotonic())
@@ -253,7 +252,7 @@ class Scheduler:
             return self._planner.pending(owner)
 
     def progress(self) -> Progress:
-        """How far the work has come."""
+        """What is ready to run, and totals since the start."""
         with self._wakeup:
             num_ready = self._planner.num_ready()
         busy = [slot.supervisor.busy_seconds() for slot in self._slots]
@@ -289,14 +288,14 @@ class Scheduler:
         return self._sample_queue.uses(sampling_session_id)
 
     def forget_samplers(self, freed: list[Sampler]) -> None:
-        """Lets go of ephemeral samplers whose rows say that nobody may use them any more."""
+        """Unloads ephemeral samplers that are freed in the store, and removes their folders."""
         self._free(sampler_ids=[each.sampling_session_id for each in freed], model_ids=[])
         for sampler in freed:
             if sampler.folder is not None:
                 self.folders.remove(self.folders.sampler(sampler.folder))
 
     def forget_session(self, left: Left) -> None:
-        """Lets go of everything that a session left whose rows are gone."""
+        """Unloads and removes everything of a session whose rows are deleted."""
         self._free(sampler_ids=left.sampling_session_ids, model_ids=[])
         for slot in self._slots:
             slot.driver.forget(left.model_ids)

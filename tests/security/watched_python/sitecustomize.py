@@ -18,9 +18,11 @@ if os.environ.get("TINKEX_TEST_LOUD"):
 if os.environ.get("TINKEX_TEST_BATCHES"):
     import logging
 
-    driver = logging.getLogger("tinkex.scheduler.driver")
-    driver.setLevel(logging.DEBUG)
-    driver.addHandler(logging.FileHandler(os.environ["TINKEX_TEST_BATCHES"]))
+    batches = logging.FileHandler(os.environ["TINKEX_TEST_BATCHES"])
+    for name in ("driver", "batch_runner"):
+        logger = logging.getLogger(f"tinkex.scheduler.{name}")
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(batches)
 
 _WATCHED = {"pickle.find_class", "marshal.loads", "marshal.load", "compile", "exec"}
 

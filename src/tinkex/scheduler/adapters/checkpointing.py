@@ -1,7 +1,7 @@
-"""SnapshotTask, loading and creating adapters: the operations that touch files.
+"""Saving, loading and creating adapters: the operations that touch files.
 
 A checkpoint's row is written in the same transaction as its operation's result, after its folder
-is whole on disk; what a crash leaves half done is invisible and swept up at the next start.
+is complete on disk; what a crash leaves unfinished is invisible and removed at the next start.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SCOPES: dict[str, StateScope] = {
 
 
 class Done(msgspec.Struct, kw_only=True):
-    """What an operation answers, what is written with it, and what follows once it is kept."""
+    """An operation's answer, what is written with it, and what follows once it is in the store."""
 
     answer: dict[str, object]
     effects: list[Callable[[Connection], object]] = msgspec.field(default_factory=list)
@@ -94,7 +94,7 @@ class Checkpointer:
             try:
                 size = encrypt_folder(folder, command.age_recipients)
             except (EngineError, StorageError):
-                self._folders.remove(folder)  # it is not encrypted, and nobody will ask for it
+                self._folders.remove(folder)  # it is not encrypted, and no row names it
                 raise
         crashpoints.passing("checkpoint.whole")
         digest = manifest_digest(folder)
@@ -110,7 +110,7 @@ class Checkpointer:
         )
 
     def save_ephemeral(self, operation: Operation, command: SaveCommand) -> Done:
-        """A snapshot to sample from; its weights reach the disk later, beside other work."""
+        """A snapshot to sample from; its weights are written later, while other work runs."""
         assert command.sampling_session_id is not None
         model = self._model(operation)
         self._adapters.recovery.ensure(model.model_id)
@@ -195,7 +195,7 @@ class Checkpointer:
         return model
 
     def _check_disk(self, model: Model) -> None:
-        """Asked again when its turn comes: any number of saves may have been queued till then."""
+        """Checked when the save runs: any number of saves may have been queued before it."""
         self._db.read(self._disk_quota.check, model.owner)
 
     def _refuse_existing(self, model: Model, command: SaveCommand) -> None:
@@ -268,7 +268,7 @@ class Checkpointer:
 
     def _note_size(self, session_id: str, folder: Path, written: Future[int]) -> None:
         if written.exception() is not None:
-            return  # whoever needs the file finds out, and a replay writes it
+            return  # a replay of the model writes it when it is needed
         crashpoints.passing("sampler.whole")
         with suppress(StoreError):  # the server is ending
             noted = self._db.submit(samplers.record_size, session_id, written.result())

@@ -1,4 +1,4 @@
-"""Where adapters lie on disk: one folder each, named by our own ids, never by a user's text."""
+"""Where adapters are on disk: one folder each, named by our own ids, never by a user's text."""
 
 from __future__ import annotations
 

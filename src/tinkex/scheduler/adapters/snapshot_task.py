@@ -1,7 +1,7 @@
-"""A recovery snapshot on its way: the engine writes it while work goes on, then the store is told.
+"""A recovery snapshot in progress: written while work goes on, then recorded in the store.
 
-Nothing here waits. Only when a row of the store speaks of the folder is the snapshot kept; till
-then recovery begins where it did before.
+Nothing here blocks. A snapshot counts only once a row of the store names its folder; until then
+recovery starts where it did before.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["NotWrittenError", "SnapshotTask"]
 
 
 class NotWrittenError(Exception):
-    """There is no such snapshot, and no row speaks of it."""
+    """The snapshot was not written, and no row names it."""
 
 
 class SnapshotTask:
-    """What is being written of a model, as it was after one of its operations."""
+    """One snapshot of a model, as it was after the operation `seq_id`."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class SnapshotTask:
         self.seq_id = seq_id
         self.folder = folder
         self.took_s = 0.0
-        self.kept: Future[SnapshotBefore | None] = Future()  # None: the run is over
+        self.kept: Future[SnapshotBefore | None] = Future()  # None: the run has ended
         self._db = db
         self._began = began
         written.add_done_callback(self._record)
@@ -48,7 +48,7 @@ class SnapshotTask:
             row = self._db.submit(models.record_snapshot, self.model_id, self.seq_id, snapshot)
         except StoreError as error:
             self.kept.set_exception(error)
-        except Exception as error:  # that the engine is gone is for its next caller to find
+        except Exception as error:  # the engine's next caller notices if it is gone
             self.kept.set_exception(NotWrittenError(str(error)))
         else:
             row.add_done_callback(self._end)

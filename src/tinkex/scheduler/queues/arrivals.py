@@ -1,8 +1,7 @@
-"""Requests on their way in, by model: while there is one, missing numbers of the model are not
-counted down.
+"""Requests that are being received: meanwhile missing numbers of their models are not skipped.
 
 A request counts from the moment its body names the model until it is answered. Only requests of the
-model's owner count, so no tenant holds up another's order.
+model's owner count, so no tenant delays another's order.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["Arrival", "Arrivals"]
 
 
 class Arrivals:
-    """How many requests of each model are on their way in. `lock` guards the planner."""
+    """How many requests of each model are being received. `lock` guards the planner."""
 
     def __init__(self, planner: Planner, lock: threading.Condition) -> None:
         self._planner = planner
@@ -34,7 +33,7 @@ class Arrivals:
                 self.apply_to(queue)
 
     def end(self, owner: str, model_id: str) -> None:
-        """Counts it no longer."""
+        """Stops counting a request."""
         with self._lock:
             self._open[owner, model_id] -= 1
             if self._open[owner, model_id]:
@@ -45,8 +44,8 @@ class Arrivals:
                 queue.go_on(time.monotonic())
 
     def apply_to(self, queue: ModelQueue) -> None:
-        """Stops the queue's clock if a request of its owner is on its way in. Called with the lock
-        held, also for a queue that was opened while requests were on their way."""
+        """Stops the queue's clock if a request of its owner is being received. Called with the lock
+        held, also for a queue that was opened meanwhile."""
         if (queue.owner, queue.model_id) in self._open:
             queue.stop_clock(time.monotonic())
 

@@ -42,7 +42,7 @@ class _Fit(msgspec.Struct):
     per_token: float = 0.0
 
     def add(self, passes: float, tokens: float, seconds: float) -> None:
-        """Notes a batch."""
+        """Adds a batch."""
         for name, value in (
             ("passes2", passes * passes),
             ("passes_tokens", passes * tokens),
@@ -107,7 +107,7 @@ class BatchEstimate:
         self._count[operation.model_id] += 1
 
     def record_into(self, fit: _Fit, seconds: float) -> None:
-        """Notes how long the batch really took."""
+        """Records how long the batch took."""
         fit.add(self._passes, self._tokens, seconds)
 
     def _predict(self, passes: int, tokens: int) -> float:
@@ -141,7 +141,7 @@ class CostModel:
     def record(
         self, base: str, batch: Sequence[Operation], seconds: float, keep_s: float = 0.0
     ) -> None:
-        """Notes how long the engine took for a batch, and how long its results took to keep."""
+        """Records how long the engine took for a batch, and how long its results took to keep."""
         key = _key(base, batch[0])
         before_s = self._keep_s.get(key, keep_s)
         self._keep_s[key] = _DECAY * before_s + (1 - _DECAY) * keep_s

@@ -1,8 +1,8 @@
-"""Sampling requests that were in the engine when it failed: tried again apart from each other.
+"""Sampling requests that were in an engine when it failed, retried apart from all others.
 
-Nobody knows which of them is to blame. A few run one by one; of many, a share at a time, since
-most deaths are nobody's fault and a machine that samples one by one is slow. Whoever was there
-at a second failure runs alone, so that in the end only the one to blame fails.
+It is unknown which of them is the cause. A few run one by one; of many, a sixteenth at a time,
+since most failures are no request's fault and sampling one by one is slow. A request that was
+present at a second failure runs alone, so that in the end only the one that is the cause fails.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ _WAVES = 16
 
 
 class CrashQuarantine:
-    """Requests in line for another try. Not thread-safe: the board's lock guards it."""
+    """Requests that wait for a retry. Not thread-safe: the sample queue's lock guards it."""
 
     def __init__(self) -> None:
-        self._line: OrderedDict[str, QueuedSample] = OrderedDict()
+        self._waiting: OrderedDict[str, QueuedSample] = OrderedDict()
         self._wave = 1
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._waiting)
 
     def values(self) -> ValuesView[QueuedSample]:
-        """Those in line."""
-        return self._line.values()
+        """The requests that wait."""
+        return self._waiting.values()
 
     def add(self, requests: Iterable[QueuedSample]) -> None:
-        """Puts the requests of one failure in line."""
+        """Adds the requests of one failure."""
         added = {each.sample.request_id: each for each in requests}
         share = -(-len(added) // _WAVES)
-        self._wave = max(self._wave, share) if self._line else max(1, share)
-        self._line.update(added)
+        self._wave = max(self._wave, share) if self._waiting else max(1, share)
+        self._waiting.update(added)
 
     def next_wave(self) -> dict[str, QueuedSample]:
-        """Those to run now, with nobody else in the engine; they leave the line."""
-        first = next(iter(self._line.values()))
+        """Removes and returns the requests to run now, with no others in the engine."""
+        first = next(iter(self._waiting.values()))
         size = self._wave if first.failures < 2 else 1
         taken: dict[str, QueuedSample] = {}
-        while self._line and len(taken) < size:
-            request_id, queued = next(iter(self._line.items()))
+        while self._waiting and len(taken) < size:
+            request_id, queued = next(iter(self._waiting.items()))
             if taken and queued.failures >= 2:
                 break
-            taken[request_id] = self._line.pop(request_id)
+            taken[request_id] = self._waiting.pop(request_id)
         return taken
 
     def remove(self, request_id: str, owner: str) -> QueuedSample | None:
-        """The owner's request, out of the line."""
-        found = self._line.get(request_id)
+        """Removes and returns the owner's request."""
+        found = self._waiting.get(request_id)
         if found is None or found.sample.owner != owner:
             return None
-        return self._line.pop(request_id)
+        return self._waiting.pop(request_id)

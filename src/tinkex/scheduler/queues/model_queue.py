@@ -14,7 +14,7 @@ from tinkex.store.operations import Operation
 
 
 class ModelQueue:
-    """The operations of one model that wait for their turn."""
+    """The waiting operations of one model."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ModelQueue:
         return len(self._pending)
 
     def add(self, operation: Operation, now: float) -> None:
-        """Takes an operation; one whose number has passed is ignored."""
+        """Adds an operation; one whose number has passed is ignored."""
         seq_id = operation.seq_id
         if seq_id >= self.next_seq:
             self._pending[seq_id] = operation
@@ -60,7 +60,7 @@ class ModelQueue:
         return self._pending.get(self.next_seq)
 
     def pop(self) -> Operation:
-        """Takes the head away."""
+        """Removes and returns the head."""
         operation = self._pending.pop(self.next_seq)
         del self._arrived_at[self.next_seq]
         self.next_seq += 1
@@ -68,18 +68,18 @@ class ModelQueue:
         return operation
 
     def stop_clock(self, now: float) -> None:
-        """A request of the model is on its way in: missing numbers are not counted down."""
+        """Stops the clock: a request of the model is being received."""
         if self._stopped_at is None:
             self._stopped_at = now
 
     def go_on(self, now: float) -> None:
-        """No request of the model is on its way in any more."""
+        """Restarts the clock: no request of the model is being received any more."""
         if self._stopped_at is not None:
             self._stopped_s += now - self._stopped_at
             self._stopped_at = None
 
     def missing(self, now: float, missing_seq_grace_s: float, most: int = 256) -> list[int]:
-        """The first missing numbers, `most` of them, whose time is over."""
+        """The first missing numbers, at most `most`, if the grace time is over."""
         if not self._pending or self.next_seq in self._pending:
             return []
         # Everything that waits has a later number; what came first began the clock.
@@ -90,7 +90,7 @@ class ModelQueue:
         return list(islice((n for n in numbers if n not in self._consumed), most))
 
     def _clock(self, now: float) -> float:
-        """The time, without the times at which a request of the model was on its way in."""
+        """The time, without the periods in which a request of the model was being received."""
         return (now if self._stopped_at is None else self._stopped_at) - self._stopped_s
 
     def _advance(self) -> None:

@@ -26,7 +26,7 @@ ModelFilter = Callable[[str], bool]
 """Whether a model is among those that are asked about; engine slots ask about their own."""
 
 _LEAST_S = 1e-6
-"""Charged for an operation at least, so that operations that take no time are shared out too."""
+"""Minimum charge for an operation, so that operations that take no time are shared too."""
 
 
 def _every_model(_model_id: str) -> bool:
@@ -34,13 +34,13 @@ def _every_model(_model_id: str) -> bool:
 
 
 class Computed(msgspec.Struct, frozen=True, kw_only=True):
-    """Operations that the engine was given in one call, and how long that took."""
+    """Operations that one engine call computed, and how long it took."""
 
     operations: list[Operation]
     busy_seconds: float
-    load_s: float = 0.0  # for what had to be loaded first
-    keep_s: float = 0.0  # until the results were kept and told
-    is_typical: bool = True  # all were computed; refusals would make work look cheap
+    load_s: float = 0.0  # to load adapters before the call
+    keep_s: float = 0.0  # to store and publish the results
+    is_typical: bool = True  # no operation was refused, which would make work look cheap
 
 
 class Planner:
@@ -101,7 +101,7 @@ class Planner:
         )
 
     def num_ready(self) -> int:
-        """How many operations wait for nothing but their turn."""
+        """How many operations could run now or after others of their model."""
         return sum(len(q) for q in self._busy_queues() if q.head() is not None)
 
     def forward_heads(
@@ -157,8 +157,8 @@ class Planner:
         return [] if batch is None else batch.operations
 
     def finished(self, batch: list[Operation], computed: list[Computed]) -> None:
-        """Notes what the engine took for a batch, and charges tenants and models for that instead
-        of the estimates."""
+        """Records how long a batch took, and charges tenants and models for that instead of the
+        estimates."""
         for operation in batch:
             self._charge(operation, -self._charged[operation.request_id])
         for each in computed:
@@ -189,13 +189,14 @@ class Planner:
             self._models.setdefault(owner, FairTurns()).update(model_ids)
 
     def _is_ahead(self, operation: Operation, used: float, least_passed: float | None) -> bool:
-        """Whether its owner is ahead by more than the operation of one whose own did not fit."""
+        """Whether its owner has used more, by over this operation, than one whose operation did
+        not fit."""
         return least_passed is not None and used - least_passed > self._alone_s(operation)
 
     def _take(
         self, operation: Operation, ready: dict[str, Operation], by_owner: dict[str, list[str]]
     ) -> None:
-        """Takes the operation out of its queue, and charges what it will probably take."""
+        """Removes the operation from its queue, and charges its estimated time."""
         owner, model_id = operation.owner, operation.model_id
         queue = self._queues[model_id]
         self._models[owner].advance(model_id)
@@ -231,7 +232,7 @@ class Planner:
         return found
 
     def _mark_idle(self, owner: str, model_id: str) -> None:
-        """Nothing of the model waits any more."""
+        """Removes a model without waiting operations from the busy ones."""
         self._busy.pop(model_id, None)
         self._busy_of[owner].discard(model_id)
         if not self._busy_of[owner]:

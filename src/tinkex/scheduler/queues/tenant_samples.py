@@ -1,7 +1,8 @@
-"""One tenant's sampling requests that wait, in the order they are handed to the engine.
+"""One tenant's waiting sampling requests, in the order they are given to an engine.
 
-As in the engine (`prompt_order`), each has a due time: the work that came before it plus a multiple
-of its own, up to a fixed amount. A short request passes longer ones that came shortly before.
+As in the engine (`prefill_order`), each has a due time: the work that came before it plus a
+multiple of its own, up to a fixed amount. A short request passes longer ones that came shortly
+before.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _Place = tuple[int, int, str]
 
 
 class TenantSamples:
-    """Requests by due time. Not thread-safe: the board's lock guards it."""
+    """Requests by due time. Not thread-safe: the sample queue's lock guards it."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, QueuedSample] = {}
@@ -40,7 +41,7 @@ class TenantSamples:
         return (self._waiting[request_id] for _, _, request_id in self._by_due)
 
     def add(self, queued: QueuedSample, *, first: bool = False) -> None:
-        """Gives a request its place, or the one before all others."""
+        """Adds a request by its due time, or before all others."""
         request_id, cost = queued.sample.request_id, queued.sample.cost
         self.remove(request_id)
         self._count += 1
@@ -67,7 +68,7 @@ class TenantSamples:
         return self._waiting[self._by_cost[0][2]]
 
     def remove(self, request_id: str) -> QueuedSample | None:
-        """The request, out of the line."""
+        """Removes and returns the request."""
         queued = self._waiting.pop(request_id, None)
         if queued is not None:
             by_due, by_cost = self._places_of.pop(request_id)

@@ -1,4 +1,4 @@
-"""How the engine's time is divided between training and sampling. Pure; told the time used."""
+"""How the engine's time is divided between training and sampling. Pure."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class TimeShares:
         return "train" if self._shares.next(kinds) == "train" else "sample"
 
     def spent(self, kind: WorkKind, seconds: float) -> None:
-        """Notes engine time that was used."""
+        """Records engine time that was used."""
         self._shares.serve(kind, seconds)

@@ -1,10 +1,10 @@
-"""Runs batches of operations on the engine and keeps what they give.
+"""Runs batches of operations on one engine and keeps their results.
 
-A result is published only after it is on disk. If the engine fails, it is restarted, adapters are
-rebuilt as they were before the batch, and each operation of the batch is tried once more, alone;
-one that fails again ends with a server error and the rest go on. A batch whose engine hung is tried
-again as it was, a few times, since its requests are rarely the cause. Trouble with the store is
-waited out; trouble with files ends the one operation that needed them, and the engine goes on.
+A result is published only after it is on disk. If the engine fails it is restarted, adapters are
+rebuilt as they were before the batch, and each operation of the batch is retried once, alone; one
+that fails again ends with a server error and the rest go on. A batch whose engine hung is retried
+as it was, a few times, since its requests are rarely the cause. Errors of the store are retried
+until they pass; errors of files end the one operation that needed them, and the engine goes on.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from tinkex.wire import protobuf
 
 T = TypeVar("T")
 
-_MOST_LOAD_S = 1.0
-"""Charged to a batch for adapters it has loaded. What takes longer is a replay after a crash."""
+_MAX_LOAD_S = 1.0
+"""Maximum charge to a batch for loading its adapters: what takes longer is crash recovery."""
 
-_MOST_KEEP_S = 1.0
-"""Noted for keeping a batch's results. What takes longer is a disk that fails."""
+_MAX_KEEP_S = 1.0
+"""Maximum counted for storing a batch's results: what takes longer is a failing disk."""
 
 Effect = Callable[[Connection], object]
 
@@ -70,7 +70,7 @@ class _Times(NamedTuple):
 
 
 class Executor:
-    """Turns batches of operations into results. Used by the driver's thread only."""
+    """Turns batches of operations into results. Used by the slot's thread only."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class Executor:
         self._checkpointer = checkpointer
         self._bodies = bodies
         self._publish = publish
-        self._hangs = 0  # of the engine over the batch that runs
+        self._hangs = 0  # of the engine during the running batch
         self._computed: list[Computed] = []  # of that batch
 
     def run(self, batch: list[Operation]) -> list[Computed]:
         """Runs the batch to its end: every operation in it has a result when this returns.
 
-        Gives the engine's calls that succeeded. Attempts that were lost with an engine, and its
-        start, are not this batch's use of it.
+        Returns the engine calls that succeeded. Attempts that were lost with an engine, and the
+        start of another, are not charged to the batch.
         """
         self._hangs, self._computed = 0, []
         try:
@@ -209,20 +209,20 @@ class Executor:
         results: Sequence[object],
         times: _Times,
     ) -> None:
-        """Notes a call of the engine whose results have just been kept."""
+        """Records a call of the engine whose results have just been stored."""
         if not prepared:
             return
         computed = Computed(
             operations=[operation for operation, _ in prepared],
             busy_seconds=times.done_at - times.began_at,
-            load_s=min(times.began_at - times.asked_at, _MOST_LOAD_S),
-            keep_s=min(time.monotonic() - times.done_at, _MOST_KEEP_S),
+            load_s=min(times.began_at - times.asked_at, _MAX_LOAD_S),
+            keep_s=min(time.monotonic() - times.done_at, _MAX_KEEP_S),
             is_typical=not any(isinstance(each, RequestError) for each in results),
         )
         self._computed.append(computed)
 
     def _follow_up(self, afterwards: Callable[[], None]) -> None:
-        """What follows an operation that is already answered; recovery makes up for a failure."""
+        """Runs what follows an answered operation; recovery repairs what fails."""
         try:
             afterwards()
         except (EngineError, OSError) as error:

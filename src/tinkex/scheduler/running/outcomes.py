@@ -1,4 +1,4 @@
-"""How a request ends: errors as results, and patience while the store is in trouble."""
+"""How a request ends: errors as results, and retries while the store fails."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _LONGEST_WAIT_S = 1.0
 _logger = logging.getLogger(__name__)
 
 Publish = Callable[[dict[str, Result], set[str]], None]
-"""Tells whoever waits that these results are kept, and which sampling sessions got some.
+"""Announces results that are in the store, and the sampling sessions that got some.
 
-Called from the driver's thread and from the one that keeps samples.
+Called from the threads of the engine slots and of the sample result writer.
 """
 
 
@@ -40,14 +40,14 @@ def failure_result(error: RequestError) -> Result:
 
 
 def as_request_error(error: EngineUserError | StorageError | ClientError) -> RequestError:
-    """A user's mistake, or trouble with files, as plain data."""
+    """A user's mistake, or an error of files, as plain data."""
     if isinstance(error, EngineUserError | StorageError):
         return request_error(error)
     return RequestError(message=f"{error.message} {error.hint}".strip(), code=error.code)
 
 
 def as_server_error(error: Exception) -> RequestError:
-    """A failure that is not the user's as plain data; nothing internal is told."""
+    """A failure that is not the user's as plain data, without internals."""
     if isinstance(error, EngineError | StorageError):
         return msgspec.structs.replace(request_error(error), kind="server")
     _logger.error("A request failed by an unexpected error.", exc_info=error)
@@ -59,11 +59,11 @@ def as_server_error(error: Exception) -> RequestError:
 
 
 def keep_trying(ask_store: Callable[[], T], is_over: Callable[[], bool]) -> T:
-    """What the store answers, asked until it does: its trouble is no request's fault, and what the
-    engine has done must not be lost.
+    """What the store answers, retried until it does: its errors are no request's fault, and what
+    the engine has computed must not be lost.
 
     Raises:
-        StoreError: the server ends and will not wait for the store.
+        StoreError: the server is ending, or the store was closed.
     """
     wait_s = _FIRST_WAIT_S
     while True:
@@ -72,6 +72,6 @@ def keep_trying(ask_store: Callable[[], T], is_over: Callable[[], bool]) -> T:
         except StoreError as error:
             if error.code == "store-closed" or is_over():
                 raise
-            _logger.error("The store fails, trying again: %s", error.__cause__ or error)
+            _logger.error("The store fails; retrying: %s", error.__cause__ or error)
             time.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)

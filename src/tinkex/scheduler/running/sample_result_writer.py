@@ -1,8 +1,8 @@
-"""Keeps the results of sampling while the engine goes on: encoded, on disk, then published.
+"""Writes the results of sampling to the store while engines go on, then publishes them.
 
-A thread of its own, in the order results came. Nobody is told of a result before it is on disk; one
-that is lost with the process is still open in the log and is computed again. If the disk does not
-take results, whoever hands in more of them waits.
+One thread, in the order of arrival. A result is published only after it is on disk; one that is
+lost with the process is still open in the log and is computed again. While the store fails, callers
+of `write` wait.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from tinkex.store.results import Result
 from tinkex.wire import protobuf
 
 _logger = logging.getLogger(__name__)
-_MOST_BATCHES = 64
+_MAX_BATCHES = 64
 
 Finished = list[tuple[QueuedSample, SampleResult | RequestError]]
 
 
 class SampleResultWriter:
-    """Takes finished requests from the driver's thread."""
+    """Takes finished requests from the threads of all engine slots."""
 
     def __init__(self, db: Database, publish: Publish, is_over: Callable[[], bool]) -> None:
         self._db, self._publish, self._is_over = db, publish, is_over
-        self._batches: queue.Queue[Finished | None] = queue.Queue(_MOST_BATCHES)
+        self._batches: queue.Queue[Finished | None] = queue.Queue(_MAX_BATCHES)
         self._thread = threading.Thread(target=self._run, name="tinkex-sample-writer", daemon=True)
 
     def start(self) -> None:
-        """Begins to work."""
+        """Starts the thread."""
         self._thread.start()
 
     def write(self, finished: Finished) -> None:
-        """Has requests kept and published, soon."""
+        """Has results written and published soon."""
         if finished:
             self._batches.put(finished)
 
     def close(self) -> None:
-        """Returns when everything handed in is kept."""
+        """Returns when every result given to `write` is in the store."""
         self._batches.put(None)
         self._thread.join()
 
@@ -54,8 +54,8 @@ class SampleResultWriter:
             try:
                 self._write(finished)
             except Exception:
-                # Most likely the store was closed. They are open in the log: the next start
-                # computes them again, or finds that they were kept and not told.
+                # Most likely the store was closed. The requests are open in the log: the next start
+                # computes them again, or finds that their results are there.
                 _logger.exception("%d results of sampling were not published.", len(finished))
 
     def _write(self, finished: Finished) -> None:
