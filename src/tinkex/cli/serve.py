@@ -160,7 +160,7 @@ def command(
         from tinkex.server.models.pull import default_models
         from tinkex.server.process import ServerProcess
         from tinkex.server.settings import make_config
-        from tinkex.server.upkeep import gc_tuning
+        from tinkex.server.upkeep import gc_tuning, malloc_tuning
         from tinkex.server.upkeep.log_setup import log_to_stderr
 
         log_to_stderr(-1 if is_quiet else values["verbosity"])
@@ -175,6 +175,7 @@ def command(
         crashpoints.arm(process_settings().crash_at)
         names = names_of(models)
         gc_tuning.look_rarely()
+        malloc_tuning.return_large_blocks()
         process = ServerProcess(config, worker=worker)
         process.run(
             on_listening=lambda started: _report(config, started),

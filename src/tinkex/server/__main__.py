@@ -18,7 +18,7 @@ from tinkex.config import process_settings
 from tinkex.errors import ConfigError
 from tinkex.server.config import ServerConfig
 from tinkex.server.process import ServerProcess, Started
-from tinkex.server.upkeep import gc_tuning
+from tinkex.server.upkeep import gc_tuning, malloc_tuning
 from tinkex.telemetry.redaction import redact_text
 
 
@@ -34,6 +34,7 @@ def main() -> None:
         sys.stdout.flush()
 
     gc_tuning.look_rarely()
+    malloc_tuning.return_large_blocks()
     try:
         ServerProcess(config).run(on_listening=announce)
     except ConfigError as error:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -183,3 +186,27 @@ def test_a_data_body_of_millions_of_keys_is_refused_by_their_number(http: Http) 
     answer = post(http, "asample", body.encode(), "application/json", "identity")
     assert answer.status_code == 422
     assert "100000 keys" in answer.json()["detail"]
+
+
+def resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_refused_bodies_are_not_kept_with_their_connections(
+    server: EmbeddedServer, is_open: bool
+) -> None:
+    """Connections that stay open, and closed ones before the next full garbage collection."""
+    refused = b"\x7a" + b"x" * 16_000_000  # names neither a model nor a number
+    headers = {"X-API-Key": server.api_key, "Content-Type": "application/x-protobuf"}
+    with contextlib.ExitStack() as open_clients:
+        before = resident_bytes(server.pid)
+        for _ in range(12):
+            client = httpx.Client(base_url=server.base_url, headers=headers, timeout=60)
+            open_clients.callback(client.close)
+            answer = client.post("/api/v1/forward_backward", content=refused)
+            assert answer.status_code == 422, answer.text
+            if not is_open:
+                client.close()
+        assert resident_bytes(server.pid) - before < 6 * len(refused)

@@ -35,7 +35,8 @@ class SeenBody:
         self._head = b""
         self._target: Target | None = None
         self.head_bytes = _RAW_HEAD_BYTES if self._is_packed else HEAD_BYTES
-        scope["state"][_STATE] = self
+        self._state = scope["state"]
+        self._state[_STATE] = self
 
     @property
     def has_tail(self) -> bool:
@@ -72,6 +73,12 @@ class SeenBody:
             is_json = self._looks_like_json()
             self._target = target_of_json(whole, whole) if is_json else self._of_protobuf()
         return self._target
+
+    def forget(self) -> None:
+        """Lets go of the body. A connection keeps the state of its last request, while it is idle
+        and after it was closed until the next full garbage collection."""
+        self._head = b""
+        self._state.pop(_STATE, None)
 
     def _looks_like_json(self) -> bool:
         """Whether the body is JSON, if only of a client that declares another type: it is refused,

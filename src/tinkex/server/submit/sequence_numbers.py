@@ -59,6 +59,7 @@ def numbered(handle: Handler, *, may_be_protobuf: bool = False) -> Handler:
             raise
         finally:
             arrival.end()
+            seen.forget()
 
     return answer
 
