@@ -14,7 +14,9 @@ import tinkex
 PACKAGE = Path(tinkex.__file__).parent
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
 GENERATED = {path for path in MODULES if path.stem.endswith("_pb2")}
-MAX_LINES = 600
+MAX_LINES = 400
+STILL_LONGER = {"scheduler/adapters/cache.py": 460}
+"""Files that are to be split, and how long they may be until then."""
 
 BASE = {"errors", "version"}
 MAY_IMPORT = {
@@ -276,7 +278,13 @@ def test_only_config_reads_the_environment(path):
 
 @pytest.mark.parametrize("path", sorted(set(MODULES) - GENERATED), ids=relative)
 def test_no_file_runs_away(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+    limit = STILL_LONGER.get(relative(path), MAX_LINES)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= limit
+
+
+@pytest.mark.parametrize("name", STILL_LONGER)
+def test_no_exception_outlives_its_file(name):
+    assert len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) > MAX_LINES
 
 
 def test_no_drawer_for_odds_and_ends():

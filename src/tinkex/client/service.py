@@ -8,33 +8,25 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
 from tinkex.client.futures import Future
 from tinkex.client.logs import show_log
 from tinkex.client.loss_handle import LossHandle, make_handle
 from tinkex.client.loss_trace import PerDatumLossFn, TracedLoss, trace
-from tinkex.client.poller import Promise
+from tinkex.client.model_creation import create_from_state, create_model
 from tinkex.client.rest import RestClient
 from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sampling import SamplingClient
-from tinkex.client.session import FinishStatus, Session
+from tinkex.client.session import FinishStatus
 from tinkex.client.shared_session import Holder
 from tinkex.client.training import TrainingClient
 from tinkex.client.transport import Call
 from tinkex.config import Config
 from tinkex.errors import TinkexError, ValidationError
 from tinkex.types.custom_loss import CustomLossInputRank
-from tinkex.types.optimizers import AdamOptimizerConfig, OptimizerConfig, optimizer_name
-from tinkex.types.requests import CreateModelRequest, LoadWeightsRequest, WeightsInfoRequest
+from tinkex.types.optimizers import OptimizerConfig
 from tinkex.types.session import GetServerCapabilitiesResponse
-from tinkex.types.training import (
-    CreateModelResponse,
-    LoadWeightsResponse,
-    LoraConfig,
-    WeightsInfoResponse,
-)
+from tinkex.types.training import LoraConfig
 from tinkex.wire import json as wire_json
 from tinkex.wire.paths import TinkerPath
 
@@ -164,37 +156,7 @@ class ServiceClient:
         optimizer: OptimizerConfig | None,
     ) -> TrainingClient:
         session = await self._holder.session()
-        if lora.alpha is not None and not session.connection.flags.lora_alpha:
-            raise ValidationError(
-                f"alpha={lora.alpha!r} cannot be asked for: this server has not announced that it "
-                "takes an alpha.",
-                hint="Leave alpha out, or use a Tinkex server of this version.",
-            )
-        optimizer = optimizer or AdamOptimizerConfig()
-        session.connection.require_optimizer(optimizer_name(optimizer))
-        request = CreateModelRequest(
-            session_id=session.session_id,
-            model_seq_id=next(session.model_seq_ids),
-            base_model=base_model,
-            user_metadata=user_metadata,
-            lora_config=lora,
-            optimizer_config=optimizer,
-        )
-        made = await self._finished(session, "/create_model", request, "CreateModel")
-        return TrainingClient(session, wire_json.decode(made, CreateModelResponse).model_id)
-
-    async def _finished(
-        self, session: Session, path: str, request: Any, request_type: str
-    ) -> bytes:
-        """The result of work that belongs to a session rather than to a model's order."""
-        promise: Promise
-        promise, _ = await session.connection.promise(
-            path,
-            (wire_json.encode(request),),
-            request_type=request_type,
-            about={"session_id": session.session_id},
-        )
-        return (await session.connection.fetch(promise)).body
+        return await create_model(session, base_model, lora, user_metadata, optimizer)
 
     def create_training_client_from_state(
         self,
@@ -261,42 +223,15 @@ class ServiceClient:
         resumes: bool,
     ) -> TrainingClient:
         TinkerPath.parse(path)
-        session = await self._holder.session()
-        if optimizer is not None:
-            session.connection.require_optimizer(optimizer_name(optimizer))
-        if session.connection.flags.create_model_via_load_weights:
-            return await self._create_by_loading(
-                session,
-                LoadWeightsRequest(
-                    session_id=session.session_id,
-                    model_seq_id=next(session.model_seq_ids),
-                    base_model=base_model,
-                    user_metadata=user_metadata,
-                    path=path,
-                    optimizer=resumes,
-                    optimizer_config=optimizer,
-                    weights_access_token=weights_access_token,
-                ),
-            )
-        info = await session.connection.post(
-            "/weights_info", WeightsInfoRequest(tinker_path=path), WeightsInfoResponse
-        )
-        training = await self._create_model(
-            base_model or info.base_model,
-            _lora_of(info),
+        return await create_from_state(
+            await self._holder.session(),
+            path,
+            base_model,
             user_metadata,
-            optimizer or _optimizer_of(info),
+            weights_access_token,
+            optimizer,
+            resumes=resumes,
         )
-        load = training.load_state_with_optimizer if resumes else training.load_state
-        await load(path, weights_access_token)
-        return training
-
-    async def _create_by_loading(
-        self, session: Session, request: LoadWeightsRequest
-    ) -> TrainingClient:
-        body = await self._finished(session, "/load_weights", request, "LoadWeights")
-        wire_json.decode(body, LoadWeightsResponse)
-        return TrainingClient(session, f"{session.session_id}:train:{request.model_seq_id}")
 
     def create_custom_loss(
         self, fn: PerDatumLossFn, input_ranks: Mapping[str, CustomLossInputRank]
@@ -449,28 +384,6 @@ def _lora(
         train_unembed=train_unembed,
         alpha=alpha,
     )
-
-
-def _lora_of(info: WeightsInfoResponse) -> LoraConfig:
-    """The adapter that saved weights fit into; a switch that was not recorded was on."""
-    return LoraConfig(
-        rank=info.lora_rank or LoraConfig().rank,
-        train_unembed=info.train_unembed is not False,
-        train_mlp=info.train_mlp is not False,
-        train_attn=info.train_attn is not False,
-        alpha=info.lora_alpha,
-    )
-
-
-def _optimizer_of(info: WeightsInfoResponse) -> OptimizerConfig:
-    """The optimizer whose state saved weights have."""
-    try:
-        found: OptimizerConfig = msgspec.convert(info.optimizer_config, OptimizerConfig)
-    except msgspec.ValidationError as error:
-        raise ValidationError(
-            f"The checkpoint's optimizer {info.optimizer_config!r} is not known to this client."
-        ) from error
-    return found
 
 
 def _status_of(kind: type[BaseException] | None) -> FinishStatus:
