@@ -59,19 +59,38 @@ def test_gradients_of_each_part_alone_are_those_of_peft(switch, folder, tmp_path
     assert_same(saved_gradients(tmp_path / "a"), oracle.gradients(), rtol=1e-4)
 
 
-def test_adapters_in_one_training_batch_get_the_gradients_they_get_alone(folder, tmp_path) -> None:
-    engine = _engine(folder, *"abcd")  # enough for adapters of few rows to be multiplied together
-    data = {name: [sft_datum(30, seed), sft_datum(9, seed)] for seed, name in enumerate("abcd")}
+@pytest.mark.parametrize("names", ["ab", "abcd"], ids=["one by one", "multiplied together"])
+def test_adapters_in_one_training_batch_get_the_gradients_they_get_alone(
+    names, folder, tmp_path, monkeypatch
+) -> None:
+    engine = _engine(folder, *names)
+    data = {name: [sft_datum(30, seed), sft_datum(9, seed)] for seed, name in enumerate(names)}
+    lengths_of_passes = _count_passes(monkeypatch)
     requests = [
         TrainRequest(adapter_id=name, data=some, loss_fn="cross_entropy", loss_config={})
         for name, some in data.items()
     ]
     engine.forward_backward(requests)
+    # The engine would try again one by one what fails together, which must not hide a failure.
+    assert lengths_of_passes == [[30, 9] * len(names)]
     for name, some in data.items():
         engine.save_adapter(name, tmp_path / name, "all")
         oracle = Oracle(folder, tmp_path / name)
         oracle.loss("cross_entropy", some).backward()
         assert_same(saved_gradients(tmp_path / name), oracle.gradients(), rtol=1e-4)
+
+
+def _count_passes(monkeypatch) -> list[list[int]]:
+    """A list to which every training pass adds the lengths of its sequences."""
+    found: list[list[int]] = []
+    packed_pass = Decoder.packed_pass
+
+    def counted(self, tokens_T, lengths, lora):
+        found.append(lengths)
+        return packed_pass(self, tokens_T, lengths, lora)
+
+    monkeypatch.setattr(Decoder, "packed_pass", counted)
+    return found
 
 
 def test_adapters_sampled_in_one_batch_give_the_logprobs_of_peft(
