@@ -27,7 +27,7 @@ from tinkex.scheduler import SchedulerConfig
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import ModelInput
 from tinkex.types.requests import OptimStepRequest
-from tinkex.types.training import AdamParams
+from tinkex.types.optimizers import AdamParams
 from tinkex.wire import json, protobuf
 
 SEED = 20_261_118
