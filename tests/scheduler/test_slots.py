@@ -28,7 +28,7 @@ from tinkex.engine.interface import (
 from tinkex.engine.null import NullEngine
 from tinkex.files.errors import StorageError
 from tinkex.scheduler import SchedulerConfig
-from tinkex.store import operations
+from tinkex.store import models
 from tinkex.wire import protobuf
 
 
@@ -71,9 +71,12 @@ class Watched(NullEngine):
                 raise StorageError("The disk is full.", code="disk-full")
             staging = folder.parent / f".{folder.name}.test.new"
             staging.mkdir()
+            self._slot.stagings.append(staging)
             self._slot.is_saving.set()
             assert self._slot.may_save.wait(20)
-            assert staging.exists(), "somebody removed what was being written"
+            if self.is_gone:
+                raise EngineFailure("killed while it was writing", code="engine-died")
+            self._slot.staging_was_there.append(staging.exists())
             staging.rmdir()
             return write()
 
@@ -97,6 +100,8 @@ class Slot:
         self.is_saving = threading.Event()
         self.may_save = threading.Event()
         self.may_save.set()
+        self.stagings: list[Path] = []  # of each write
+        self.staging_was_there: list[bool] = []  # at the end of each write
 
     def __call__(self) -> Engine:
         self.engines.append(Watched(self))
@@ -171,15 +176,15 @@ def test_models_run_on_both_engines_and_each_on_one(
     bench: Make, slots: list[Slot], expected: list[Any]
 ) -> None:
     work = bench()
-    models = [work.model(owner) for owner in "aaaabbbb"]
-    owners = dict(zip(models, "aaaabbbb", strict=True))
-    ids: dict[str, list[str]] = {each: [] for each in models}
+    model_ids = [work.model(owner) for owner in "aaaabbbb"]
+    owners = dict(zip(model_ids, "aaaabbbb", strict=True))
+    ids: dict[str, list[str]] = {each: [] for each in model_ids}
     for step in range(4):
-        for model in models:
+        for model in model_ids:
             for number in (1, 2):
                 ids[model].append(work.train(model, 3 * step + number, owners[model]))
             ids[model].append(work.step(model, 3 * step + 3, owners[model]))
-    for model in models:
+    for model in model_ids:
         norms = [work.answer(each, owners[model])["metrics"] for each in ids[model][2::3]]
         assert norms == expected
         assert [each for each in work.order if each in ids[model]] == ids[model], "in order"
@@ -193,11 +198,11 @@ def test_the_death_of_one_engine_is_not_seen_and_leaves_the_other_alone(
 ) -> None:
     slots[0].delay_s = slots[1].delay_s = 0.005
     work = bench(snapshot_after_operations=5)
-    models = [work.model() for _ in range(6)]
-    results: list[list[Any]] = [[] for _ in models]
+    model_ids = [work.model() for _ in range(6)]
+    results: list[list[Any]] = [[] for _ in model_ids]
     for start in (1, 7):
         slots[0].trained.clear()
-        jobs = [lambda each=each, at=start: run(work, each, 2, at) for each in models]
+        jobs = [lambda each=each, at=start: run(work, each, 2, at) for each in model_ids]
         running = threading.Thread(target=lambda jobs=jobs: results.append(in_parallel(jobs)))
         running.start()
         assert eventually(lambda: len(slots[0].trained) > 4)
@@ -217,22 +222,32 @@ def test_what_one_engine_writes_survives_the_death_of_the_other(
     bench: Make, slots: list[Slot]
 ) -> None:
     work = bench(snapshot_after_operations=4)
-    models = [work.model() for _ in range(2)]
-    work.result(work.train(models[0], 1))
-    writer = next(slot for slot in slots if models[0] not in slot.trained)
-    other = slots[1 - slots.index(writer)]
-    writer.may_save.clear()
+    ids = [work.model() for _ in range(2)]
+    for slot in slots:
+        slot.may_save.clear()
     for number in range(1, 5):
-        work.result(work.train(models[1], number))
-    assert writer.is_saving.wait(20)
-    other.kill()
-    assert eventually(lambda: len(other.engines) == 2, 20)
-    work.result(work.train(models[0], 2))
-    writer.may_save.set()
-    assert eventually(lambda: work.db.read(operations.to_replay, models[1], 0) != [], 20)
-    work.result(work.step(models[1], 5))
-    assert eventually(lambda: any((work.scheduler.folders.root / "snapshots").iterdir()), 20)
-    assert len(writer.engines) == 1, "its write did not fail"
+        for request in [work.train(each, number) for each in ids]:
+            work.result(request)
+    assert all(slot.is_saving.wait(20) for slot in slots), "both are writing a snapshot"
+    lost, kept = slots
+    lost.kill()
+    lost.may_save.set()
+    assert eventually(lambda: len(lost.engines) == 2, 20)
+    for each in ids:
+        work.result(work.train(each, 5))
+    assert [slot.stagings[0].exists() for slot in (lost, kept)] == [False, True]
+    kept.may_save.set()
+    (model,) = set(kept.trained)
+    assert eventually(lambda: snapshot_seq(work, model) == 4, 20)
+    assert kept.staging_was_there == [True]
+    assert len(kept.engines) == 1
+
+
+def snapshot_seq(work: Bench, model_id: str) -> int | None:
+    """The operation after which the model's recorded snapshot was taken."""
+    model = work.db.read(models.get_any, model_id)
+    assert model is not None
+    return model.snapshot_seq
 
 
 def test_samples_run_on_both_engines_and_one_death_interrupts_only_its_own(
