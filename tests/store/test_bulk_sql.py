@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from tests.store.work import OWNER, add_model, new_operation
 from tinkex.store import Database, models, operations, results
-from tinkex.store.bulk_sql import AtOnce, ManyRows
+from tinkex.store.bulk_sql import BatchableWrite, BulkStatement
 from tinkex.store.operations import Appended, NewOperation, Outcome, SequenceError
 from tinkex.store.results import Result
 
@@ -25,32 +25,32 @@ class Unknown(Exception):
 
 
 def append_one(conn: Connection, new: NewOperation) -> Appended:
-    standing = models.standing(conn, new.owner, new.model_id)
-    if standing is None:
+    state = models.submit_state(conn, new.owner, new.model_id)
+    if state is None:
         raise Unknown
-    return operations.append(conn, new, trimmed_seq=standing.trimmed_seq)
+    return operations.append(conn, new, trimmed_seq=state.trimmed_seq)
 
 
 def append_all(conn: Connection, calls: list[tuple[NewOperation]]) -> list[Appended] | None:
     return operations.append_all(conn, [new for (new,) in calls])
 
 
-APPEND = AtOnce(append_one, append_all)
+APPEND = BatchableWrite(append_one, append_all)
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many rows each statement did that did all of them."""
     counts: list[int] = []
-    before = ManyRows.did_all
+    before = BulkStatement.did_all
 
-    def did_all(self: ManyRows, conn: Connection, rows: Any) -> bool:
+    def did_all(self: BulkStatement, conn: Connection, rows: Any) -> bool:
         is_whole = before(self, conn, rows)
         if is_whole:
             counts.append(len(rows))
         return is_whole
 
-    monkeypatch.setattr(ManyRows, "did_all", did_all)
+    monkeypatch.setattr(BulkStatement, "did_all", did_all)
     return counts
 
 
@@ -163,7 +163,7 @@ def test_finishing_at_once_is_finishing_one_by_one(
     stores = []
     for is_at_once in (True, False):
         if not is_at_once:
-            monkeypatch.setattr(ManyRows, "did_all", lambda *_: False)
+            monkeypatch.setattr(BulkStatement, "did_all", lambda *_: False)
         db = Database(f"sqlite:///{tmp_path / str(is_at_once)}.db")
         stores.append(finish_some(db, random.Random(seed)))
         db.close()

@@ -237,7 +237,7 @@ class Connection:
         )
 
     async def cancel(self, request_id: str) -> None:
-        """Tells the server that nobody waits for a sample any more, if it wants to be told."""
+        """Tells the server to stop a sample, if it takes cancellations."""
         if not self.dynamic.sample_cancel_enabled:
             return
         call = Call(

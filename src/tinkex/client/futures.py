@@ -163,7 +163,7 @@ class Future(Generic[T]):
         is_done = asyncio.Event()
 
         def wake(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
                 loop.call_soon_threadsafe(is_done.set)
 
         self._inner.add_done_callback(wake)
@@ -204,7 +204,7 @@ class Future(Generic[T]):
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Calls `fn(handle)` once the result is there, on the thread that brings it.
 
-        What `fn` raises is logged, and felt by nobody.
+        What `fn` raises is logged and not raised.
         """
         self._inner.add_done_callback(lambda _: fn(self))
 

@@ -16,7 +16,7 @@ import msgspec
 from tinkex.client import chunking
 from tinkex.client.compression import compressed
 from tinkex.client.futures import Future
-from tinkex.client.ordering import Order, Turn
+from tinkex.client.ordering import Order, SendSlot
 from tinkex.client.poller import Promise, QueueObserver
 from tinkex.client.polling import Queue
 from tinkex.client.session import Session
@@ -68,14 +68,14 @@ class ModelWork:
         )
         encoded = [protobuf.encode_datums(chunk) for chunk in chunks]
         frame(encoded[0], seq_id=0)  # what cannot be written must not take a place in the order
-        first, turn = self._order.take(len(chunks))
+        first, slot = self._order.take(len(chunks))
         bodies = [frame(parts, seq_id=first + i) for i, parts in enumerate(encoded)]
         request_type = "Forward" if forward_only else "ForwardBackward"
-        send = self._send_chunks(turn, first, bodies, request_type)
+        send = self._send_chunks(slot, first, bodies, request_type)
         return self._runtime.submit_sent(send, self._collect_chunks)
 
     async def _send_chunks(
-        self, turn: Turn, first: int, bodies: Sequence[Sequence[bytes]], request_type: str
+        self, slot: SendSlot, first: int, bodies: Sequence[Sequence[bytes]], request_type: str
     ) -> list[Promise]:
         """Chunks 2..N side by side, and only when the server has them all, chunk 1.
 
@@ -83,7 +83,7 @@ class ModelWork:
         the model's order.
         """
         try:
-            await turn.wait()
+            await slot.wait()
             later = [
                 self._send_chunk(first + i, body, request_type)
                 for i, body in enumerate(bodies)
@@ -97,7 +97,7 @@ class ModelWork:
                 *results,
             ]
         finally:
-            turn.pass_on()
+            slot.release()
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -154,21 +154,21 @@ class ModelWork:
         """Numbers, sends and collects one JSON request."""
         self._session.check_open()
         wire_json.encode(request)  # what cannot be written must not take a place in the order
-        seq_id, turn = self._order.take()
+        seq_id, slot = self._order.take()
         body = wire_json.encode(msgspec.structs.replace(request, seq_id=seq_id))
-        send = self._send(turn, seq_id, path, body, request_type)
+        send = self._send(slot, seq_id, path, body, request_type)
         return self._runtime.submit_sent(send, lambda sent: self._collect(sent, type_))
 
     async def _send(
-        self, turn: Turn, seq_id: int, path: str, body: bytes, request_type: str
+        self, slot: SendSlot, seq_id: int, path: str, body: bytes, request_type: str
     ) -> Promise:
         try:
-            await turn.wait()
+            await slot.wait()
             promise, _ = await self._connection.promise(
                 path, (body,), request_type=request_type, about=self._about(seq_id)
             )
         finally:
-            turn.pass_on()
+            slot.release()
         return promise
 
     async def _collect(self, sent: Awaitable[Promise], type_: type[T]) -> T:

@@ -1,8 +1,8 @@
-"""Places in a model's order of requests.
+"""The order of a model's requests.
 
 The number is taken in the caller's thread, so two calls made one after the other keep their order
-even if nobody awaits them; requests then leave in that order, each after the server has taken the
-one before.
+even if they are never awaited. Requests are sent in that order, each after the server has accepted
+the one before.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import threading
 from tinkex.errors import ClientClosedError
 
 
-class Turn:
-    """A place in the queue of submits: open once the place before has been passed on."""
+class SendSlot:
+    """The right to send one request: given once the slot before it is released."""
 
     __slots__ = ("_before", "_done")
 
-    def __init__(self, before: Turn | None) -> None:
+    def __init__(self, before: SendSlot | None) -> None:
         self._before = before
         self._done = asyncio.Event()
 
     async def wait(self) -> None:
-        """Returns once it is this place's turn."""
+        """Returns once the slot before is released."""
         if self._before is not None:
             await self._before._done.wait()
             self._before = None
 
-    def pass_on(self) -> None:
-        """Lets the next place have its turn; only to be called on the loop."""
+    def release(self) -> None:
+        """Lets the next slot send; only to be called on the loop."""
         self._done.set()
 
 
@@ -40,11 +40,11 @@ class Order:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next = 1
-        self._last: Turn | None = None
+        self._last: SendSlot | None = None
         self._pid = os.getpid()
 
-    def take(self, count: int = 1) -> tuple[int, Turn]:
-        """The first of `count` numbers in a row, and the turn in which they are to be sent.
+    def take(self, count: int = 1) -> tuple[int, SendSlot]:
+        """The first of `count` numbers in a row, and the slot in which they are to be sent.
 
         Raises:
             ClientClosedError: the model belongs to the process this one was forked from.
@@ -58,5 +58,5 @@ class Order:
         with self._lock:
             first = self._next
             self._next += count
-            turn = self._last = Turn(self._last)
-        return first, turn
+            slot = self._last = SendSlot(self._last)
+        return first, slot

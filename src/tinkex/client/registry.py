@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Registry:
-    """Thread-safe table; a missing entry is made once, whoever asks first.
+    """Thread-safe table; a missing entry is made once, by the first caller.
 
     >>> Registry().get_or_create(("limiter", "a"), list)
     []

@@ -103,7 +103,7 @@ class Reporter:
                 await self._connection.runtime.clock.sleep(FLUSH_EVERY_S)
                 await self.flush()
         finally:
-            # A runtime that is stopped cancels this task; nobody listens after that.
+            # A runtime that is stopped cancels this task; nothing is reported after that.
             telemetry.detach(self._handler_id)
 
     async def flush(self) -> None:

@@ -1,7 +1,7 @@
 """Telling telemetry of a logical request: once at its start, once at its end.
 
 A logical request may be many HTTP exchanges (retries, the polls of one future); listeners hear of
-it once. Costs next to nothing while nobody listens.
+it once. Costs next to nothing while there is no listener.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Observation:
 
 
 def is_observed() -> bool:
-    """Whether anybody listens to requests, so that nothing is gathered for nobody."""
+    """Whether there is a listener for requests; without one nothing is gathered."""
     return any(map(telemetry.has_handlers, _REQUEST_EVENTS))
 
 

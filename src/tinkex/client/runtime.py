@@ -81,7 +81,7 @@ class Runtime:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it is down because somebody stopped it."""
+        """Whether it is down because `stop` was called."""
         return self._was_stopped
 
     @property

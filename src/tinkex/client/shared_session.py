@@ -1,7 +1,8 @@
 """What the clients made from one ServiceClient share: one connection, one session.
 
-Both are opened when first needed and only once, whoever asks; a failed opening is tried anew by the
-next call. After a fork the child opens its own, and after a stop the restarted runtime does.
+Both are opened when first needed and only once, however many callers there are; a failed opening is
+tried anew by the next call. After a fork the child opens its own, and after a stop the restarted
+runtime does.
 """
 
 from __future__ import annotations

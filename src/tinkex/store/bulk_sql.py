@@ -1,12 +1,12 @@
 """Many rows in one statement, where the database is SQLite.
 
-With every statement a thread gives up the interpreter and has to get it back, which on a busy
-server takes longer than the statement. So what is alike is tried at once: a statement that did all
-its rows was as good as one for each. If it did not, for one row may be refused, it did none, and
-they go one by one. PostgreSQL always goes one by one.
+Every statement releases the interpreter lock, and on a busy server getting it back takes longer
+than the statement. So equal writes are first tried as one statement. If it changes as many rows as
+it was given, it is done. If a row is refused, the statement is undone and the writes run one by
+one. PostgreSQL always runs them one by one.
 
-Doing none takes a savepoint. In a transaction that is `given_up` as a whole when a row is refused,
-and then tried again with savepoints, there are none.
+Undoing a statement takes a savepoint. Inside `abort_on_refusal` there are no savepoints: a refused
+row aborts the whole transaction, and the caller repeats it with savepoints.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-__all__ = ["AtOnce", "ManyRows", "RowRefused", "given_up"]
+__all__ = ["BatchableWrite", "BulkStatement", "RowRefused", "abort_on_refusal"]
 
 T = TypeVar("T")
 
 _MOST_VALUES = 30_000  # SQLite takes 32,766 in one statement
-_GIVEN_UP = "given_up_as_a_whole"
+_ABORTS = "aborts_on_refusal"
 
 
 class RowRefused(Exception):
-    """A row was refused in a transaction that is given up then."""
+    """A row was refused; the transaction has to be aborted."""
 
 
 @contextmanager
-def given_up(conn: Connection) -> Iterator[None]:
-    """Inside, a row that is refused raises `RowRefused`: the whole transaction has to go."""
-    conn.info[_GIVEN_UP] = True
+def abort_on_refusal(conn: Connection) -> Iterator[None]:
+    """Inside, a refused row raises `RowRefused`, for the caller to abort the transaction."""
+    conn.info[_ABORTS] = True
     try:
         yield
     finally:
-        del conn.info[_GIVEN_UP]
+        del conn.info[_ABORTS]
 
 
-class AtOnce(Generic[T]):
-    """A write that can be done for many callers at once.
+class BatchableWrite(Generic[T]):
+    """A write that can be done for many callers in one statement.
 
-    `one` takes a connection and a caller's arguments; `many` takes those of all callers and gives
-    what each is answered, or None if it did nothing because one of them stands in the way.
+    `one` takes a connection and one caller's arguments. `many` takes those of all callers and
+    returns the result for each, or None if it changed nothing because one of them was refused.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class AtOnce(Generic[T]):
         return self._one(conn, *args)
 
 
-class ManyRows:
+class BulkStatement:
     """A statement of SQLite over `(VALUES {rows})`, whose columns are column1, column2 ..."""
 
     def __init__(self, text: str) -> None:
@@ -70,14 +70,14 @@ class ManyRows:
         """Whether the statement changed as many rows as there are here; if not, it did none.
 
         Raises:
-            RowRefused: it did not, and the transaction is to be given up.
+            RowRefused: it did not, inside `abort_on_refusal`.
         """
         if conn.dialect.name != "sqlite" or len(rows) < 2:
             return False
         if len(rows) * len(rows[0]) > _MOST_VALUES:
             return False
         driver: Any = conn.connection.driver_connection
-        if _GIVEN_UP in conn.info:
+        if _ABORTS in conn.info:
             if self._run(conn, driver, rows) != len(rows):
                 raise RowRefused
             return True

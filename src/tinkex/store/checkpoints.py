@@ -52,7 +52,7 @@ def put(conn: Connection, checkpoint: Checkpoint) -> str | None:
     if checkpoint.user_metadata is not None:
         values["user_metadata"] = _dump(checkpoint.user_metadata)
     conn.execute(checkpoints.insert().values(**values))
-    # It may have been kept already, and whoever asked was not told.
+    # It may have been stored already, with its answer lost.
     return None if replaced == checkpoint.checkpoint_id else replaced
 
 
@@ -69,7 +69,7 @@ def find(
 
 
 def get(conn: Connection, checkpoint_id: str) -> Checkpoint | None:
-    """The checkpoint with this id, whoever owns it; the caller has checked the right to it."""
+    """The checkpoint with this id, of any owner; the caller has checked the right to it."""
     query = select(checkpoints).where(checkpoints.c.checkpoint_id == checkpoint_id, _alive())
     row = conn.execute(query).first()
     return None if row is None else _to_checkpoint(row)

@@ -1,4 +1,4 @@
-"""Time for ages: it goes on evenly, whatever somebody does to the wall clock.
+"""Time for ages: it goes on evenly, whatever happens to the wall clock.
 
 The wall clock can jump; a retention of a day, a session's silence or a token's life must not. Ages
 are therefore measured on a clock of the server's own. It starts with the wall clock, or where an

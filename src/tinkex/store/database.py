@@ -1,6 +1,6 @@
 """One database: reads from any thread, writes in one thread that commits them in groups.
 
-A write's future resolves only after its transaction is on disk, so whoever waits for it may
+A write's future resolves only after its transaction is on disk, so the caller that waits for it may
 promise it. Jobs that arrive while a commit runs share the next one, and the more there were, the
 longer the next one waits for as many: what a commit costs the disk hardly depends on them. Those
 that are alike are tried at once (see `together`). First all are trusted; if one fails, nothing is
@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tinkex import crashpoints
 from tinkex.store import clock
-from tinkex.store.bulk_sql import AtOnce, given_up
+from tinkex.store.bulk_sql import BatchableWrite, abort_on_refusal
 from tinkex.store.migrations import migrate
 from tinkex.store.reserve import Reserve
 from tinkex.store.sql_engine import BUSY_TIMEOUT_MS, make_engine
@@ -51,7 +51,7 @@ class _Job:
     future: Future[Any] | asyncio.Future[Any]
     is_bare: bool = False  # gets the driver's cursor and no transaction
     is_freeing: bool = False  # frees space, so it may use the reserve
-    at_once: AtOnce[Any] | None = None  # what it runs, if many can run together
+    batchable: BatchableWrite[Any] | None = None  # what it runs, if many can run together
     args: tuple[Any, ...] = ()
 
 
@@ -131,8 +131,8 @@ class Database:
         """`write` without blocking the event loop; a caller that goes away does not undo it."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         job = _Job(lambda conn: run(conn, *args, **kwargs), future)
-        if isinstance(run, AtOnce):
-            job.at_once, job.args = run, args
+        if isinstance(run, BatchableWrite):
+            job.batchable, job.args = run, args
         self._hand_in(job)
         return await future
 
@@ -292,7 +292,7 @@ _Outcome = _Value | Exception
 
 def _trust_all(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
     """What became of each job, without savepoints; raises if one fails."""
-    with given_up(conn):
+    with abort_on_refusal(conn):
         outcomes: dict[int, _Outcome] = dict(_attempt_alike(conn, jobs))
         for place, job in enumerate(jobs):
             if place not in outcomes:
@@ -312,12 +312,12 @@ def _attempt_all(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
 
 def _attempt_alike(conn: Connection, jobs: list[_Job]) -> Iterator[tuple[int, _Value]]:
     """The places of those jobs that could be done at once, and what they gave."""
-    alike: dict[AtOnce[Any], list[int]] = {}
+    alike: dict[BatchableWrite[Any], list[int]] = {}
     for place, job in enumerate(jobs):
-        if job.at_once is not None:
-            alike.setdefault(job.at_once, []).append(place)
-    for at_once, places in alike.items():
-        if (values := at_once.many(conn, [jobs[place].args for place in places])) is not None:
+        if job.batchable is not None:
+            alike.setdefault(job.batchable, []).append(place)
+    for batchable, places in alike.items():
+        if (values := batchable.many(conn, [jobs[place].args for place in places])) is not None:
             yield from zip(places, map(_Value, values), strict=True)
 
 
@@ -360,7 +360,7 @@ def _tell(jobs: list[_Job], outcomes: list[_Outcome]) -> None:
         else:
             of_loops.setdefault(job.future.get_loop(), []).append((job, outcome))
     for loop, told in of_loops.items():
-        with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+        with suppress(RuntimeError):  # the loop has ended, and with it the waiting tasks
             loop.call_soon_threadsafe(_resolve_all, told)
 
 

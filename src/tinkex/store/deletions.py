@@ -29,5 +29,5 @@ def was_deleted(conn: Connection, owner: str, path: str) -> bool:
 
 
 def forget(conn: Connection, before: float) -> None:
-    """Drops what nobody will ask for any more."""
+    """Drops what no request can need any more."""
     conn.execute(delete(deletions).where(deletions.c.deleted_at < before))

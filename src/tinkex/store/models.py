@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
-from tinkex.store.bulk_sql import ManyRows
+from tinkex.store.bulk_sql import BulkStatement
 from tinkex.store.compiled_sql import Prepared
 from tinkex.store.schema import models, sessions
 
@@ -36,7 +36,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     num_steps: int = 0
 
 
-class Standing(msgspec.Struct, frozen=True):
+class SubmitState(msgspec.Struct, frozen=True):
     """What a submit must know of its model."""
 
     state: str
@@ -80,7 +80,7 @@ def get(conn: Connection, owner: str, model_id: str) -> Model | None:
 
 
 def get_any(conn: Connection, model_id: str) -> Model | None:
-    """The model, whoever owns it; for the scheduler, which serves all."""
+    """The model of any owner; for the scheduler, which serves all."""
     row = conn.execute(select(models).where(models.c.model_id == model_id)).first()
     return None if row is None else _to_model(row)
 
@@ -118,7 +118,7 @@ _ADD_USAGE = Prepared(
         last_request_at=bindparam("now"),
     )
 )
-_ADD_USAGE_ALL = ManyRows(
+_ADD_USAGE_ALL = BulkStatement(
     "UPDATE models SET num_tokens = num_tokens + new.column2, "
     "num_steps = num_steps + new.column3, last_request_at = new.column4 "
     "FROM (VALUES {rows}) AS new WHERE models.model_id = new.column1"
@@ -140,10 +140,10 @@ def add_usage(conn: Connection, used: Mapping[str, Used]) -> None:
         _ADD_USAGE.count(conn, id=model_id, tokens=num_tokens, steps=num_steps, now=now)
 
 
-def standing(conn: Connection, owner: str, model_id: str) -> Standing | None:
+def submit_state(conn: Connection, owner: str, model_id: str) -> SubmitState | None:
     """How it stands with the owner's model, without the rest of it. For use inside a write."""
     rows = _STANDING.rows(conn, id=model_id, by=owner)
-    return Standing(*rows[0]) if rows else None
+    return SubmitState(*rows[0]) if rows else None
 
 
 def set_spec(conn: Connection, model_id: str, spec: str) -> None:
@@ -156,7 +156,7 @@ def record_snapshot(
 ) -> SnapshotBefore | None:
     """From now on recovery begins at this snapshot; bodies up to it are not needed any more.
 
-    What it replaced, or None if the run is over: then the snapshot is nobody's.
+    What it replaced, or None if the run is over: then the snapshot has no owner.
     """
     before = select(models.c.snapshot_folder).where(models.c.model_id == model_id)
     folder = conn.execute(before).scalar()
@@ -169,7 +169,7 @@ def record_snapshot(
             snapshot_bytes=snapshot.size_bytes,
         )
     )
-    if folder == snapshot.folder:  # it was kept already, and whoever asked was not told
+    if folder == snapshot.folder:  # it was stored already; the answer was lost
         folder = None
     return SnapshotBefore(folder) if taken.rowcount else None
 

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, func, null, select,
 
 from tinkex.errors import ClientError
 from tinkex.store import models
-from tinkex.store.bulk_sql import ManyRows
+from tinkex.store.bulk_sql import BulkStatement
 from tinkex.store.clock import steady_now
 from tinkex.store.compiled_sql import Prepared
 from tinkex.store.request_ids import new_request_id
@@ -95,13 +95,13 @@ _CLOSING = (
     .values(state=bindparam("new_state"))
 )
 _CLOSE, _CLOSE_FOR_GOOD = Prepared(_CLOSING), Prepared(_CLOSING.values(body=null()))
-_CLOSE_ALL = ManyRows(
+_CLOSE_ALL = BulkStatement(
     "UPDATE operations SET state = new.column2, "
     "body = CASE WHEN new.column3 THEN body ELSE NULL END "
     "FROM (VALUES {rows}) AS new "
     "WHERE operations.request_id = new.column1 AND operations.state = 'queued'"
 )
-_ADD_ALL = ManyRows(
+_ADD_ALL = BulkStatement(
     "INSERT INTO operations (request_id, owner, model_id, seq_id, kind, cost, state, created_at, "
     "body, body_hash) SELECT new.* FROM (VALUES {rows}) AS new "
     "JOIN models ON models.model_id = new.column3 AND models.owner = new.column2 "

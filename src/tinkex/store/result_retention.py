@@ -1,6 +1,6 @@
 """Dropping what is no longer kept: results by age and size, and the rows behind them.
 
-Every function here takes a slice and says how much it took, so that whoever writes meanwhile waits
+Every function here takes a slice and says how much it took, so that writers wait
 for milliseconds and not for a day's worth of rows. A row leaves only after its result has. What
 must be known of it for good is a mark: how far a model's log, or a client's samples, are gone.
 """

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 from sqlalchemy import Connection, literal, select
 
-from tinkex.store.bulk_sql import ManyRows
+from tinkex.store.bulk_sql import BulkStatement
 from tinkex.store.clock import steady_now
 from tinkex.store.compiled_sql import Prepared
 from tinkex.store.schema import operations, results, samples
@@ -51,7 +51,7 @@ class Asked(Protocol):
 
 
 _KEEP = Prepared(results.insert())
-_KEEP_ALL = ManyRows(
+_KEEP_ALL = BulkStatement(
     "INSERT INTO results (request_id, owner, encoding, body, size_bytes, created_at) VALUES {rows}"
 )
 

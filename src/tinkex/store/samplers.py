@@ -67,7 +67,7 @@ def join(conn: Connection, owner: str, sampling_session_id: str) -> int | None:
 
 
 def free_session(conn: Connection, session_id: str) -> list[Sampler]:
-    """The session's ephemeral samplers, which nobody may use any more."""
+    """The session's ephemeral samplers, which may not be used any more."""
     where = (
         sampling_sessions.c.session_id == session_id,
         sampling_sessions.c.model_id.is_not(None),
@@ -156,7 +156,7 @@ def ephemeral(conn: Connection) -> list[Sampler]:
 
 
 def free(conn: Connection, sampling_session_ids: list[str]) -> None:
-    """Ends these sampling sessions; nobody may use them any more."""
+    """Ends these sampling sessions; they may not be used any more."""
     where = sampling_sessions.c.sampling_session_id.in_(sampling_session_ids)
     conn.execute(
         update(sampling_sessions).where(where).values(freed_at=steady_now(), size_bytes=None)

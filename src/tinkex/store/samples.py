@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, func, null, select, update
 
 from tinkex.errors import ClientError
-from tinkex.store.bulk_sql import AtOnce, ManyRows
+from tinkex.store.bulk_sql import BatchableWrite, BulkStatement
 from tinkex.store.clock import steady_now
 from tinkex.store.compiled_sql import Prepared
 from tinkex.store.operations import SequenceError
@@ -74,12 +74,12 @@ _CLOSE = Prepared(
 )
 
 
-_CLOSE_ALL = ManyRows(
+_CLOSE_ALL = BulkStatement(
     "UPDATE samples SET state = new.column2, completion = new.column3, body = NULL "
     "FROM (VALUES {rows}) AS new "
     "WHERE samples.request_id = new.column1 AND samples.state = 'queued'"
 )
-_ADD_ALL = ManyRows(
+_ADD_ALL = BulkStatement(
     "INSERT INTO samples (request_id, owner, sampling_session_id, seq_id, num_samples, cost, "
     "state, created_at, body, body_hash) VALUES {rows} ON CONFLICT DO NOTHING"
 )
@@ -114,7 +114,7 @@ def _append_all(
     return [(each, True) for each in made] if is_clear and _ADD_ALL.did_all(conn, rows) else None
 
 
-append = AtOnce(append_one, _append_all)
+append = BatchableWrite(append_one, _append_all)
 
 
 def get(conn: Connection, owner: str, request_id: str) -> Sample | None:

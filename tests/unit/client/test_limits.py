@@ -233,7 +233,7 @@ def test_turns_come_one_after_the_other() -> None:
             await turns[place].wait()
             served.append(place)
             await asyncio.sleep(0)
-            turns[place].pass_on()
+            turns[place].release()
 
         await asyncio.gather(*(use(place) for place in (3, 1, 0, 2)))
 

@@ -82,7 +82,7 @@ async def _count_as_used(parts: Services, me: str, target: Target) -> None:
 
 def _consume(conn: Connection, refused: NewOperation, window: SeqWindow) -> bool:
     """Whether the number was free and the model is the caller's."""
-    standing = models.standing(conn, refused.owner, refused.model_id)
-    if standing is None or standing.state == "ended" or window.ahead(conn, refused.seq_id) > 0:
+    state = models.submit_state(conn, refused.owner, refused.model_id)
+    if state is None or state.state == "ended" or window.ahead(conn, refused.seq_id) > 0:
         return False
-    return operations.consume(conn, refused, "refused", trimmed_seq=standing.trimmed_seq)
+    return operations.consume(conn, refused, "refused", trimmed_seq=state.trimmed_seq)

@@ -24,7 +24,7 @@ from tinkex.server.errors import (
 )
 from tinkex.server.services import Services
 from tinkex.store import models, operations
-from tinkex.store.bulk_sql import AtOnce
+from tinkex.store.bulk_sql import BatchableWrite
 from tinkex.store.models import Model
 from tinkex.store.operations import Appended, NewOperation
 from tinkex.types.session import UntypedPromise
@@ -164,8 +164,8 @@ def seq_window(parts: Services, model_id: str) -> SeqWindow:
 
 
 def _append(conn: Connection, new: NewOperation, window: SeqWindow) -> Appended:
-    standing = models.standing(conn, new.owner, new.model_id)
-    if standing is None:
+    state = models.submit_state(conn, new.owner, new.model_id)
+    if state is None:
         raise _no_model(new.model_id)
     if (ahead := window.ahead(conn, new.seq_id)) > 0:
         raise LimitExceeded(
@@ -175,14 +175,14 @@ def _append(conn: Connection, new: NewOperation, window: SeqWindow) -> Appended:
         )
     if new.seq_id < 0:
         new = msgspec.structs.replace(new, seq_id=operations.free_seq(conn, new.model_id))
-    if standing.state == "ended" and not operations.is_known(conn, new.model_id, new.seq_id):
+    if state.state == "ended" and not operations.is_known(conn, new.model_id, new.seq_id):
         raise Gone(
             f"The run {new.model_id} is over: its session ended, and its training state is no "
             "longer kept.",
             hint="Load one of its checkpoints into a new model.",
             code="run-ended",
         )
-    return operations.append(conn, new, trimmed_seq=standing.trimmed_seq)
+    return operations.append(conn, new, trimmed_seq=state.trimmed_seq)
 
 
 def _append_all(
@@ -191,7 +191,7 @@ def _append_all(
     return operations.append_all(conn, [new for new, _ in calls])
 
 
-_append_plainly = AtOnce(_append, _append_all)
+_append_plainly = BatchableWrite(_append, _append_all)
 
 
 def _no_model(model_id: str) -> NotFound:
