@@ -26,8 +26,8 @@ from tinkex.engine.process.client import EngineProcess
 from tinkex.scheduler import SchedulerConfig
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import ModelInput
-from tinkex.types.requests import OptimStepRequest
 from tinkex.types.optimizers import AdamParams
+from tinkex.types.requests import OptimStepRequest
 from tinkex.wire import json, protobuf
 
 SEED = 20_261_118

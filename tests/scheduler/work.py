@@ -20,7 +20,7 @@ from tinkex.store import Database, models, operations, results, samplers, sample
 from tinkex.store.models import Model
 from tinkex.store.operations import NewOperation, Operation
 from tinkex.store.results import Result
-from tinkex.store.samplers import Sampler
+from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import NewSample
 from tinkex.types.model_input import ModelInput
 from tinkex.types.optimizers import AdamParams
@@ -148,7 +148,7 @@ class Bench:
 
     def base_sampler(self, owner: str = "a") -> str:
         """A sampling session on the base model."""
-        sampler = Sampler(
+        sampler = SamplerRecord(
             sampling_session_id=f"base-{owner}-{time.time_ns()}",
             owner=owner,
             session_id="s",

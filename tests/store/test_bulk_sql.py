@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from tests.store.work import OWNER, add_model, new_operation
 from tinkex.store import Database, models, operations, results
 from tinkex.store.bulk_sql import BatchableWrite, BulkStatement
-from tinkex.store.operations import Appended, NewOperation, Outcome, SequenceError
+from tinkex.store.operations import Appended, NewOperation, OperationOutcome, SequenceError
 from tinkex.store.results import Result
 
 
@@ -149,7 +149,7 @@ def test_more_than_fits_one_statement_is_kept_all_the_same(db: Database) -> None
     new = [new_operation(model, number) for number in range(1, 6001)]
     made = db.write(lambda conn: [append_one(conn, each).operation for each in new])
     done = Result(encoding="json", body=b"{}")
-    db.write(operations.finish, [Outcome(operation=each, result=done) for each in made])
+    db.write(operations.finish, [OperationOutcome(operation=each, result=done) for each in made])
     for operation in (made[0], made[-1]):
         found = db.read(results.find, OWNER, operation.request_id)
         assert found is not None
@@ -180,7 +180,7 @@ def finish_some(db: Database, dice: random.Random) -> list[Any]:
         for each in model_ids
     ]
     outcomes = [
-        Outcome(
+        OperationOutcome(
             operation=each.operation,
             result=Result(encoding=dice.choice(("proto", "json", "error")), body=dice.randbytes(9)),
             num_tokens=dice.randrange(9),

@@ -6,8 +6,8 @@ import pytest
 
 from tests.store.work import OWNER, add_model, append, new_operation
 from tinkex.store import Database, models, operations, result_retention, results
-from tinkex.store.models import Snapshot
-from tinkex.store.operations import Outcome, SequenceError
+from tinkex.store.models import SnapshotRecord
+from tinkex.store.operations import OperationOutcome, SequenceError
 from tinkex.store.results import Result, error_result
 
 DONE = Result(encoding="json", body=b"{}")
@@ -54,9 +54,9 @@ def test_a_used_number_cannot_be_consumed(db: Database) -> None:
 def test_a_result_is_kept_once(db: Database) -> None:
     model = db.write(add_model)
     operation = db.write(append, model, 1).operation
-    outcome = Outcome(operation=operation, result=DONE, num_tokens=7, num_steps=1)
+    outcome = OperationOutcome(operation=operation, result=DONE, num_tokens=7, num_steps=1)
     db.write(operations.finish, [outcome])
-    other = Outcome(operation=operation, result=error_result("no", category="server"))
+    other = OperationOutcome(operation=operation, result=error_result("no", category="server"))
     db.write(operations.finish, [other, outcome])
     found = db.read(results.find, OWNER, operation.request_id)
     assert found is not None
@@ -78,7 +78,9 @@ def test_only_the_owner_finds_anything(db: Database) -> None:
 def test_positions_after_a_restart(db: Database) -> None:
     model = db.write(add_model)
     finished = [db.write(append, model, n).operation for n in (0, 1)]
-    db.write(operations.finish, [Outcome(operation=each, result=DONE) for each in finished])
+    db.write(
+        operations.finish, [OperationOutcome(operation=each, result=DONE) for each in finished]
+    )
     db.write(append, model, 3)
     db.write(operations.consume, new_operation(model, 4), "refused")
     assert db.read(operations.positions, model) == {model: (2, {4})}
@@ -89,9 +91,11 @@ def test_what_is_replayed_is_what_was_applied_after_the_snapshot(db: Database) -
     model = db.write(add_model)
     logged = [db.write(append, model, n).operation for n in range(1, 6)]
     bad = error_result("no", category="user")
-    outcomes = [Outcome(operation=op, result=bad if op.seq_id == 4 else DONE) for op in logged[:4]]
+    outcomes = [
+        OperationOutcome(operation=op, result=bad if op.seq_id == 4 else DONE) for op in logged[:4]
+    ]
     db.write(operations.finish, outcomes)
-    db.write(models.record_snapshot, model, 2, Snapshot(folder="f" * 32, size_bytes=10))
+    db.write(models.record_snapshot, model, 2, SnapshotRecord(folder="f" * 32, size_bytes=10))
     assert [op.seq_id for op in db.read(operations.to_replay, model, 2)] == [3]
     assert db.write(operations.drop_bodies, model, 0, 2) == 2
     kept = db.read(operations.bodies, [op.request_id for op in logged])
@@ -103,7 +107,7 @@ def test_bodies_go_a_few_at_a_time_and_what_is_left_is_found_again(db: Database)
     logged = [
         db.write(append, whose, n).operation for n in range(1, 131) for whose in (model, other)
     ]
-    outcomes = [Outcome(operation=op, result=DONE) for op in logged if op.seq_id != 90]
+    outcomes = [OperationOutcome(operation=op, result=DONE) for op in logged if op.seq_id != 90]
     db.write(operations.finish, outcomes)
 
     def numbers_with_body(whose: str) -> list[int]:
@@ -127,7 +131,7 @@ def test_dropped_results_are_told_apart_from_unfinished_ones(db: Database) -> No
     waiting = db.read(results.find, OWNER, operation.request_id)
     assert waiting is not None
     assert not waiting.is_finished
-    db.write(operations.finish, [Outcome(operation=operation, result=DONE)])
+    db.write(operations.finish, [OperationOutcome(operation=operation, result=DONE)])
     assert db.write(result_retention.drop_results, OWNER, 1e12) == 1
     dropped = db.read(results.find, OWNER, operation.request_id)
     assert dropped is not None

@@ -26,11 +26,11 @@ from tinkex.store import (
 )
 from tinkex.store.clock import SteadyClock, steady_now
 from tinkex.store.migrations import MIGRATIONS
-from tinkex.store.models import Snapshot
-from tinkex.store.operations import OperationDropped, Outcome
+from tinkex.store.models import SnapshotRecord
+from tinkex.store.operations import OperationDropped, OperationOutcome
 from tinkex.store.request_ids import was_made_for
 from tinkex.store.results import Result, error_result
-from tinkex.store.samplers import Sampler
+from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import CLONE_STRIDE, NewSample, SampleDropped
 
 DONE = Result(encoding="json", body=b"{}")
@@ -63,7 +63,7 @@ def run(db: Database, model: str, seq_id: int, kind: str = "optim_step", body: i
     """The request id of an operation that was done."""
     new = msgspec.structs.replace(new_operation(model, seq_id, b"x" * body), kind=kind)
     operation = db.write(operations.append, new).operation
-    db.write(operations.finish, [Outcome(operation=operation, result=DONE)])
+    db.write(operations.finish, [OperationOutcome(operation=operation, result=DONE)])
     return operation.request_id
 
 
@@ -95,7 +95,7 @@ def test_the_log_goes_as_far_as_a_snapshot_covers_it(
     pass_by(100)
     trim(db, model, steady_now() - 50)
     assert numbers(db, model) == [1, 2, 3, 4, 5, 6, 7], "a rebuild needs them all"
-    db.write(models.record_snapshot, model, 5, Snapshot(folder="a" * 32, size_bytes=10))
+    db.write(models.record_snapshot, model, 5, SnapshotRecord(folder="a" * 32, size_bytes=10))
     trim(db, model, steady_now() - 50)
     assert numbers(db, model) == [6, 7]
     assert mark(db, model) == 5
@@ -127,7 +127,7 @@ def test_one_that_waits_or_is_young_or_has_its_result_holds_the_rest(
     trim(db, model, steady_now() - 50)
     assert numbers(db, model) == [2, 3]
     failed = error_result("no", category="user")
-    db.write(operations.finish, [Outcome(operation=waiting, result=failed)])
+    db.write(operations.finish, [OperationOutcome(operation=waiting, result=failed)])
     db.write(result_retention.trim_operations, model, steady_now() - 50)
     assert numbers(db, model) == [2, 3], "its result is not old"
     pass_by(100)
@@ -265,9 +265,9 @@ def test_an_ended_session_lets_go_of_what_it_held(
 ) -> None:
     model = db.write(add_model)
     run(db, model, 1)
-    db.write(models.record_snapshot, model, 1, Snapshot(folder="c" * 32, size_bytes=10))
+    db.write(models.record_snapshot, model, 1, SnapshotRecord(folder="c" * 32, size_bytes=10))
     session_id = finished(db, model)
-    sampler = Sampler(
+    sampler = SamplerRecord(
         sampling_session_id=f"{session_id}:sample:0",
         owner=OWNER,
         session_id=session_id,

@@ -23,10 +23,10 @@ from tinkex.store import (
     sessions,
 )
 from tinkex.store.checkpoints import Checkpoint
-from tinkex.store.models import Snapshot, SnapshotBefore
-from tinkex.store.operations import Outcome, SequenceError
+from tinkex.store.models import SnapshotBefore, SnapshotRecord
+from tinkex.store.operations import OperationOutcome, SequenceError
 from tinkex.store.results import Result
-from tinkex.store.samplers import Sampler
+from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import NewSample
 
 DONE = Result(encoding="proto", body=b"1234")
@@ -114,19 +114,19 @@ def test_the_log_works_here_too(db: Database) -> None:
     assert appended.is_new
     assert not db.write(append, model, 1).is_new
     operation = appended.operation
-    db.write(operations.finish, [Outcome(operation=operation, result=DONE, num_tokens=3)])
+    db.write(operations.finish, [OperationOutcome(operation=operation, result=DONE, num_tokens=3)])
     found = db.read(results.find, OWNER, operation.request_id)
     assert found is not None
     assert found.result == DONE
     assert db.read(operations.positions, model) == {model: (2, set())}
-    db.write(models.record_snapshot, model, 1, Snapshot(folder="a" * 32, size_bytes=10))
+    db.write(models.record_snapshot, model, 1, SnapshotRecord(folder="a" * 32, size_bytes=10))
     assert "a" * 32 in db.read(models.snapshot_folders)
 
 
 def test_what_was_kept_and_not_told_replaces_nothing_when_it_comes_again(db: Database) -> None:
     """Or the one file of it would be taken for an old one and removed."""
     model = db.write(add_model)
-    first, second = (Snapshot(folder=each * 32, size_bytes=10) for each in "ab")
+    first, second = (SnapshotRecord(folder=each * 32, size_bytes=10) for each in "ab")
     for folder_before, snapshot in ((None, first), (None, first), ("a" * 32, second)):
         replaced = db.write(models.record_snapshot, model, 1, snapshot)
         assert replaced == SnapshotBefore(folder_before)
@@ -137,8 +137,8 @@ def test_what_was_kept_and_not_told_replaces_nothing_when_it_comes_again(db: Dat
     assert db.read(checkpoints.get, checkpoint_id) == kept
 
 
-def _sampler(session_id: str, **changes: object) -> Sampler:
-    sampler = Sampler(
+def _sampler(session_id: str, **changes: object) -> SamplerRecord:
+    sampler = SamplerRecord(
         sampling_session_id=f"{session_id}:sample:0",
         owner=OWNER,
         session_id=session_id,

@@ -31,8 +31,7 @@ from tinkex import (
     errors,
     telemetry,
 )
-from tinkex.cli.main import Outcome as CommandOutcome
-from tinkex.cli.main import run
+from tinkex.cli.main import CommandOutcome, run
 from tinkex.client.tokenizer import Tokenizer, TokenizerCache, load_tokenizer, resolve_tokenizer_id
 from tinkex.config import FieldInfo, ProcessSettings, Secret, normalize_base_url, process_settings
 from tinkex.telemetry import Bus, Histogram, Metrics, Snapshot

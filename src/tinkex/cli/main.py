@@ -41,7 +41,7 @@ TINKEX_DEBUG=1 shows tracebacks.
 """
 
 
-class Outcome(NamedTuple):
+class CommandOutcome(NamedTuple):
     """How a command ended: its exit code, and the error unless it is 0."""
 
     exit_code: int
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
         return self.exit_code == 0
 
 
-def run(argv: Sequence[str] | None = None) -> Outcome:
+def run(argv: Sequence[str] | None = None) -> CommandOutcome:
     """Run one command line and say how it ended; never ends the process.
 
     Results are on stdout, everything else on stderr. `argv` is without the program's name.
@@ -67,9 +67,9 @@ def run(argv: Sequence[str] | None = None) -> Outcome:
             # click puts another stream there when a pipe breaks: the reader has seen enough, as
             # in `tinkex run list | head -1`.
             sys.stdout, sys.stderr = streams
-            return Outcome(0)
+            return CommandOutcome(0)
         return _failed(error, arguments)
-    return Outcome(result if isinstance(result, int) else 0)
+    return CommandOutcome(result if isinstance(result, int) else 0)
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -105,7 +105,7 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _failed(error: BaseException, arguments: list[str]) -> Outcome:
+def _failed(error: BaseException, arguments: list[str]) -> CommandOutcome:
     from tinkex.cli.failure import exit_code_of, report
     from tinkex.config import process_settings
 
@@ -113,7 +113,7 @@ def _failed(error: BaseException, arguments: list[str]) -> Outcome:
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if code:
         report(error, is_json="--json" in options, is_debug=process_settings().is_debug)
-    return Outcome(code, error if code else None)
+    return CommandOutcome(code, error if code else None)
 
 
 def _print_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:

@@ -24,7 +24,7 @@ from tinkex.client.clock import Clock
 from tinkex.client.futures import Future
 from tinkex.client.loop_thread import call_soon, cancel_all, run_loop
 from tinkex.client.registry import Registry
-from tinkex.client.runtime_jobs import Job, SentJob
+from tinkex.client.runtime_jobs import RuntimeJob, SentJob
 from tinkex.errors import ClientClosedError, TinkexError
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Runtime:
         self, work: Coroutine[Any, Any, T], *, cancels_on_interrupt: bool = False
     ) -> Future[T]:
         """Runs a coroutine on the loop and hands out the Future for its result."""
-        return self._submit(Job(self.spawn, work), cancels_on_interrupt)
+        return self._submit(RuntimeJob(self.spawn, work), cancels_on_interrupt)
 
     def submit_sent(
         self,
@@ -208,7 +208,7 @@ class Runtime:
         """
         return self._submit(SentJob(self.spawn, send, collect))
 
-    def _submit(self, job: Job, cancels_on_interrupt: bool = False) -> Future[Any]:
+    def _submit(self, job: RuntimeJob, cancels_on_interrupt: bool = False) -> Future[Any]:
         with self._lock:  # against a stop that begins between the question and the answer
             if not self._was_stopped and not self.is_running:
                 self.start()

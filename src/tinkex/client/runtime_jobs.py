@@ -13,12 +13,12 @@ from typing import Any
 from tinkex.client.submit_site import submit_site, with_site
 from tinkex.errors import ClientClosedError
 
-__all__ = ["Job", "SentJob"]
+__all__ = ["RuntimeJob", "SentJob"]
 
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
-class Job:
+class RuntimeJob:
     """One submitted coroutine and the Future that waits for it."""
 
     __slots__ = ("inner", "site", "spawn", "task", "work")
@@ -58,7 +58,7 @@ class Job:
             self.inner.set_exception(with_site(error, self.site))
 
 
-class SentJob(Job):
+class SentJob(RuntimeJob):
     """A job in two halves: the first is finished whatever becomes of the Future."""
 
     __slots__ = ("collect", "send")

@@ -8,7 +8,6 @@ It does not know tokens' meaning, and its losses do not fall.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections import OrderedDict
@@ -25,22 +24,24 @@ from tinkex.engine.errors import EngineError, EngineUserError, unknown_name
 from tinkex.engine.interface import (
     AdapterInfo,
     EngineFingerprint,
-    FloatArray,
     LoraSpec,
     ModelInfo,
     OptimRequest,
     OptimResult,
     RequestError,
-    SampledSequence,
     SampleRequest,
     SampleResult,
     SamplingProgress,
     StateScope,
-    TopK,
     TrainRequest,
     TrainResult,
 )
-from tinkex.engine.sampling.stops import Stops
+from tinkex.engine.null_numbers import (
+    digest,
+    hashed_logprobs,
+    hashed_prompt_scores,
+    hashed_sequence,
+)
 from tinkex.engine.sampling.validation import check_sample, max_new_tokens
 from tinkex.engine.training.validation import check_train
 from tinkex.engine.validation import check_lora, check_optim, check_same_optimizer
@@ -120,7 +121,7 @@ class NullEngine:
                     field="adapter_id",
                     value=adapter_id,
                 )
-            weights = _digest("create", model, repr(spec))
+            weights = digest("create", model, repr(spec))
             state = self._adapters[adapter_id] = _State(model=model, spec=spec, weights=weights)
             return _info(adapter_id, state)
 
@@ -249,12 +250,12 @@ class NullEngine:
             return error.to_request_error()
         state = self._adapter(request.adapter_id)
         logprobs = [
-            _logprobs(state.weights, np.asarray(datum.inputs["target_tokens"]))
+            hashed_logprobs(state.weights, np.asarray(datum.inputs["target_tokens"]))
             for datum in request.data
         ]
         if request.backward:
             parts = [array.tobytes().hex() for array in logprobs]
-            state.gradients = _digest(state.gradients, request.loss_fn, *parts)
+            state.gradients = digest(state.gradients, request.loss_fn, *parts)
             state.pending_backwards += 1
         loss = -float(sum(array.sum() for array in logprobs))
         num_tokens = sum(int(datum.tokens.size) for datum in request.data)
@@ -272,7 +273,7 @@ class NullEngine:
             return OptimResult(metrics={"grad_norm": 0.0, "skipped": 1.0}, step=state.step)
         state.optimizer = optimizer
         numbers = repr(request.params)
-        state.weights = _digest(state.weights, state.gradients, numbers)
+        state.weights = digest(state.weights, state.gradients, numbers)
         norm = int(state.gradients[:8], 16) / 2**32
         state.gradients, state.pending_backwards, state.step = "", 0, state.step + 1
         return OptimResult(metrics={"grad_norm": norm}, step=state.step)
@@ -296,68 +297,12 @@ class NullEngine:
         result = SampleResult(
             request_id=request.request_id,
             sequences=[
-                _sequence(weights, request, i, count, info) for i in range(request.num_samples)
+                hashed_sequence(weights, request, i, count, info)
+                for i in range(request.num_samples)
             ],
         )
-        _score_prompt(result, weights, request)
+        hashed_prompt_scores(result, weights, request)
         return result
-
-
-def _sequence(
-    weights: str, request: SampleRequest, index: int, count: int, info: ModelInfo
-) -> SampledSequence:
-    seed = _digest(weights, str(request.params.seed), str(index), request.tokens.tobytes().hex())
-    rng = np.random.default_rng(int(seed[:16], 16))
-    tokens = rng.integers(0, info.vocab_size, size=count, dtype=np.int32)
-    stops = Stops.of(request.params)
-    ends = {*stops.token_ids, *(info.eos_token_ids if stops.at_eos else ())}
-    hits = np.flatnonzero(np.isin(tokens, sorted(ends)))
-    if hits.size:
-        tokens = tokens[: hits[0] + 1]
-    k = request.topk_sample_logprobs
-    return SampledSequence(
-        tokens=tokens,
-        logprobs=_logprobs(weights, tokens),
-        stop_reason="stop" if hits.size else "length",
-        topk=_topk(weights, tokens.size, k) if k else None,
-    )
-
-
-def _score_prompt(result: SampleResult, weights: str, request: SampleRequest) -> None:
-    rows = request.tokens.size - 1
-    if request.prompt_logprobs:
-        scores = _logprobs(weights, request.tokens)
-        first = request.tokens.size - (request.prompt_logprobs_last_n or rows)
-        scores[:first] = np.nan
-        result.prompt_logprobs = scores
-    if request.topk_prompt_logprobs:
-        result.topk_prompt = _topk(weights, rows + 1, request.topk_prompt_logprobs)
-        result.topk_prompt.logprobs[0] = -99999.0
-        result.topk_prompt.token_ids[0] = 0
-    if request.target_prompt_logprobs is not None:
-        targets = request.target_prompt_logprobs
-        result.target_prompt_logprobs = np.where(targets < 0, 0, _logprobs(weights, targets))
-    if request.prompt_alt_tokens_k:
-        result.prompt_alt = _topk(weights, rows, request.prompt_alt_tokens_k)
-
-
-def _topk(weights: str, rows: int, k: int) -> TopK:
-    ids = np.tile(np.arange(k, dtype=np.int32), (rows, 1))
-    return TopK(token_ids=ids, logprobs=-np.sort(-_logprobs(weights, ids), axis=1))
-
-
-def _logprobs(weights: str, tokens: np.ndarray) -> FloatArray:
-    """A number in (-8, 0] for each token, fixed by the weights, the token and its place."""
-    key = np.uint64(int(_digest(weights)[:15], 16))
-    place = np.arange(tokens.size, dtype=np.uint64).reshape(tokens.shape)
-    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= key + place * np.uint64(0xBF58476D1CE4E5B9)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    return (-(mixed >> np.uint64(40)).astype(np.float64) / 2**21).astype(np.float32)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
 
 
 def _trimmed(state: _State, scope: StateScope) -> _State:

@@ -8,7 +8,6 @@ an answer, never a half-done step.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import Counter
 from concurrent.futures import Future
@@ -46,7 +45,7 @@ from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.stops import Stops
 from tinkex.engine.sampling.validation import check_sample
 from tinkex.engine.training.optimizer import TrainingState, most_training_bytes
-from tinkex.engine.training.step import TrainOutput, run_training
+from tinkex.engine.training.step import run_training
 from tinkex.engine.training.validation import check_train
 from tinkex.engine.validation import check_lora, check_optim
 from tinkex.files.file_thread import Background
@@ -286,13 +285,13 @@ class TorchEngine:
             if is_last_try:
                 return [_failure("The forward_backward failed", error).to_request_error()]
             return [self._train([each], is_last_try=True)[0] for each in requests]
-        bad = _not_finite(output, requests)
+        bad = output.not_finite(requests)
         if bad:
             return self._train_without(bad, requests)
         for adapter_id, gradient in output.gradients.items():
             count = sum(r.backward and r.adapter_id == adapter_id for r in requests)
             states[adapter_id].add_gradient(gradient, count)
-        return [_result(output, i, request) for i, request in enumerate(requests)]
+        return [output.result(i, request) for i, request in enumerate(requests)]
 
     def _train_without(
         self, bad: set[int], requests: list[TrainRequest]
@@ -367,27 +366,6 @@ def _step(base: BaseModel) -> list[SampleResult]:
         failure = _failure("Sampling failed", error).to_request_error()
         lost = base.sampler.drop_all()
         return [SampleResult(request_id=request_id, error=failure) for request_id in lost]
-
-
-def _not_finite(output: TrainOutput, requests: list[TrainRequest]) -> set[int]:
-    """The requests whose loss or metrics are not finite; if there are none, whose gradients."""
-    bad = {
-        i
-        for i, loss in enumerate(output.losses)
-        if not all(map(math.isfinite, (loss, *output.metrics[i].reduced().values())))
-    }
-    if bad:
-        return bad
-    wild = {i for i, g in output.gradients.items() if not bool(torch.isfinite(g.sum()))}
-    return {i for i, r in enumerate(requests) if r.backward and r.adapter_id in wild}
-
-
-def _result(output: TrainOutput, index: int, request: TrainRequest) -> TrainResult:
-    return TrainResult(
-        logprobs=output.logprobs[index],
-        metrics={"loss:sum": output.losses[index], **output.metrics[index].reduced()},
-        num_tokens=sum(int(datum.tokens.size) for datum in request.data),
-    )
 
 
 def _info(adapter_id: str, model: str, state: TrainingState) -> AdapterInfo:

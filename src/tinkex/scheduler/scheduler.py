@@ -33,7 +33,7 @@ from tinkex.store import Database, StoreError, checkpoints, models, operations, 
 from tinkex.store.disk_quota import DiskQuota
 from tinkex.store.operations import Operation
 from tinkex.store.results import error_result
-from tinkex.store.samplers import Sampler
+from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import Sample
 from tinkex.store.session_retention import Left
 from tinkex.types.requests import SampleRequest
@@ -287,7 +287,7 @@ class Scheduler:
         """Whether an unfinished request needs the sampler."""
         return self._sample_queue.uses(sampling_session_id)
 
-    def forget_samplers(self, freed: list[Sampler]) -> None:
+    def forget_samplers(self, freed: list[SamplerRecord]) -> None:
         """Unloads ephemeral samplers that are freed in the store, and removes their folders."""
         self._free(sampler_ids=[each.sampling_session_id for each in freed], model_ids=[])
         for sampler in freed:

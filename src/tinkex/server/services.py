@@ -19,7 +19,7 @@ from tinkex.server.result_waiters import Waiters
 from tinkex.store import Database, models, sessions
 from tinkex.store.clock import steady_now
 from tinkex.store.keys import Key
-from tinkex.store.samplers import Sampler
+from tinkex.store.samplers import SamplerRecord
 from tinkex.store.sessions import Session
 
 _READY_WAIT_S = 30.0
@@ -45,7 +45,7 @@ class Services:
     is_draining: bool = False
     is_disk_low: bool = False
     started_at: float = field(default_factory=time.monotonic)
-    samplers: dict[str, Sampler] = field(default_factory=dict)  # a few, as they never change
+    samplers: dict[str, SamplerRecord] = field(default_factory=dict)  # a few, as they never change
     _sessions: dict[str, Session] = field(default_factory=dict)
     _optimizers: dict[tuple[str, str], str] = field(default_factory=dict)  # they never change
 
@@ -107,7 +107,7 @@ class Services:
         if self.is_disk_low:
             raise DiskLow("The disk of the server is all but full, so it takes no new work.")
 
-    def remember_sampler(self, sampler: Sampler) -> None:
+    def remember_sampler(self, sampler: SamplerRecord) -> None:
         """Spares the next sampling request a look into the store."""
         if len(self.samplers) >= _SESSIONS_KEPT:
             self.samplers.clear()

@@ -17,10 +17,10 @@ from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ConnectionBounds, ServedModel, ServerConfig
 from tinkex.wire.limits import Limits
 
-__all__ = ["DTYPES", "Setting", "make_config", "settings"]
+__all__ = ["DTYPES", "ServerSetting", "make_config", "settings"]
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class ServerSetting(msgspec.Struct, frozen=True, kw_only=True):
     """One number or switch."""
 
     name: str
@@ -116,7 +116,7 @@ _SCHEDULER = {
 }
 
 
-def settings() -> list[Setting]:
+def settings() -> list[ServerSetting]:
     """Every number that can be set."""
     found = []
     for struct, names in (
@@ -127,7 +127,8 @@ def settings() -> list[Setting]:
     ):
         defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
         found += [
-            Setting(name=name, default=defaults[name], about=about) for name, about in names.items()
+            ServerSetting(name=name, default=defaults[name], about=about)
+            for name, about in names.items()
         ]
     return found
 

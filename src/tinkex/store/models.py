@@ -50,7 +50,7 @@ class Used(msgspec.Struct):
     num_steps: int = 0
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An adapter's whole state on disk, for recovery to begin with."""
 
     folder: str
@@ -152,7 +152,7 @@ def set_spec(conn: Connection, model_id: str, spec: str) -> None:
 
 
 def record_snapshot(
-    conn: Connection, model_id: str, seq_id: int, snapshot: Snapshot
+    conn: Connection, model_id: str, seq_id: int, snapshot: SnapshotRecord
 ) -> SnapshotBefore | None:
     """From now on recovery begins at this snapshot; bodies up to it are not needed any more.
 

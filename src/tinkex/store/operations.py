@@ -76,7 +76,7 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class OperationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How an operation ended."""
 
     operation: Operation
@@ -291,7 +291,7 @@ def free_seq(conn: Connection, model_id: str) -> int:
     return max(0, conn.execute(last).scalar() or 0, conn.execute(mark).scalar() or 0) + 1
 
 
-def finish(conn: Connection, outcomes: list[Outcome]) -> None:
+def finish(conn: Connection, outcomes: list[OperationOutcome]) -> None:
     """Keeps the results and closes the operations; one already closed stays as it was."""
     rows = [(each.operation.request_id, *_closed(each)) for each in outcomes]
     if _CLOSE_ALL.did_all(conn, rows):
@@ -304,21 +304,21 @@ def finish(conn: Connection, outcomes: list[Outcome]) -> None:
     _add_usage(conn, closed)
 
 
-def _close(conn: Connection, outcome: Outcome) -> bool:
+def _close(conn: Connection, outcome: OperationOutcome) -> bool:
     """Whether the operation was open."""
     state, keeps_body = _closed(outcome)
     close = _CLOSE if keeps_body else _CLOSE_FOR_GOOD
     return bool(close.count(conn, id=outcome.operation.request_id, new_state=state))
 
 
-def _closed(outcome: Outcome) -> tuple[str, bool]:
+def _closed(outcome: OperationOutcome) -> tuple[str, bool]:
     """The operation's last state, and whether its body stays because a replay may ask for it."""
     is_failed = outcome.result.encoding == "error"
     keeps_body = outcome.operation.kind in REPLAYED and not is_failed
     return "failed" if is_failed else "done", keeps_body
 
 
-def _add_usage(conn: Connection, outcomes: list[Outcome]) -> None:
+def _add_usage(conn: Connection, outcomes: list[OperationOutcome]) -> None:
     """Adds up what each model used, so that each is touched once."""
     used: dict[str, models.Used] = {}
     for each in outcomes:

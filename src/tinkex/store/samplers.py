@@ -11,7 +11,7 @@ from tinkex.store.schema import sampling_sessions, sessions
 _AT_ONCE = 500  # names in one query
 
 
-class Sampler(msgspec.Struct, frozen=True, kw_only=True):
+class SamplerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One sampling session as stored.
 
     With `checkpoint_id` it reads a saved sampler; with `model_id` it is an ephemeral snapshot of
@@ -34,7 +34,7 @@ class Sampler(msgspec.Struct, frozen=True, kw_only=True):
     freed_at: float | None = None
 
 
-def insert(conn: Connection, sampler: Sampler) -> Sampler:
+def insert(conn: Connection, sampler: SamplerRecord) -> SamplerRecord:
     """The sampling session; one that is there already is kept and returned."""
     known = get(conn, sampler.owner, sampler.sampling_session_id)
     if known is not None:
@@ -43,14 +43,14 @@ def insert(conn: Connection, sampler: Sampler) -> Sampler:
     return sampler
 
 
-def get(conn: Connection, owner: str, sampling_session_id: str) -> Sampler | None:
+def get(conn: Connection, owner: str, sampling_session_id: str) -> SamplerRecord | None:
     """The owner's sampling session."""
     query = select(sampling_sessions).where(
         sampling_sessions.c.sampling_session_id == sampling_session_id,
         sampling_sessions.c.owner == owner,
     )
     row = conn.execute(query).first()
-    return None if row is None else Sampler(**row._mapping)
+    return None if row is None else SamplerRecord(**row._mapping)
 
 
 def join(conn: Connection, owner: str, sampling_session_id: str) -> int | None:
@@ -66,7 +66,7 @@ def join(conn: Connection, owner: str, sampling_session_id: str) -> int | None:
     return sampler.num_clients
 
 
-def free_session(conn: Connection, session_id: str) -> list[Sampler]:
+def free_session(conn: Connection, session_id: str) -> list[SamplerRecord]:
     """The session's ephemeral samplers, which may not be used any more."""
     where = (
         sampling_sessions.c.session_id == session_id,
@@ -74,7 +74,8 @@ def free_session(conn: Connection, session_id: str) -> list[Sampler]:
         sampling_sessions.c.freed_at.is_(None),
     )
     freed = [
-        Sampler(**row._mapping) for row in conn.execute(select(sampling_sessions).where(*where))
+        SamplerRecord(**row._mapping)
+        for row in conn.execute(select(sampling_sessions).where(*where))
     ]
     ended = {"freed_at": steady_now(), "size_bytes": None}
     conn.execute(update(sampling_sessions).where(*where).values(**ended))
@@ -144,7 +145,7 @@ def record_uses(conn: Connection, uses: dict[str, float]) -> None:
         )
 
 
-def ephemeral(conn: Connection) -> list[Sampler]:
+def ephemeral(conn: Connection) -> list[SamplerRecord]:
     """Every ephemeral sampler still in use, the one used last first."""
     last_used = func.coalesce(sampling_sessions.c.used_at, sampling_sessions.c.created_at)
     query = (
@@ -152,7 +153,7 @@ def ephemeral(conn: Connection) -> list[Sampler]:
         .where(sampling_sessions.c.model_id.is_not(None), sampling_sessions.c.freed_at.is_(None))
         .order_by(last_used.desc())
     )
-    return [Sampler(**row._mapping) for row in conn.execute(query)]
+    return [SamplerRecord(**row._mapping) for row in conn.execute(query)]
 
 
 def free(conn: Connection, sampling_session_ids: list[str]) -> None:

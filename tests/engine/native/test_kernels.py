@@ -28,7 +28,7 @@ from tinkex.engine.native import build
 from tinkex.engine.native.adapters import AdapterCopies, RowRuns
 from tinkex.engine.native.forward import NativePass, WantedRows, why_not_native
 from tinkex.engine.native.kernels import Kernels
-from tinkex.engine.native.step import Angles, Step, StepList
+from tinkex.engine.native.step import KernelStep, RotationTable, StepList
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, FIRST_BLOCK, KvCache
 
 
@@ -94,13 +94,13 @@ class _Texts:
             part = _Part(start, end, blocks)
             self.rows.add_part(part)  # type: ignore[arg-type]
         angles = torch.randn(4096, (rotated or config.head_dim) // 2)
-        self.angles = Angles(angles.cos(), angles.sin())
+        self.angles = RotationTable(angles.cos(), angles.sin())
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self.qkv = torch.randn(self.rows.num_rows, width)
 
     def seen(self, kernels: Kernels) -> torch.Tensor:
         config, qkv = self.config, self.qkv.clone()
-        step = Step(self.rows, self.cache, config, [self.angles], kernels)
+        step = KernelStep(self.rows, self.cache, config, [self.angles], kernels)
         kernels.turn(step.turn(0, qkv, (None, None)))
         seen = torch.full((len(qkv), config.num_heads * config.head_dim), math.nan)
         kernels.attend(step.attention(0, qkv, seen))
@@ -128,7 +128,7 @@ class _Texts:
         return torch.cat(found)
 
 
-def _turned(rows_THC: torch.Tensor, angles: Angles, places: torch.Tensor) -> torch.Tensor:
+def _turned(rows_THC: torch.Tensor, angles: RotationTable, places: torch.Tensor) -> torch.Tensor:
     half = angles.cos_PZ.shape[1]
     cos, sin = (x[places][:, None].double() for x in angles)
     a, b, rest = rows_THC.split([half, half, rows_THC.shape[-1] - 2 * half], dim=-1)
@@ -200,7 +200,7 @@ def test_queries_and_keys_are_normed_where_the_model_wants_it(width, kernels) ->
     config = _config(4, 2, width)
     texts = _Texts(config, [(0, 15, True)])
     norms = torch.randn(2, width)
-    step = Step(texts.rows, texts.cache, config, [texts.angles], kernels)
+    step = KernelStep(texts.rows, texts.cache, config, [texts.angles], kernels)
     qkv = texts.qkv.clone()
     kernels.turn(step.turn(0, qkv, (norms[0], norms[1])))
     rows = texts.qkv.double().unflatten(1, (-1, width))
@@ -219,7 +219,7 @@ def test_all_heads_are_normed_together_where_the_model_wants_it(width, kernels) 
     config = _config(4, 2, width, qk_norm="projection")
     texts = _Texts(config, [(0, 15, True)])
     q_norm, k_norm = torch.randn(4 * width), torch.randn(2 * width)
-    step = Step(texts.rows, texts.cache, config, [texts.angles], kernels)
+    step = KernelStep(texts.rows, texts.cache, config, [texts.angles], kernels)
     qkv = texts.qkv.clone()
     kernels.turn(step.turn(0, qkv, (q_norm, k_norm)))
     halves = texts.qkv.double().split([4 * width, 2 * width, 2 * width], dim=1)
@@ -387,7 +387,7 @@ def test_a_pass_is_the_trainers(shape, model_folder, kernels) -> None:
     wanted_N = torch.tensor([8, 17, 57, 137])
     wanted = WantedRows(wanted_N, [(0, 1, None), (1, 4, weights)])
     with torch.inference_mode():
-        step = Step(rows, cache, decoder.spec, model.ropes, kernels)
+        step = KernelStep(rows, cache, decoder.spec, model.ropes, kernels)
         found = model.hidden(rows.tokens(), step, runs)
         some = model.hidden(rows.tokens(), step, runs, wanted)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)

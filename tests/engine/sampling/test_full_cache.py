@@ -13,7 +13,7 @@ from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS
 from tinkex.engine.sampling.kv_eviction import KvEviction
 from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
 from tinkex.engine.sampling.seating import Seating
-from tinkex.engine.sampling.state import Job, PromptPart, Sequence, Stem
+from tinkex.engine.sampling.state import PromptPart, SampleJob, Sequence, Stem
 from tinkex.engine.sampling.stops import StopRule
 
 
@@ -42,7 +42,7 @@ class Cache:
             cache_scope=scope,
             num_samples=samples,
         )
-        job = Job(
+        job = SampleJob(
             request=request,
             weights=None,
             stop=StopRule(frozenset(), (), lambda _: ""),

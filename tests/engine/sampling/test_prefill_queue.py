@@ -13,7 +13,7 @@ from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.prefill_order import PromptOrder
 from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
-from tinkex.engine.sampling.state import Job, PromptPart, Sequence, Stem
+from tinkex.engine.sampling.state import PromptPart, SampleJob, Sequence, Stem
 from tinkex.engine.sampling.stops import StopRule
 
 LIMITS = SamplerLimits(
@@ -29,7 +29,7 @@ def _stem(name: str, length: int = 32, answer: int = 10, scope: str = "") -> Ste
     request = sample_request(
         name, tokens=tokens(length, sum(map(ord, name))), max_tokens=answer, cache_scope=scope
     )
-    job = Job(
+    job = SampleJob(
         request=request,
         weights=None,
         stop=StopRule(frozenset(), (), lambda _: ""),

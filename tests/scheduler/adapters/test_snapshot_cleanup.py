@@ -13,7 +13,7 @@ from tests.store.work import add_model, new_operation
 from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
 from tinkex.store import Database, operations
-from tinkex.store.operations import Outcome
+from tinkex.store.operations import OperationOutcome
 from tinkex.store.results import Result
 
 DONE = Result(encoding="json", body=b"{}")
@@ -33,7 +33,9 @@ class Scene:
             self.db.write(operations.append, new_operation(self.model, number)).operation
             for number in range(first, last + 1)
         ]
-        self.db.write(operations.finish, [Outcome(operation=op, result=DONE) for op in appended])
+        self.db.write(
+            operations.finish, [OperationOutcome(operation=op, result=DONE) for op in appended]
+        )
 
     def sweep(self, up_to: int, *old_folders: str) -> None:
         """As a server does from its start to its end."""

@@ -18,7 +18,7 @@ from tinkex.engine.model.rope import rope_table
 from tinkex.engine.model.weights import MlpWeights
 from tinkex.engine.native.adapters import LAYER_PLACES, AdapterCopies, RowRuns, Run
 from tinkex.engine.native.kernels import Kernels, Lora
-from tinkex.engine.native.step import Angles, Step
+from tinkex.engine.native.step import KernelStep, RotationTable
 from tinkex.engine.ops.linear import FrozenLinear
 
 __all__ = ["NativePass", "WantedRows", "why_not_native"]
@@ -54,10 +54,10 @@ class NativePass:
         self._weights = decoder.weights
         self._copies = copies
         sizes = spec.head_dim, spec.context_length
-        self.ropes = [Angles(*rope_table(rope, *sizes)) for rope in spec.ropes]
+        self.ropes = [RotationTable(*rope_table(rope, *sizes)) for rope in spec.ropes]
 
     def hidden(
-        self, tokens_T: Tensor, step: Step, runs: list[Run], wanted: WantedRows | None = None
+        self, tokens_T: Tensor, step: KernelStep, runs: list[Run], wanted: WantedRows | None = None
     ) -> Tensor:
         """The last hidden states, normed, ready for the head: of all rows or those wanted."""
         kernels, spec, eps = self._kernels, self.spec, self.spec.norm.eps

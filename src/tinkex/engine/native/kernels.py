@@ -18,7 +18,7 @@ from tinkex.engine.model.spec import Activation
 from tinkex.engine.native.build import FUNCTIONS
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 
-__all__ = ["MOST_PARTS", "Attention", "Kernels", "Lora", "Turn"]
+__all__ = ["MOST_PARTS", "AttentionArgs", "Kernels", "Lora", "RotateArgs"]
 
 MOST_PARTS = 3
 """Matrices that are fused on one input: q, k and v."""
@@ -64,7 +64,7 @@ class _Gate(Structure):
     )
 
 
-class Turn(Structure):
+class RotateArgs(Structure):
     """Queries and keys of a layer, to be turned; keys and values, to be stored."""
 
     _fields_ = (
@@ -78,7 +78,7 @@ class Turn(Structure):
     )
 
 
-class Attention(Structure):
+class AttentionArgs(Structure):
     """Queries of a layer and what they see."""
 
     _fields_ = (
@@ -139,12 +139,12 @@ class Kernels:
         self._gate(self._at_team, byref(job))
         return out_TF
 
-    def turn(self, job: Turn, lora: Lora | None = None) -> None:
+    def turn(self, job: RotateArgs, lora: Lora | None = None) -> None:
         """Carries out the job, the LoRA of queries, keys and values added first."""
         job.lora = _at(lora)
         self._turn(self._at_team, byref(job))
 
-    def attend(self, job: Attention) -> None:
+    def attend(self, job: AttentionArgs) -> None:
         """Carries out the job."""
         self._attend(self._at_team, byref(job))
 

@@ -12,10 +12,10 @@ from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.native.adapters import AdapterCopies, Run
 from tinkex.engine.native.forward import NativePass, WantedRows
 from tinkex.engine.native.kernels import Kernels
-from tinkex.engine.native.step import Step, StepList
+from tinkex.engine.native.step import KernelStep, StepList
 from tinkex.engine.sampling.cached_runner import CachedRunner
 from tinkex.engine.sampling.prefill_queue import SamplerLimits
-from tinkex.engine.sampling.state import Job, PromptPart, Sequence
+from tinkex.engine.sampling.state import PromptPart, SampleJob, Sequence
 from tinkex.engine.sampling.step_output import FEWEST_ROWS, StepRows
 
 __all__ = ["NativeRunner"]
@@ -62,7 +62,7 @@ class NativeRunner(CachedRunner):
         while rows.num_rows < FEWEST_ROWS:
             kept.append(rows.num_rows)
             rows.add_sequence(None)
-        step = Step(rows, self._cache, self._decoder.spec, self._model.ropes, self._kernels)
+        step = KernelStep(rows, self._cache, self._decoder.spec, self._model.ropes, self._kernels)
         wanted = None
         if len(kept) < rows.num_rows:
             kept += [0] * (FEWEST_ROWS - len(kept))
@@ -71,5 +71,5 @@ class NativeRunner(CachedRunner):
         return StepRows(hidden_TD, sequence_rows, part_rows)
 
 
-def _identity(job: Job) -> int:
+def _identity(job: SampleJob) -> int:
     return 0 if job.weights is None else job.weights.identity

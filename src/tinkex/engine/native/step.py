@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from tinkex.engine.model.spec import DecoderSpec
-from tinkex.engine.native.kernels import Attention, Kernels, Turn
+from tinkex.engine.native.kernels import AttentionArgs, Kernels, RotateArgs
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, WASTE_BLOCK, KvCache, blocks_for
 from tinkex.engine.sampling.state import PromptPart, Sequence
 
-__all__ = ["Angles", "Step", "StepList"]
+__all__ = ["KernelStep", "RotationTable", "StepList"]
 
 _CHUNK_ROWS = 8
 """Of a prompt: enough that blocks are read for many queries, few enough to be shared out."""
 
 
-class Angles(NamedTuple):
+class RotationTable(NamedTuple):
     """Cosines and sines of all positions, one for each pair of features that is rotated."""
 
     cos_PZ: Tensor
@@ -95,7 +95,7 @@ class StepList:
         return np.array(self._chunks, np.int32)[np.argsort(work, kind="stable")]
 
 
-class Step:
+class KernelStep:
     """How the rows of a step find their places in the cache, and what they see there."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Step:
         rows: StepList,
         cache: KvCache,
         spec: DecoderSpec,
-        ropes: Many[Angles],
+        ropes: Many[RotationTable],
         kernels: Kernels,
     ) -> None:
         self.num_rows = rows.num_rows
@@ -121,7 +121,7 @@ class Step:
             "spare_keys": self._spare_keys.data_ptr(),
             "spare_values": self._spare_values.data_ptr(),
         }
-        self._turn = Turn(
+        self._turn = RotateArgs(
             positions=self._positions.ctypes.data,
             places=self._places.ctypes.data,
             rows=rows.num_rows,
@@ -131,7 +131,7 @@ class Step:
             **shape,
         )
         has_many_chunks = len(self._chunks) >= 4 * kernels.num_threads
-        self._attention = Attention(
+        self._attention = AttentionArgs(
             tables=self._tables.ctypes.data,
             chunks=self._chunks.ctypes.data,
             num_chunks=len(self._chunks),
@@ -140,7 +140,9 @@ class Step:
             **shape,
         )
 
-    def turn(self, layer: int, qkv: Tensor, norms: tuple[Tensor | None, Tensor | None]) -> Turn:
+    def turn(
+        self, layer: int, qkv: Tensor, norms: tuple[Tensor | None, Tensor | None]
+    ) -> RotateArgs:
         """The job to turn queries and keys by their positions and to store keys and values. Good
         until another layer's is asked for, like the other."""
         job = self._turn
@@ -152,7 +154,7 @@ class Step:
         job.query_norm, job.key_norm = (None if x is None else x.data_ptr() for x in norms)
         return job
 
-    def attention(self, layer: int, qkv: Tensor, seen_TX: Tensor) -> Attention:
+    def attention(self, layer: int, qkv: Tensor, seen_TX: Tensor) -> AttentionArgs:
         """The job to find what every row sees."""
         job = self._attention
         job.queries, job.seen = qkv.data_ptr(), seen_TX.data_ptr()

@@ -37,7 +37,7 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.process import spawn
-from tinkex.engine.process.codec import PING, Call, Reply, decode, encode, result_type
+from tinkex.engine.process.codec import PING, EngineCall, Reply, decode, encode, result_type
 from tinkex.engine.process.frames import FrameReader, can_write, write_frame
 from tinkex.engine.process.liveness import HANG_S, PING_S, Pinger
 
@@ -243,7 +243,7 @@ class EngineProcess:
     ) -> Future[Reply]:
         call_id = next(self._ids)
         try:
-            body = encode(Call(call_id, method, msgspec.Raw(encode(arguments))))
+            body = encode(EngineCall(call_id, method, msgspec.Raw(encode(arguments))))
         except OverflowError as error:
             raise EngineUserError(
                 "A whole number in the request does not fit 64 bits. Use a smaller one.",

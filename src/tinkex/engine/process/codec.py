@@ -21,7 +21,7 @@ from tinkex.engine.interface import Engine, RequestError
 
 __all__ = [
     "PING",
-    "Call",
+    "EngineCall",
     "Reply",
     "argument_types",
     "decode",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class Call(msgspec.Struct, array_like=True):
+class EngineCall(msgspec.Struct, array_like=True):
     """A method and its arguments, encoded by the types the method declares."""
 
     call_id: int
@@ -48,7 +48,7 @@ class Reply(msgspec.Struct, array_like=True):
     """How long the engine worked on it, by the worker's own clock."""
 
 
-PING = Call(-1, "ping", msgspec.Raw(msgspec.msgpack.encode(())))
+PING = EngineCall(-1, "ping", msgspec.Raw(msgspec.msgpack.encode(())))
 """Not a call of the engine: the worker's reading thread answers it with a reply of the same id."""
 
 

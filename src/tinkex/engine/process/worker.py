@@ -30,7 +30,7 @@ from tinkex import crashpoints
 from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, request_error
 from tinkex.engine.interface import Engine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.codec import PING, Call, Reply, argument_types, decode, encode
+from tinkex.engine.process.codec import PING, EngineCall, Reply, argument_types, decode, encode
 from tinkex.engine.process.frames import FrameReader, write_frame
 from tinkex.files.errors import StorageError
 
@@ -129,7 +129,7 @@ class _Server:
         self._frames = frames
         self._lock = threading.Lock()
         self._engine: Engine | None = None
-        self._heavy: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._heavy: queue.SimpleQueue[EngineCall] = queue.SimpleQueue()
 
     def start_reading(self) -> None:
         """Answers pings from here on, also while there is no engine yet."""
@@ -178,7 +178,7 @@ class _Server:
         code = 1
         try:
             while (frame := self._frames.next()) is not None:
-                call: Call = decode(frame, Call)
+                call: EngineCall = decode(frame, EngineCall)
                 if call.method == PING.method:
                     self.send(Reply(call.call_id, None, _NOTHING))
                 elif call.method in LIGHT_CALLS:
@@ -199,7 +199,7 @@ class _Server:
             os._exit(code)
 
 
-def _answer(engine: Engine, call: Call) -> Reply | Future[Reply]:
+def _answer(engine: Engine, call: EngineCall) -> Reply | Future[Reply]:
     """The reply, or, to a call that goes on beside others, the future of it."""
     try:
         arguments = decode(call.arguments, argument_types(call.method))
@@ -214,14 +214,14 @@ def _answer(engine: Engine, call: Call) -> Reply | Future[Reply]:
     return reply
 
 
-def _end_of(call: Call, done: Future[Any]) -> Reply:
+def _end_of(call: EngineCall, done: Future[Any]) -> Reply:
     try:
         return _carried_out(call, done.result())
     except Exception as error:
         return _failed(call.call_id, error)
 
 
-def _carried_out(call: Call, value: object) -> Reply:
+def _carried_out(call: EngineCall, value: object) -> Reply:
     crashpoints.passing("engine.call.after", call.method)
     return Reply(call.call_id, None, msgspec.Raw(encode(value)))
 

@@ -24,7 +24,7 @@ from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import blocks_for
 from tinkex.engine.sampling.prefill_queue import PromptLine
 from tinkex.engine.sampling.seating import Seating
-from tinkex.engine.sampling.state import Job, Sequence, Stem
+from tinkex.engine.sampling.state import SampleJob, Sequence, Stem
 
 __all__ = ["KvEviction"]
 
@@ -52,13 +52,13 @@ class _Held:
         self.most_of_tenants = max(self.most_of_tenants, len(of_tenant))
         self.most_of_requests[scope] = max(self.most_of_requests.get(scope, 0), len(of_request))
 
-    def tenant(self, job: Job) -> int:
+    def tenant(self, job: SampleJob) -> int:
         return len(self.by_tenant.get(job.request.cache_scope, ()))
 
-    def request(self, job: Job) -> int:
+    def request(self, job: SampleJob) -> int:
         return len(self.by_request.get(job.request.request_id, ()))
 
-    def has_more_than(self, job: Job) -> bool:
+    def has_more_than(self, job: SampleJob) -> bool:
         """Whether a tenant, or a request of the same one, has more than the job would have."""
         whole, own = _whole(job), self.most_of_requests.get(job.scope, 0)
         return self.most_of_tenants > self.tenant(job) + whole or own > self.request(job) + whole
@@ -211,7 +211,7 @@ class _Freed:
         )
 
 
-def _may_lose(holder: _Holder, job: Job, held: _Held, freed: _Freed) -> bool:
+def _may_lose(holder: _Holder, job: SampleJob, held: _Held, freed: _Freed) -> bool:
     """Whether the holder's blocks may go to a prompt of the job, beside those freed for it."""
     whole, name = _whole(job), holder.job.request.request_id
     if holder.job.scope == job.scope:
@@ -229,6 +229,6 @@ def _is_protected(holder: _Holder) -> bool:
     return isinstance(holder, Sequence) and holder.is_protected
 
 
-def _whole(job: Job) -> int:
+def _whole(job: SampleJob) -> int:
     """The blocks of one sequence of the job at its end."""
     return blocks_for(int(job.request.tokens.size) + job.max_new - 1)

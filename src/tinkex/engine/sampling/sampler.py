@@ -40,7 +40,7 @@ from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
 from tinkex.engine.sampling.prompt_scores import PromptRows, score_prompts
 from tinkex.engine.sampling.runner import StepRunner
 from tinkex.engine.sampling.seating import Seating
-from tinkex.engine.sampling.state import Job, PromptPart, Sequence, Stem
+from tinkex.engine.sampling.state import PromptPart, SampleJob, Sequence, Stem
 from tinkex.engine.sampling.step_output import StepRows
 from tinkex.engine.sampling.stops import StopRule, Stops, TextDecoder
 from tinkex.engine.sampling.token_choice import choose, stream, top_logprobs
@@ -103,7 +103,7 @@ class Sampler:
         """Queues a valid request to run with these weights."""
         stops = Stops.of(request.params)
         eos = self._info.eos_token_ids if stops.at_eos else ()
-        job = Job(
+        job = SampleJob(
             request=request,
             weights=weights,
             stop=StopRule(frozenset({*stops.token_ids, *eos}), stops.strings, self._decode),
@@ -310,7 +310,7 @@ class Sampler:
         (sequence.last_key,) = prefix_keys(sequence.last_key, part, BLOCK_TOKENS)
         self._pool.remember(sequence.blocks[-1], sequence.last_key)
 
-    def _head(self, ends: list[tuple[int, Job]]) -> Head:
+    def _head(self, ends: list[tuple[int, SampleJob]]) -> Head:
         """The head for rows of these jobs; each comes with the row its own end before."""
         runs = ((end, None if job.weights is None else job.weights.pairs) for end, job in ends)
         return Head(self._runner.head, LoraBatch.merged(runs))

@@ -16,14 +16,14 @@ from tinkex.engine.sampling.prompt_scores import first_row_needed
 from tinkex.engine.sampling.stops import StopRule
 from tinkex.engine.sampling.token_history import TokenHistory
 
-__all__ = ["Job", "PromptPart", "Sequence", "Stem"]
+__all__ = ["PromptPart", "SampleJob", "Sequence", "Stem"]
 
 _MOST_PROTECTED = 512
 """Tokens a sequence that was computed again may write before it can lose its blocks to a prompt."""
 
 
 @dataclass(eq=False, slots=True)
-class Job:
+class SampleJob:
     """A request on its way, with the weights it was given when it came."""
 
     request: SampleRequest
@@ -52,7 +52,7 @@ class Job:
 class Sequence:
     """One sample being written. All its tokens but the newest lie in `blocks`."""
 
-    job: Job
+    job: SampleJob
     index: int
     random: np.random.Generator
     number: int = 0  # the older of two has the smaller one
@@ -102,7 +102,7 @@ class Sequence:
 class Stem:
     """Tokens that sequences of one job begin with: a prompt, or a sample that lost its blocks."""
 
-    def __init__(self, job: Job, sequences: list[Sequence]) -> None:
+    def __init__(self, job: SampleJob, sequences: list[Sequence]) -> None:
         self.job = job
         self.sequences = sequences
         self.tokens = sequences[0].all_tokens()

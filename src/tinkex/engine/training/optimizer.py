@@ -20,7 +20,7 @@ from torch import Tensor
 from tinkex.engine.interface import StateScope
 from tinkex.engine.lora.adapter import AdapterWeights
 from tinkex.engine.lora.linear import LoraPair
-from tinkex.engine.training.update_rules import RULES, Step, rule_named
+from tinkex.engine.training.update_rules import RULES, UpdateStep, rule_named
 from tinkex.engine.validation import check_same_optimizer
 from tinkex.types.optimizers import TaggedOptimParams, optimizer_name
 
@@ -100,7 +100,7 @@ class TrainingState:
             self.optimizer = OptimizerState(rule.name, rule.new_state(gradient))
         self.step += 1
         layout, flat = self.weights.layout, self.weights.flat
-        rule.update(Step(layout, flat, gradient, self.optimizer.tensors, self.step), params)
+        rule.update(UpdateStep(layout, flat, gradient, self.optimizer.tensors, self.step), params)
         return {"grad_norm": norm}
 
 

@@ -12,6 +12,7 @@ Shapes: T tokens of a micro-batch · P its targets · D hidden.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tinkex.engine.interface import FloatArray, TrainDatum, TrainRequest
+from tinkex.engine.interface import FloatArray, TrainDatum, TrainRequest, TrainResult
 from tinkex.engine.lora.adapter import LoraBatch
 from tinkex.engine.lora.linear import LoraPair
 from tinkex.engine.model.decoder import Backbone, Decoder
@@ -49,6 +50,26 @@ class TrainOutput:
     losses: list[float]
     metrics: list[MetricTotals]
     gradients: dict[str, Tensor]
+
+    def not_finite(self, requests: Sequence[TrainRequest]) -> set[int]:
+        """The requests whose loss or metrics are not finite; if there are none, whose gradients."""
+        bad = {
+            i
+            for i, loss in enumerate(self.losses)
+            if not all(map(math.isfinite, (loss, *self.metrics[i].reduced().values())))
+        }
+        if bad:
+            return bad
+        wild = {i for i, g in self.gradients.items() if not bool(torch.isfinite(g.sum()))}
+        return {i for i, r in enumerate(requests) if r.backward and r.adapter_id in wild}
+
+    def result(self, index: int, request: TrainRequest) -> TrainResult:
+        """The answer to one request of the batch."""
+        return TrainResult(
+            logprobs=self.logprobs[index],
+            metrics={"loss:sum": self.losses[index], **self.metrics[index].reduced()},
+            num_tokens=sum(int(datum.tokens.size) for datum in request.data),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ from tinkex.engine.lora.adapter import LoraLayout
 from tinkex.engine.training.muon import add_orthogonalized
 from tinkex.types.optimizers import DimuonParams, SgdParams, TaggedAdamParams
 
-__all__ = ["RULES", "Step", "UpdateRule", "rule_named"]
+__all__ = ["RULES", "UpdateRule", "UpdateStep", "rule_named"]
 
 P = TypeVar("P", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class UpdateStep:
     """One step to take: `weights` and `state` are changed in place, `gradient` may be."""
 
     layout: LoraLayout
@@ -44,7 +44,7 @@ class UpdateRule(Generic[P]):
 
     params: type[P]
     state_names: tuple[str, ...]
-    update: Callable[[Step, P], None]
+    update: Callable[[UpdateStep, P], None]
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class UpdateRule(Generic[P]):
         return {name: torch.zeros_like(like) for name in self.state_names}
 
 
-def _adamw(step: Step, params: TaggedAdamParams) -> None:
+def _adamw(step: UpdateStep, params: TaggedAdamParams) -> None:
     """As torch.optim.AdamW: one pass over the memory, where single operations take eight."""
     adamw(
         [step.weights],
@@ -76,7 +76,7 @@ def _adamw(step: Step, params: TaggedAdamParams) -> None:
     )
 
 
-def _sgd(step: Step, params: SgdParams) -> None:
+def _sgd(step: UpdateStep, params: SgdParams) -> None:
     """As torch.optim.SGD without dampening; the velocity is kept at momentum 0 too."""
     gradient, velocity = step.gradient, step.state["velocity"]
     if params.weight_decay > 0:
@@ -87,7 +87,7 @@ def _sgd(step: Step, params: SgdParams) -> None:
     step.weights.add_(velocity, alpha=-params.learning_rate)
 
 
-def _muon(step: Step, params: DimuonParams) -> None:
+def _muon(step: UpdateStep, params: DimuonParams) -> None:
     """Muon with Nesterov momentum over every A and B by itself."""
     average = step.state["average"].lerp_(step.gradient, 1 - params.beta1)
     direction = step.gradient.lerp_(average, params.beta1)

@@ -32,7 +32,7 @@ from tinkex.store.clock import steady_now
 from tinkex.store.disk_quota import DiskQuota
 from tinkex.store.models import Model
 from tinkex.store.operations import Operation
-from tinkex.store.samplers import Sampler
+from tinkex.store.samplers import SamplerRecord
 from tinkex.wire.paths import TinkerPath
 
 _logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _SCOPES: dict[str, StateScope] = {
 }
 
 
-class Done(msgspec.Struct, kw_only=True):
+class Completed(msgspec.Struct, kw_only=True):
     """An operation's answer, what is written with it, and what follows once it is in the store."""
 
     answer: dict[str, object]
@@ -63,7 +63,7 @@ class Checkpointer:
         self._evictor = adapters.evictor
         self._disk_quota = disk_quota
 
-    def create(self, operation: Operation) -> Done:
+    def create(self, operation: Operation) -> Completed:
         """A fresh adapter for a new model."""
         model = self._model(operation)
         engine = self._supervisor.engine
@@ -73,13 +73,13 @@ class Checkpointer:
             lambda: engine.create_adapter(model.model_id, model.engine_model, spec)
         )
         self._adapters.cache.register(model.model_id, operation.seq_id)
-        return Done(
+        return Completed(
             answer={"model_id": model.model_id, "type": "create_model"},
             effects=[lambda conn: models.set_state(conn, model.model_id, "ready")],
             afterwards=lambda: _log_run(model, f"rank {spec.rank}"),
         )
 
-    def save(self, operation: Operation, command: SaveCommand) -> Done:
+    def save(self, operation: Operation, command: SaveCommand) -> Completed:
         """The adapter on disk under a name."""
         assert command.name is not None
         model = self._model(operation)
@@ -103,13 +103,13 @@ class Checkpointer:
         answer: dict[str, object] = {"path": checkpoint.tinker_path, "type": operation.kind}
         if command.kind == "external_weights":
             answer["size_bytes"] = size
-        return Done(
+        return Completed(
             answer=answer,
             effects=[lambda conn: replaced.append(checkpoints.put(conn, checkpoint))],
             afterwards=lambda: self._saved(checkpoint, replaced),
         )
 
-    def save_ephemeral(self, operation: Operation, command: SaveCommand) -> Done:
+    def save_ephemeral(self, operation: Operation, command: SaveCommand) -> Completed:
         """A snapshot to sample from; its weights are written later, while other work runs."""
         assert command.sampling_session_id is not None
         model = self._model(operation)
@@ -118,7 +118,7 @@ class Checkpointer:
         session_id, engine = command.sampling_session_id, self._supervisor.engine
         self._evictor.load_with_eviction(lambda: engine.snapshot(model.model_id, session_id))
         self._adapters.samplers.register(session_id)
-        sampler = Sampler(
+        sampler = SamplerRecord(
             sampling_session_id=command.sampling_session_id,
             owner=model.owner,
             session_id=model.session_id,
@@ -128,7 +128,7 @@ class Checkpointer:
             folder=self._folders.new_id(),
             created_at=steady_now(),
         )
-        return Done(
+        return Completed(
             answer={
                 "path": None,
                 "sampling_session_id": sampler.sampling_session_id,
@@ -138,7 +138,7 @@ class Checkpointer:
             afterwards=lambda: self._write_sampler(sampler),
         )
 
-    def load(self, operation: Operation, command: LoadCommand) -> Done:
+    def load(self, operation: Operation, command: LoadCommand) -> Completed:
         """The adapter as a checkpoint has it; recovery begins here from now on."""
         self._adapters.snapshot_writer.wait_for(operation.model_id)
         model = self._model(operation)
@@ -164,7 +164,7 @@ class Checkpointer:
         except StorageError:
             self._adapters.snapshot_writer.drop(model.model_id)  # it comes back as it was before
             raise
-        return Done(
+        return Completed(
             answer={"path": command.path, "model_id": model.model_id, "type": "load_weights"},
             effects=[
                 lambda conn: models.set_spec(conn, model.model_id, checkpoint.spec),
@@ -259,7 +259,7 @@ class Checkpointer:
                 crashpoints.passing("checkpoint.replaced")
                 self._folders.remove(self._folders.checkpoint(checkpoint_id))
 
-    def _write_sampler(self, sampler: Sampler) -> None:
+    def _write_sampler(self, sampler: SamplerRecord) -> None:
         assert sampler.folder is not None
         assert sampler.model_id is not None
         folder: Path = self._folders.sampler(sampler.folder)

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from tinkex import crashpoints
 from tinkex.store import Database, StoreError, models
-from tinkex.store.models import Snapshot, SnapshotBefore
+from tinkex.store.models import SnapshotBefore, SnapshotRecord
 
 __all__ = ["NotWrittenError", "SnapshotTask"]
 
@@ -43,7 +43,7 @@ class SnapshotTask:
 
     def _record(self, written: Future[int]) -> None:
         try:
-            snapshot = Snapshot(folder=self.folder, size_bytes=written.result())
+            snapshot = SnapshotRecord(folder=self.folder, size_bytes=written.result())
             crashpoints.passing("snapshot.whole")
             row = self._db.submit(models.record_snapshot, self.model_id, self.seq_id, snapshot)
         except StoreError as error:

@@ -21,7 +21,7 @@ from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
 from tinkex.scheduler.adapters.snapshot_task import NotWrittenError, SnapshotTask
 from tinkex.scheduler.supervisor import Supervisor
 from tinkex.store import Database, StoreError
-from tinkex.store.models import Model, Snapshot
+from tinkex.store.models import Model, SnapshotRecord
 
 __all__ = ["SnapshotWriter"]
 
@@ -84,12 +84,12 @@ class SnapshotWriter:
         written.set_result(self._writer.save(model_id, self._folders.snapshot(folder), "all"))
         self._finish(self._record(model_id, folder, written, began))
 
-    def write_unrecorded(self, model_id: str) -> Snapshot:
+    def write_unrecorded(self, model_id: str) -> SnapshotRecord:
         """The adapter's present state on disk; the caller records it in the store."""
         folder = self._folders.new_id()
         size_bytes = self._writer.save(model_id, self._folders.snapshot(folder), "all")
         crashpoints.passing("snapshot.whole")
-        return Snapshot(folder=folder, size_bytes=size_bytes)
+        return SnapshotRecord(folder=folder, size_bytes=size_bytes)
 
     def record_kept(self, before: Model) -> None:
         """Removes the snapshot the model had before the caller recorded a newer one."""

@@ -30,7 +30,7 @@ from tinkex.engine.interface import (
 )
 from tinkex.errors import ClientError
 from tinkex.files.errors import StorageError
-from tinkex.scheduler.adapters.checkpointing import Checkpointer, Done
+from tinkex.scheduler.adapters.checkpointing import Checkpointer, Completed
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.convert import optim_request, train_output, train_request
 from tinkex.scheduler.operation_bodies import BodyCache, LoadCommand, SaveCommand
@@ -45,7 +45,7 @@ from tinkex.scheduler.running.outcomes import (
     keep_trying,
 )
 from tinkex.store import Database, models, operations
-from tinkex.store.operations import Operation, Outcome
+from tinkex.store.operations import Operation, OperationOutcome
 from tinkex.store.results import Result
 from tinkex.types.requests import OptimStepRequest
 from tinkex.wire import protobuf
@@ -155,7 +155,7 @@ class Executor:
                 self._cache.record_applied(operation, seconds)
             body = protobuf.encode_forward_backward_output(train_output(result))
             outcomes.append(
-                Outcome(
+                OperationOutcome(
                     operation=operation,
                     result=Result(encoding="proto", body=body),
                     num_tokens=result.num_tokens,
@@ -181,7 +181,9 @@ class Executor:
                 continue
             self._cache.record_applied(operation, seconds)
             answer = {"metrics": result.metrics, "type": "optim_step"}
-            outcomes.append(Outcome(operation=operation, result=_json_result(answer), num_steps=1))
+            outcomes.append(
+                OperationOutcome(operation=operation, result=_json_result(answer), num_steps=1)
+            )
         self._finish(outcomes)
         self._note(prepared, results, _Times(asked_at, began, done_at))
 
@@ -198,7 +200,7 @@ class Executor:
         seconds = time.monotonic() - began
         self._computed.append(Computed(operations=[operation], busy_seconds=seconds))
         self._cache.record_applied(operation, seconds)
-        outcome = Outcome(operation=operation, result=_json_result(done.answer))
+        outcome = OperationOutcome(operation=operation, result=_json_result(done.answer))
         self._finish([outcome], done.effects)
         if done.afterwards is not None:
             self._follow_up(done.afterwards)
@@ -228,7 +230,7 @@ class Executor:
         except (EngineError, OSError) as error:
             self._supervisor.discard(error)
 
-    def _dispatch(self, operation: Operation) -> Done:
+    def _dispatch(self, operation: Operation) -> Completed:
         if operation.kind == "create_model":
             return self._checkpointer.create(operation)
         if operation.kind == "load_weights":
@@ -241,7 +243,7 @@ class Executor:
 
     def _prepare(
         self, batch: list[Operation], decode: Callable[[Operation], T]
-    ) -> tuple[list[tuple[Operation, T]], list[Outcome]]:
+    ) -> tuple[list[tuple[Operation, T]], list[OperationOutcome]]:
         """Requests ready to run, and the outcomes of those that cannot."""
         prepared, failed = [], []
         for operation in batch:
@@ -268,7 +270,9 @@ class Executor:
         step = self._bodies.command(operation.request_id, OptimStepRequest)
         return optim_request(operation.model_id, step.params)
 
-    def _finish(self, outcomes: list[Outcome], effects: list[Effect] | None = None) -> None:
+    def _finish(
+        self, outcomes: list[OperationOutcome], effects: list[Effect] | None = None
+    ) -> None:
         self._patiently(lambda: self._db.write(_keep, outcomes, effects or []))
         kind = outcomes[0].operation.kind
         crashpoints.passing("result.kept", kind)
@@ -276,7 +280,7 @@ class Executor:
         crashpoints.passing("result.published", kind)
 
 
-def _keep(conn: Connection, outcomes: list[Outcome], effects: list[Effect]) -> None:
+def _keep(conn: Connection, outcomes: list[OperationOutcome], effects: list[Effect]) -> None:
     operations.finish(conn, outcomes)
     for effect in effects:
         effect(conn)
@@ -288,8 +292,8 @@ def _on_failure(operation: Operation) -> list[Effect]:
     return [lambda conn: models.set_state(conn, operation.model_id, "failed")]
 
 
-def _failed(operation: Operation, error: RequestError) -> Outcome:
-    return Outcome(operation=operation, result=failure_result(error))
+def _failed(operation: Operation, error: RequestError) -> OperationOutcome:
+    return OperationOutcome(operation=operation, result=failure_result(error))
 
 
 def _json_result(answer: Mapping[str, object]) -> Result:

@@ -9,7 +9,7 @@ from tinkex.scheduler.convert import sample_request
 from tinkex.scheduler.placement import Placement
 from tinkex.scheduler.queues.sample_queue import QueuedSample
 from tinkex.store import Database, checkpoints, samplers, samples
-from tinkex.store.samplers import Sampler
+from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
 from tinkex.wire import json
@@ -37,7 +37,9 @@ class SamplePreparation:
         self._placement = placement
         self._db = db
         self._adapters = adapters
-        self._rows: dict[str, Sampler] = {}  # by sampling session; a row changes only when freed
+        self._rows: dict[
+            str, SamplerRecord
+        ] = {}  # by sampling session; a row changes only when freed
 
     def prepare(self, queued: QueuedSample) -> EngineRequest:
         """The engine's request; its sampler is loaded and stays until the request is released.
@@ -68,7 +70,7 @@ class SamplePreparation:
         self._rows.pop(sampler_id, None)
         self._adapters.samplers.unload(sampler_id)
 
-    def _sampler(self, sample: Sample) -> Sampler:
+    def _sampler(self, sample: Sample) -> SamplerRecord:
         sampler = self._rows.get(sample.sampling_session_id)
         if sampler is None:
             sampler = self._db.read(samplers.get, sample.owner, sample.sampling_session_id)
@@ -85,7 +87,7 @@ class SamplePreparation:
         self._rows[sample.sampling_session_id] = sampler
         return sampler
 
-    def _ensure(self, sampler: Sampler) -> str | None:
+    def _ensure(self, sampler: SamplerRecord) -> str | None:
         """The engine's id of the sampler, loaded if it was not; None is the base model."""
         if sampler.checkpoint_id is None and sampler.model_id is None:
             return None
@@ -100,7 +102,7 @@ class SamplePreparation:
         self._adapters.samplers.register(sampler_id)
         return sampler_id
 
-    def _load_checkpoint(self, checkpoint_id: str, sampler: Sampler) -> None:
+    def _load_checkpoint(self, checkpoint_id: str, sampler: SamplerRecord) -> None:
         checkpoint = self._db.read(checkpoints.get, checkpoint_id)
         if checkpoint is None:
             raise EngineUserError(
@@ -115,7 +117,7 @@ class SamplePreparation:
             lambda: engine.load_sampler(checkpoint_id, sampler.engine_model, folder)
         )
 
-    def _load_ephemeral(self, sampler: Sampler) -> None:
+    def _load_ephemeral(self, sampler: SamplerRecord) -> None:
         assert sampler.folder is not None
         assert sampler.model_id is not None
         folder = self._adapters.folders.sampler(sampler.folder)

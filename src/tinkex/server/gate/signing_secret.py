@@ -36,14 +36,14 @@ _OTHERS_BUT_READING_GROUP = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
 _logger = logging.getLogger(__name__)
 
 
-class Secret(msgspec.Struct, frozen=True):
+class SigningSecret(msgspec.Struct, frozen=True):
     """One secret, and when its signatures end; None for the one that signs."""
 
     value: bytes
     until: float | None = None
 
     def __repr__(self) -> str:
-        return f"Secret(until={self.until})"
+        return f"SigningSecret(until={self.until})"
 
 
 class SecretFile:
@@ -79,7 +79,7 @@ class SecretFile:
         except (ConfigError, OSError) as error:
             _logger.error("The signing secret was not read again: %s", error)
 
-    def _read(self) -> tuple[tuple[int, ...], list[Secret]]:
+    def _read(self) -> tuple[tuple[int, ...], list[SigningSecret]]:
         return _read(self._path.resolve() if self._may_be_link else self._path)
 
 
@@ -115,7 +115,7 @@ def rotate(path: Path, overlap_s: float) -> None:
             made.replace(path)
 
 
-def _read(path: Path) -> tuple[tuple[int, ...], list[Secret]]:
+def _read(path: Path) -> tuple[tuple[int, ...], list[SigningSecret]]:
     """The file's version and its secrets, read from one open file that passed all checks."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
@@ -146,7 +146,7 @@ def _require_private(path: Path, found: os.stat_result) -> None:
         raise _unusable(path, f"other users may read or write it (mode {mode})", remedy)
 
 
-def _parse(path: Path, text: str) -> Iterator[Secret]:
+def _parse(path: Path, text: str) -> Iterator[SigningSecret]:
     for number, line in enumerate(text.splitlines() or [""], 1):
         secret = _parse_line(line, is_first=number == 1)
         if secret is None:
@@ -159,19 +159,19 @@ def _parse(path: Path, text: str) -> Iterator[Secret]:
         yield secret
 
 
-def _parse_line(line: str, *, is_first: bool) -> Secret | None:
+def _parse_line(line: str, *, is_first: bool) -> SigningSecret | None:
     words = line.split()
     if len(words) != (1 if is_first else 2):
         return None
     try:
-        secret = Secret(bytes.fromhex(words[0]), None if is_first else float(words[1]))
+        secret = SigningSecret(bytes.fromhex(words[0]), None if is_first else float(words[1]))
     except ValueError:
         return None
     has_end = secret.until is None or math.isfinite(secret.until)
     return secret if has_end and len(secret.value) >= _SECRET_BYTES else None
 
 
-def _unended(known: list[Secret]) -> list[Secret]:
+def _unended(known: list[SigningSecret]) -> list[SigningSecret]:
     return [each for each in known if each.until is None or _is_ahead(each.until)]
 
 

@@ -22,7 +22,7 @@ from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
 from tinkex.server.submit.submission import require_model
 from tinkex.store import checkpoints, models, operations
-from tinkex.store.operations import NewOperation, Outcome
+from tinkex.store.operations import NewOperation, OperationOutcome
 from tinkex.store.results import Result
 from tinkex.types.requests import UnloadModelRequest
 from tinkex.types.session import UnloadModelResponse, UntypedPromise
@@ -94,7 +94,7 @@ def _unload(conn: Connection, me: str, model_id: str) -> str:
     operation = operations.append(conn, new).operation
     answer = json.encode(UnloadModelResponse(model_id=model_id))
     operations.finish(
-        conn, [Outcome(operation=operation, result=Result(encoding="json", body=answer))]
+        conn, [OperationOutcome(operation=operation, result=Result(encoding="json", body=answer))]
     )
     return operation.request_id
 

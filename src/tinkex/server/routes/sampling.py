@@ -17,7 +17,7 @@ from tinkex.server.submit.checkpoint_lookup import find_checkpoint
 from tinkex.server.submit.submission import check_number
 from tinkex.store import samplers, samples
 from tinkex.store.clock import steady_now
-from tinkex.store.samplers import Sampler
+from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import NewSample, Sample
 from tinkex.types.requests import (
     CreateSamplingSessionRequest,
@@ -112,7 +112,7 @@ async def get_sampler(request: Request) -> Response:
     )
 
 
-async def _describe(parts: Services, me: str, asked: CreateSamplingSessionRequest) -> Sampler:
+async def _describe(parts: Services, me: str, asked: CreateSamplingSessionRequest) -> SamplerRecord:
     sampling_session_id = f"{asked.session_id}:sample:{asked.sampling_session_seq_id}"
     if asked.model_path is not None:
         checkpoint = await find_checkpoint(parts, me, asked.model_path, published=True)
@@ -122,7 +122,7 @@ async def _describe(parts: Services, me: str, asked: CreateSamplingSessionReques
                 hint="Use a path of kind 'sampler_weights'.",
                 code="wrong-kind",
             )
-        return Sampler(
+        return SamplerRecord(
             sampling_session_id=sampling_session_id,
             owner=me,
             session_id=asked.session_id,
@@ -136,7 +136,7 @@ async def _describe(parts: Services, me: str, asked: CreateSamplingSessionReques
         raise Unprocessable("One of base_model and model_path must be given.")
     check_text("base_model", asked.base_model, parts.config.limits.max_text_chars)
     info = (await parts.models()).find(asked.base_model)
-    return Sampler(
+    return SamplerRecord(
         sampling_session_id=sampling_session_id,
         owner=me,
         session_id=asked.session_id,
@@ -146,7 +146,7 @@ async def _describe(parts: Services, me: str, asked: CreateSamplingSessionReques
     )
 
 
-async def _require(parts: Services, me: str, sampling_session_id: str) -> Sampler:
+async def _require(parts: Services, me: str, sampling_session_id: str) -> SamplerRecord:
     sampler = parts.samplers.get(sampling_session_id)
     if sampler is None or sampler.owner != me:  # same path and timing as an unknown id
         sampler = await parts.db.aread(samplers.get, me, sampling_session_id)

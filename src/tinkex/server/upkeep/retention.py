@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from tinkex.server.services import Services
 from tinkex.store import deletions, result_retention, samplers, session_retention
 from tinkex.store.clock import steady_now
-from tinkex.store.samplers import Sampler
+from tinkex.store.samplers import SamplerRecord
 
 __all__ = ["Chore", "chores"]
 
@@ -89,7 +89,7 @@ async def _write_uses(parts: Services) -> None:
         raise
 
 
-async def _drop_samplers(parts: Services, dropped: list[Sampler]) -> None:
+async def _drop_samplers(parts: Services, dropped: list[SamplerRecord]) -> None:
     idle = [each for each in dropped if not parts.scheduler.uses_sampler(each.sampling_session_id)]
     if not idle:
         return
