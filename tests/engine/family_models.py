@@ -71,9 +71,9 @@ def make_family_model(folder: Path, family: str, **overrides: Any) -> Path:
     config = FAMILY_CONFIGS[family]()
     for name, value in overrides.items():
         setattr(config, name, value)
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    with torch.no_grad():
+    with torch.random.fork_rng(), torch.no_grad():  # no test draws other numbers because of it
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         for name, parameter in model.named_parameters():
             _randomize(name, parameter)
     model.save_pretrained(folder)

@@ -52,11 +52,22 @@ class Finding:
 
 @click.command(short_help="Check that everything needed is in place.")
 @click.option("--base-model", metavar="NAME", help="Check this model's tokenizer, too.")
+@click.option(
+    "--model-folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Say how 'tinkex serve' would run the model in this folder, too.",
+)
 @json_option
 @connection_options
 @click.pass_context
 def command(
-    context: click.Context, /, base_model: str | None, is_json: bool, **connection: Any
+    context: click.Context,
+    /,
+    base_model: str | None,
+    model_folder: Path | None,
+    is_json: bool,
+    **connection: Any,
 ) -> None:
     """Check Python, packages, kernels, disk, server, key and tokenizer.
 
@@ -67,7 +78,7 @@ def command(
       "next_step"}]}
     """
     found: list[Finding] = []
-    for finding in _checks(connection, base_model):
+    for finding in _checks(connection, base_model, model_folder):
         found.append(finding)
         if not is_json:
             _print(finding)
@@ -91,13 +102,17 @@ def _print(finding: Finding) -> None:
         click.echo(f"{' ' * 20}-> {printable(finding.next_step)}")
 
 
-def _checks(connection: dict[str, Any], base_model: str | None) -> Iterator[Finding]:
+def _checks(
+    connection: dict[str, Any], base_model: str | None, model_folder: Path | None
+) -> Iterator[Finding]:
     yield check_python(sys.version_info[:3])
     yield check_package()
     torch = check_torch()
     yield torch
     if torch.status == "ok":
         yield check_kernels()
+    if model_folder is not None:
+        yield check_model(model_folder)
     yield check_disk(Path.cwd())
     try:
         config = quick_config(**connection)
@@ -161,6 +176,19 @@ def check_kernels() -> Finding:
         f"'tinkex serve' would sample without them, more slowly: {trouble[0]}",
         trouble[1],
     )
+
+
+def check_model(folder: Path) -> Finding:
+    """Whether a server of one's own would run this model by its fastest means."""
+    try:
+        from tinkex.server.models.engine_factory import model_trouble
+
+        trouble = model_trouble(folder)
+    except ImportError:
+        return Finding("model", "skipped", "only 'tinkex serve' has a use for it")
+    if trouble is None:
+        return Finding("model", "ok", f"{folder} runs on the server's own model code")
+    return Finding("model", "warning", trouble)
 
 
 def check_disk(folder: Path, free_bytes: int | None = None) -> Finding:

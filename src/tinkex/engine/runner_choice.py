@@ -8,9 +8,9 @@ import torch
 
 from tinkex.engine.model.decoder import Backbone, Decoder
 from tinkex.engine.native.build import NoKernels, library, team_function
-from tinkex.engine.native.forward import why_not_native
 from tinkex.engine.native.kernels import Kernels
 from tinkex.engine.native.runner import NativeRunner
+from tinkex.engine.native.support import why_not_native
 from tinkex.engine.sampling.prefill_queue import SamplerLimits
 from tinkex.engine.sampling.runner import StepRunner
 from tinkex.engine.sampling.torch_runner import PagedRunner
@@ -25,7 +25,7 @@ def runner_for(backbone: Backbone, limits: SamplerLimits, *, with_kernels: bool)
     """The fastest there is for the model and the machine; the log says why none is faster."""
     if not isinstance(backbone, Decoder):
         return WholeRunner(backbone)
-    reason = why_not_native(backbone)
+    reason = _why_no_kernels(backbone)
     if with_kernels and reason is not None:
         _log.info("Sampling runs without compiled kernels: %s.", reason)
     elif with_kernels:
@@ -37,3 +37,10 @@ def runner_for(backbone: Backbone, limits: SamplerLimits, *, with_kernels: bool)
         else:
             return NativeRunner(backbone, limits, kernels)
     return PagedRunner(backbone, limits)
+
+
+def _why_no_kernels(decoder: Decoder) -> str | None:
+    weight = decoder.head_VD
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return f"they are for float32 on a CPU, not {weight.dtype} on {weight.device.type}"
+    return why_not_native(decoder.spec)

@@ -26,10 +26,12 @@ from tinkex.engine.model.hf_weights import load_decoder
 from tinkex.engine.model.spec import DecoderSpec, LayerSpec, NormSpec, QkNorm, RopeSpec
 from tinkex.engine.native import build
 from tinkex.engine.native.adapters import AdapterCopies, RowRuns
-from tinkex.engine.native.forward import NativePass, WantedRows, why_not_native
+from tinkex.engine.native.forward import NativePass, WantedRows
 from tinkex.engine.native.kernels import Kernels
 from tinkex.engine.native.step import KernelStep, RotationTable, StepList
+from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, FIRST_BLOCK, KvCache
+from tinkex.engine.torch_engine import TorchEngine
 
 
 @pytest.fixture(params=[1, 2, 5], ids="{} threads".format)
@@ -360,13 +362,19 @@ def _decoder(folder: Path) -> Decoder:
     return load_decoder(folder, config, torch.device("cpu"), torch.float32)
 
 
-def test_a_decoder_that_the_kernels_cannot_run_is_refused_with_a_reason(model_folder) -> None:
-    reason = why_not_native(_decoder(model_folder("qwen3_moe")))
-    assert reason == "they have no mixture of experts, which qwen3_moe models have"
-    config = parse_config(read_json(model_folder("smollm") / "config.json"))
-    assert isinstance(config, DecoderSpec)
-    small = load_decoder(model_folder("smollm"), config, torch.device("cpu"), torch.bfloat16)
-    assert why_not_native(small) == "they are for float32 on a CPU, not torch.bfloat16 on cpu"
+@pytest.mark.parametrize(
+    ("shape", "dtype", "reason"),
+    [
+        ("qwen3_moe", "float32", "they have no mixture of experts, which qwen3_moe models have"),
+        ("smollm", "bfloat16", "they are for float32 on a CPU, not torch.bfloat16 on cpu"),
+    ],
+)
+def test_the_log_says_why_a_model_is_sampled_without_kernels(
+    shape, dtype, reason, model_folder, caplog
+) -> None:
+    caplog.set_level("INFO", "tinkex.engine")
+    TorchEngine(EngineOptions(models={"tiny": str(model_folder(shape))}, dtype=dtype))
+    assert f"Sampling runs without compiled kernels: {reason}." in caplog.messages
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "qwen3_moe"])

@@ -109,6 +109,34 @@ def test_kernels_that_cannot_be_built(monkeypatch):
     assert found.next_step == "Get one."
 
 
+@pytest.mark.parametrize(
+    ("config", "status", "said"),
+    [
+        (
+            '{"model_type": "gpt2"}',
+            "warning",
+            "through transformers, more slowly: model_type='gpt2'",
+        ),
+        ("{", "warning", "cannot be read"),
+        ('{"model_type": "llama"}', "warning", "cannot be read: KeyError"),
+        (None, "warning", "holds no config.json"),
+    ],
+)
+def test_how_a_model_would_run(config, status, said, tmp_path):
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    found = doctor.check_model(tmp_path)
+    assert (found.name, found.status) == ("model", status)
+    assert said in found.detail
+
+
+def test_a_model_of_the_servers_own_code(tmp_path):
+    pytest.importorskip("torch")
+    from tinkex.engine.convert.tiny_model import make_tiny_model
+
+    assert doctor.check_model(make_tiny_model(tmp_path / "tiny")).status == "ok"
+
+
 def test_missing_package(monkeypatch):
     monkeypatch.setattr("tinkex.cli.version.dependencies", lambda: [("click", "8"), ("gone", None)])
     assert "gone is missing" in doctor.check_package().detail

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from tinkex.engine.model.decoder import Decoder
@@ -21,7 +20,7 @@ from tinkex.engine.native.kernels import Kernels, Lora
 from tinkex.engine.native.step import KernelStep, RotationTable
 from tinkex.engine.ops.linear import FrozenLinear
 
-__all__ = ["NativePass", "WantedRows", "why_not_native"]
+__all__ = ["NativePass", "WantedRows"]
 
 _QKV, _OUT, _GATE_UP, _DOWN = range(LAYER_PLACES)
 """The places of a layer that LoRA can be at, in the order of the decoder's groups."""
@@ -33,16 +32,6 @@ class WantedRows:
 
     row_N: Tensor
     runs: list[Run]
-
-
-def why_not_native(decoder: Decoder) -> str | None:
-    """Why the kernels cannot run this decoder, as a part of a sentence; None if they can."""
-    weight = decoder.head_VD
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
-        return f"they are for float32 on a CPU, not {weight.dtype} on {weight.device.type}"
-    if decoder.spec.experts is not None:
-        return f"they have no mixture of experts, which {decoder.spec.arch} models have"
-    return None
 
 
 class NativePass:

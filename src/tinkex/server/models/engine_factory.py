@@ -85,6 +85,26 @@ def kernels_trouble() -> tuple[str, str] | None:
     return None
 
 
+def model_trouble(folder: Path) -> str | None:
+    """Why a server would not run the folder's model on its own model code, or sample from it
+    without compiled kernels; None if it would do both. Looks at config.json alone."""
+    from tinkex.engine.errors import EngineUserError
+    from tinkex.engine.model.config import NotLean, parse_config, read_json
+    from tinkex.engine.native.support import why_not_native
+
+    try:
+        raw = read_json(folder / "config.json")
+        if not raw:
+            return f"{folder} holds no config.json, so there is no model in it"
+        spec = parse_config(raw)
+    except (EngineUserError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as bad:
+        return f"its config.json cannot be read: {type(bad).__name__} {bad}"
+    if isinstance(spec, NotLean):
+        return f"it would run through transformers, more slowly: {spec.reason}"
+    reason = why_not_native(spec)
+    return None if reason is None else f"it would be sampled without compiled kernels: {reason}"
+
+
 def find_model(model: ServedModel, data_dir: Path) -> Path:
     """The folder of a model: a local one, one that was pulled, or one of the hub's.
 
