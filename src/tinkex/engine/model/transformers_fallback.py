@@ -86,7 +86,7 @@ def load_fallback(folder: Path, device: torch.device, dtype: torch.dtype) -> Fal
         from transformers import AutoModelForCausalLM
     except ImportError as error:
         raise EngineUserError(
-            "This model is not of the Llama shape and needs transformers. "
+            "This model is not of a family with code of its own here and needs transformers. "
             "Install it: pip install transformers",
             code="needs-transformers",
             field="model",
