@@ -136,6 +136,10 @@ def test_an_idle_engine_that_hangs_is_replaced_before_it_is_needed(tmp_path: Pat
         before = engine_pid(server)
         os.kill(before, signal.SIGSTOP)
         await_health(server, "not_responding")
+        gone = time.monotonic() + WAIT_S
+        while Path(f"/proc/{before}").exists():
+            assert time.monotonic() < gone, "the engine that hangs was not ended"
+            time.sleep(0.05)
         await_health(server, "ready")
         assert engine_pid(server) != before
 
