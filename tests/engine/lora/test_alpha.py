@@ -59,7 +59,7 @@ def test_samples_of_a_mixed_batch_have_the_oracles_logprobs(alphas, tiny, tmp_pa
         engine.snapshot(f"a{n}", f"s{n}")
     prompt = tokens(6)
     requests = [
-        sample_request(f"r{n}", sampler_id=f"s{n}", tokens=prompt, max_tokens=12, stop_at_eos=False)
+        sample_request(f"r{n}", sampler_id=f"s{n}", tokens=prompt, max_tokens=12, stop=[])
         for n in range(len(alphas))
     ]
     answers = run_samples(engine, *requests)

@@ -107,10 +107,10 @@ def test_adapters_sampled_in_one_batch_give_the_logprobs_of_peft(
             requests.append(
                 sample_request(
                     name + start, sampler_id=f"s{name}", tokens=text, max_tokens=20, seed=7,
-                    num_samples=3, stop_at_eos=False, prompt_logprobs=True,
+                    num_samples=3, stop=[], prompt_logprobs=True,
                 )
             )  # fmt: skip
-    requests.append(sample_request("base", tokens=prompt, max_tokens=20, stop_at_eos=False))
+    requests.append(sample_request("base", tokens=prompt, max_tokens=20, stop=[]))
     first = run_samples(engine, *requests)
     again = run_samples(engine, *requests)  # now with what the first run left in the cache
     oracles = {name: Oracle(folder, tmp_path / name) for name in ("a", "b")}

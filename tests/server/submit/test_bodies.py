@@ -198,7 +198,7 @@ def test_refused_bodies_are_not_kept_with_their_connections(
     server: EmbeddedServer, is_open: bool
 ) -> None:
     """Connections that stay open, and closed ones before the next full garbage collection."""
-    refused = b"\x7a" + b"x" * 16_000_000  # names neither a model nor a number
+    refused = b"\x07" + b"x" * 16_000_000  # names neither a model nor a number
     headers = {"X-API-Key": server.api_key, "Content-Type": "application/x-protobuf"}
     with contextlib.ExitStack() as open_clients:
         before = resident_bytes(server.pid)
