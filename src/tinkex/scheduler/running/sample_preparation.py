@@ -77,7 +77,7 @@ class SamplePreparation:
         if sampler is None or sampler.freed_at is not None:
             raise EngineUserError(
                 f"The sampling session {sample.sampling_session_id} is over: its session has "
-                "ended, or its weights were dropped because nobody used them. Save the weights "
+                "ended, or its weights were unused for longer than they are kept. Save them "
                 "again, under a name if they are to stay.",
                 code="sampler-gone",
                 field="sampling_session_id",

@@ -142,7 +142,7 @@ class SeqWindow(msgspec.Struct, frozen=True):
     most: int
 
     def is_plain(self, seq_id: int) -> bool:
-        """Whether the number is known to be window without a look into the store."""
+        """Whether the number is known to be inside the window without a look into the store."""
         if 0 <= seq_id <= self.most:
             return True
         return self.following is not None and 0 <= seq_id <= self.following + self.most
