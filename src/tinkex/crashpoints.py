@@ -7,7 +7,7 @@ result was kept and not yet told to anybody. Several are separated by commas; ea
 
 MARK narrows the point to one kind of work, COUNT (1) is the passing that kills. Points beginning
 with `engine.` lie in the engine's process: ENGINE (1) says in which of the engines a server has
-started, and `!` takes the server along. Whoever starts a process arms it; a process that is not
+started, and `!` takes the server along. The starter of a process arms it; a process that is not
 armed only finds an empty table here.
 """
 
@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 POINTS = {
     "store.commit.before": "a group of writes was made, not committed",
-    "store.commit.after": "it is on disk, nobody was told",
+    "store.commit.after": "it is on disk, no caller was told",
     "start.before": "the data folder is open, nothing was taken up",
     "start.swept": "what an earlier crash left half done is gone",
     "submit.before": "an operation was accepted, not logged",
@@ -34,8 +34,8 @@ POINTS = {
     "submit.scheduled": "it is scheduled, its number was not answered",
     "execute.before": "a batch is about to go to the engine",
     "execute.after": "the engine has answered, nothing was kept",
-    "result.kept": "results are on disk, nobody was told",
-    "result.published": "whoever waits was told",
+    "result.kept": "results are on disk, no client was told",
+    "result.published": "waiting clients were told",
     "checkpoint.whole": "a checkpoint's folder is whole, its row is not there",
     "checkpoint.replaced": "a checkpoint's row took another's place, whose folder is still there",
     "checkpoint.copied": "a copy's folder is whole, its row is not there",

@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from tests.faults.on_disk import Disk, Make, scores, wait_for
 from tests.scheduler.work import Bench
-from tinkex.files.file_thread import Background
+from tinkex.files.file_thread import FileThread
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.adapters.recovery import Recovery
 from tinkex.store import Database, StoreError, models, operations
@@ -42,7 +42,7 @@ class Big:
 
 
 def test_what_was_written_is_let_go_of() -> None:
-    background = Background("test")
+    background = FileThread("test")
     big = Big()
     seen = weakref.ref(big)
     background.start(lambda held=big: None).result(5)

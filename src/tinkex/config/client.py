@@ -150,7 +150,7 @@ class Config:
         return other
 
     def require_api_key(self) -> str:
-        """The API key, for whoever is about to send a request.
+        """The API key, for a request that is about to be sent.
 
         Raises:
             ConfigError: there is none; the hint says where to put it.

@@ -111,7 +111,7 @@ def _load(name: str, folder: Path, options: EngineOptions, num_to_load: int) -> 
     if isinstance(backbone, Decoder):
         # Sampling needs the second copy of the weights; training's forward is faster with it too.
         # Made after the look at the memory: the plan takes it off itself.
-        backbone = backbone.for_few_rows()
+        backbone = backbone.with_packed_weights()
     return BaseModel(folder, info, backbone, options, memory_bytes)
 
 

@@ -15,7 +15,7 @@ from tinkex.engine.model.lm_head import CHUNK_BYTES
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.validation import max_new_tokens
 
-__all__ = ["MemoryPlan", "available_bytes", "give_back"]
+__all__ = ["MemoryPlan", "available_bytes", "trim_malloc"]
 
 _MIB = 2**20
 
@@ -96,7 +96,7 @@ class MemoryPlan:
 
 
 def available_bytes() -> int:
-    """Memory the system, or the container we are in, can still give; 4 GiB if nobody tells."""
+    """Memory the system, or the container we are in, can still give; 4 GiB if unknown."""
     found = []
     path = Path("/proc/meminfo")
     if path.is_file():
@@ -110,7 +110,7 @@ def available_bytes() -> int:
     return min(found, default=4 * 2**30)
 
 
-def give_back() -> None:
+def trim_malloc() -> None:
     """Returns freed memory to the system; what the allocator keeps would count as ours."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need it less
     if trim is not None:

@@ -46,7 +46,7 @@ from tinkex.engine.sampling.validation import check_sample, max_new_tokens
 from tinkex.engine.training.validation import check_train
 from tinkex.engine.validation import check_lora, check_optim, check_same_optimizer
 from tinkex.files.atomic_folder import folder_size_bytes, verify_folder, write_folder
-from tinkex.files.file_thread import Background
+from tinkex.files.file_thread import FileThread
 from tinkex.losses import BUILT_IN, Loss
 from tinkex.types.optimizers import optimizer_name
 from tinkex.version import __version__
@@ -94,7 +94,7 @@ class NullEngine:
         self._queue: OrderedDict[str, SampleRequest] = OrderedDict()
         self._lock = threading.RLock()
         self._compute = BusyLock()
-        self._background = Background("null-files")
+        self._background = FileThread("null-files")
         self.is_gone = False
 
     @property

@@ -14,7 +14,7 @@ from tinkex.engine.native.support import why_not_native
 from tinkex.engine.sampling.prefill_queue import SamplerLimits
 from tinkex.engine.sampling.runner import StepRunner
 from tinkex.engine.sampling.torch_runner import PagedRunner
-from tinkex.engine.sampling.uncached_runner import WholeRunner
+from tinkex.engine.sampling.uncached_runner import UncachedRunner
 
 __all__ = ["runner_for"]
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 def runner_for(backbone: Backbone, limits: SamplerLimits, *, with_kernels: bool) -> StepRunner:
     """The fastest there is for the model and the machine; the log says why none is faster."""
     if not isinstance(backbone, Decoder):
-        return WholeRunner(backbone)
+        return UncachedRunner(backbone)
     reason = _why_no_kernels(backbone)
     if with_kernels and reason is not None:
         _log.info("Sampling runs without compiled kernels: %s.", reason)

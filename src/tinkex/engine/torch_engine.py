@@ -39,7 +39,7 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.lora.adapter import AdapterWeights, LoraLayout
 from tinkex.engine.loss_plugins import load_losses
-from tinkex.engine.memory import available_bytes, give_back
+from tinkex.engine.memory import available_bytes, trim_malloc
 from tinkex.engine.native.openmp_spin import SpinGovernor
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.stops import Stops
@@ -48,7 +48,7 @@ from tinkex.engine.training.optimizer import TrainingState, most_training_bytes
 from tinkex.engine.training.step import run_training
 from tinkex.engine.training.validation import check_train
 from tinkex.engine.validation import check_lora, check_optim
-from tinkex.files.file_thread import Background
+from tinkex.files.file_thread import FileThread
 
 __all__ = ["TorchEngine"]
 
@@ -89,7 +89,7 @@ class TorchEngine:
         self._adapters: dict[str, tuple[str, TrainingState]] = {}
         self._samplers: dict[str, tuple[str, AdapterWeights]] = {}
         self._compute = BusyLock()
-        self._background = Background("engine-files")
+        self._background = FileThread("engine-files")
         self.is_gone = False
 
     @property
@@ -159,7 +159,7 @@ class TorchEngine:
     def unload_adapter(self, adapter_id: str) -> None:
         with self._compute:
             if self._adapters.pop(adapter_id, None) is not None:
-                give_back()
+                trim_malloc()
 
     def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
         with self._compute:
@@ -206,7 +206,7 @@ class TorchEngine:
 
     def unload_sampler(self, sampler_id: str) -> None:
         if self._samplers.pop(sampler_id, None) is not None:
-            give_back()
+            trim_malloc()
 
     def submit_sample(self, request: SampleRequest) -> None:
         self.check_fits(request)
@@ -258,7 +258,7 @@ class TorchEngine:
         with self._compute:
             for base in self._unique_bases():
                 base.sampler.trim()
-            give_back()
+            trim_malloc()
 
     def close(self) -> None:
         self.is_gone = True

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-__all__ = ["Background"]
+__all__ = ["FileThread"]
 
 T = TypeVar("T")
 
 
-class Background:
+class FileThread:
     """A thread of its own, begun with its first piece of work; what it is given runs in order.
 
     It does not keep the process from ending: a folder that was being written is then not there.

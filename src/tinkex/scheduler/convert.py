@@ -74,7 +74,7 @@ def sample_request(
         topk_sample_logprobs=request.topk_sample_logprobs,
         target_prompt_logprobs=None if targets is None else targets.to_dense(-1).to_numpy(),
         prompt_alt_tokens_k=request.prompt_alt_tokens_k,
-        # Nobody learns, by how soon an answer comes, what others have asked.
+        # Response times must not reveal other tenants' prompts.
         cache_scope=owner,
     )
 

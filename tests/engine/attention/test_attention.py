@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tinkex.engine.attention import training as training
-from tinkex.engine.attention.cpu import in_lanes
+from tinkex.engine.attention.cpu import pack_sequences
 from tinkex.engine.attention.packed import PackedAttention, attend_by_torch
 from tinkex.engine.attention.training import TrainingAttention, training_attention
 from tinkex.engine.ops.layer_ops import Angles, apply_rope
@@ -134,7 +134,7 @@ def test_a_sequence_does_not_feel_the_others() -> None:
 
 def test_lanes_hold_every_token_once_and_are_not_much_larger() -> None:
     lengths = [500, 3, 480, 3, 64, 65, 2000, 2, *[10] * 40, *[1] * 30, 7, 33]
-    found = in_lanes(lengths)
+    found = pack_sequences(lengths)
     rows = sorted((run.rows.start, run.rows.stop) for lanes in found for run in lanes.runs)
     assert rows[0][0] == 0
     assert rows[-1][1] == sum(lengths)

@@ -83,13 +83,13 @@ def test_adapters_in_one_training_batch_get_the_gradients_they_get_alone(
 def _count_passes(monkeypatch) -> list[list[int]]:
     """A list to which every training pass adds the lengths of its sequences."""
     found: list[list[int]] = []
-    packed_pass = Decoder.packed_pass
+    forward_with_backward = Decoder.forward_with_backward
 
     def counted(self, tokens_T, lengths, lora):
         found.append(lengths)
-        return packed_pass(self, tokens_T, lengths, lora)
+        return forward_with_backward(self, tokens_T, lengths, lora)
 
-    monkeypatch.setattr(Decoder, "packed_pass", counted)
+    monkeypatch.setattr(Decoder, "forward_with_backward", counted)
     return found
 
 

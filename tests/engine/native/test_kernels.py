@@ -26,7 +26,7 @@ from tinkex.engine.model.hf_weights import load_decoder
 from tinkex.engine.model.spec import DecoderSpec, LayerSpec, NormSpec, QkNorm, RopeSpec
 from tinkex.engine.native import build
 from tinkex.engine.native.adapters import AdapterCopies, RowRuns
-from tinkex.engine.native.forward import NativePass, WantedRows
+from tinkex.engine.native.forward import KernelOutputRows, NativePass
 from tinkex.engine.native.kernels import Kernels
 from tinkex.engine.native.step import KernelStep, RotationTable, StepList
 from tinkex.engine.options import EngineOptions
@@ -388,12 +388,12 @@ def test_a_pass_is_the_trainers(shape, model_folder, kernels) -> None:
         part.tokens = tokens(n)
         rows.add_part(part)  # type: ignore[arg-type]
     lora = LoraBatch([(9, None), (138, weights.pairs)])
-    expected = decoder.packed_hidden(rows.tokens(), lengths, lora)
+    expected = decoder.forward_hidden(rows.tokens(), lengths, lora)
     model = NativePass(decoder, kernels, AdapterCopies(decoder.groups[:-1]))
     cache = KvCache(decoder.spec, 1, torch.zeros(1))
     runs = [(0, 9, None), (9, 138, weights)]
     wanted_N = torch.tensor([8, 17, 57, 137])
-    wanted = WantedRows(wanted_N, [(0, 1, None), (1, 4, weights)])
+    wanted = KernelOutputRows(wanted_N, [(0, 1, None), (1, 4, weights)])
     with torch.inference_mode():
         step = KernelStep(rows, cache, decoder.spec, model.ropes, kernels)
         found = model.hidden(rows.tokens(), step, runs)

@@ -66,10 +66,10 @@ def test_only_float32_on_a_cpu_is_packed() -> None:
 def test_a_decoder_for_few_rows_computes_the_same(tiny: Path) -> None:
     decoder = _load(tiny)
     tokens = torch.randint(0, 256, (12,))
-    few = decoder.for_few_rows()
+    few = decoder.with_packed_weights()
     assert few.weights.embed_VD is decoder.weights.embed_VD
     states = [
-        model.packed_hidden(tokens, [12], LoraBatch([(12, None)])) for model in (decoder, few)
+        model.forward_hidden(tokens, [12], LoraBatch([(12, None)])) for model in (decoder, few)
     ]
     torch.testing.assert_close(states[0], states[1], rtol=1e-5, atol=1e-5)
     logits = [model.head.forward(states[0]) for model in (decoder, few)]

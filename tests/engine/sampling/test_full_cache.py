@@ -11,9 +11,9 @@ from tinkex.engine.interface import SampleResult
 from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS
 from tinkex.engine.sampling.kv_eviction import KvEviction
-from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
+from tinkex.engine.sampling.prefill_queue import PrefillQueue, SamplerLimits
 from tinkex.engine.sampling.seating import Seating
-from tinkex.engine.sampling.state import PromptPart, SampleJob, Sequence, Stem
+from tinkex.engine.sampling.state import PrefillChunk, RunningSequence, SampleJob, Stem
 from tinkex.engine.sampling.stops import StopRule
 
 
@@ -29,7 +29,7 @@ class Cache:
             max_sequences=max_sequences,
         )
         self.pool = BlockPool(num_blocks)
-        self.line = PromptLine(limits, self.pool)
+        self.line = PrefillQueue(limits, self.pool)
         self.seating = Seating(max_sequences)
         self.eviction = KvEviction(self.pool, self.seating, self.line)
         self._numbers = itertools.count(1)
@@ -51,12 +51,16 @@ class Cache:
             unfinished=samples,
         )
         random = np.random.default_rng(0)
-        return Stem(job, [Sequence(job, i, random, next(self._numbers)) for i in range(samples)])
+        return Stem(
+            job, [RunningSequence(job, i, random, next(self._numbers)) for i in range(samples)]
+        )
 
     def wait(self, name: str, scope: str, length: int, answer: int = 20) -> None:
         self.line.add(self.stem(name, scope, length, answer))
 
-    def run(self, name: str, scope: str, num_blocks: int, samples: int = 1) -> list[Sequence]:
+    def run(
+        self, name: str, scope: str, num_blocks: int, samples: int = 1
+    ) -> list[RunningSequence]:
         """Sequences that run with so many blocks each."""
         length = BLOCK_TOKENS * (num_blocks - 1)
         stem = self.stem(name, scope, BLOCK_TOKENS, answer=2 * length, samples=samples)
@@ -67,7 +71,7 @@ class Cache:
             self.seating.add(sequence)
         return stem.sequences
 
-    def step(self) -> list[PromptPart]:
+    def step(self) -> list[PrefillChunk]:
         """The parts of one step; running sequences write a token each."""
         self.seating.balance()
         self.eviction.new_step()

@@ -20,7 +20,7 @@ from tinkex.engine.model.config import parse_config, read_json
 from tinkex.engine.model.hf_weights import load_decoder
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.block_pool import BlockPool, prefix_keys
-from tinkex.engine.sampling.forward import InferencePass, Wanted
+from tinkex.engine.sampling.forward import InferencePass, OutputRows
 from tinkex.engine.sampling.kv_cache import (
     BLOCK_TOKENS,
     FIRST_BLOCK,
@@ -28,7 +28,7 @@ from tinkex.engine.sampling.kv_cache import (
     KvCache,
     blocks_for,
 )
-from tinkex.engine.sampling.paged_attention import StepAttention, Stretch, Tail
+from tinkex.engine.sampling.paged_attention import DecodeRow, PrefillSpan, StepAttention
 from tinkex.engine.torch_engine import TorchEngine
 
 
@@ -39,7 +39,7 @@ def test_rows_without_gradients_are_the_trainers(shape, model_folder) -> None:
     decoder = load_decoder(folder, config, torch.device("cpu"), torch.float32)
     lengths = [9, 9, 40]
     rows_T = torch.from_numpy(np.concatenate([tokens(n) for n in lengths]))
-    expected = decoder.packed_hidden(rows_T, lengths, LoraBatch([(58, None)]))
+    expected = decoder.forward_hidden(rows_T, lengths, LoraBatch([(58, None)]))
     positions_T = torch.cat([torch.arange(n) for n in lengths])
     with torch.inference_mode():
         found = InferencePass(decoder).hidden(
@@ -59,7 +59,7 @@ def test_rows_that_are_wanted_are_those_of_all(shape, model_folder) -> None:
     positions_T = torch.cat([torch.arange(n) for n in (9, 9, 40)])
     batch = rows_T, positions_T, PackedAttention([9, 9, 40]), RowLora(58, [Run(9, 58, pairs)], [])
     row_N = torch.tensor([8, 17, 55, 56, 57, 0])
-    wanted = Wanted(row_N, RowLora(6, [Run(1, 5, pairs)], []))
+    wanted = OutputRows(row_N, RowLora(6, [Run(1, 5, pairs)], []))
     with torch.inference_mode():
         runner = InferencePass(decoder)
         expected = runner.hidden(*batch)[row_N]
@@ -121,11 +121,11 @@ def test_attention_finds_its_blocks_wherever_they_are(
     tails, rows = [], []
     for text, length in enumerate(lengths[:6]):
         cached.store(text, 0, length - 1)
-        tails.append(Tail(cached.texts[text][0], length))
+        tails.append(DecodeRow(cached.texts[text][0], length))
         rows.append((text, length - 1, length))
     tails.insert(2, None)  # a row that is nobody's
     cached.store(6, 0, 128)
-    stretches = [Stretch(30), Stretch(6, 128, cached.texts[6][0][:2]), Stretch(40)]
+    stretches = [PrefillSpan(30), PrefillSpan(6, 128, cached.texts[6][0][:2]), PrefillSpan(40)]
     parts = [(8, 0, 30), (6, 128, 134), (7, 0, 40)]
     blocks, slots, ks, vs = [], [], [], []
     for text, start, end in rows + parts:

@@ -11,9 +11,9 @@ from tests.engine.work import run_samples, sample_request, tokens
 from tinkex.engine.interface import SampleResult
 from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
-from tinkex.engine.sampling.prefill_order import PromptOrder
-from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
-from tinkex.engine.sampling.state import PromptPart, SampleJob, Sequence, Stem
+from tinkex.engine.sampling.prefill_order import PrefillOrder
+from tinkex.engine.sampling.prefill_queue import PrefillQueue, SamplerLimits
+from tinkex.engine.sampling.state import PrefillChunk, RunningSequence, SampleJob, Stem
 from tinkex.engine.sampling.stops import StopRule
 
 LIMITS = SamplerLimits(
@@ -37,14 +37,14 @@ def _stem(name: str, length: int = 32, answer: int = 10, scope: str = "") -> Ste
         result=SampleResult(request_id=name),
         unfinished=1,
     )
-    return Stem(job, [Sequence(job, 0, np.random.default_rng(0))])
+    return Stem(job, [RunningSequence(job, 0, np.random.default_rng(0))])
 
 
 def _names(stems: list[Stem]) -> list[str]:
     return [stem.job.request.request_id for stem in stems]
 
 
-def _sizes(parts: list[PromptPart]) -> dict[str, int]:
+def _sizes(parts: list[PrefillChunk]) -> dict[str, int]:
     return {part.stem.job.request.request_id: part.end - part.start for part in parts}
 
 
@@ -61,14 +61,14 @@ class _FreeBlocks:
         return False
 
 
-class _Line(PromptLine):
+class _Line(PrefillQueue):
     """A line in which every sequence may have a seat, unless told otherwise."""
 
     def __init__(self, limits: SamplerLimits, pool: BlockPool) -> None:
         super().__init__(limits, pool)
         self._free = _FreeBlocks(pool)
 
-    def next(self, num_running: int, **seats: int) -> list[PromptPart]:
+    def next(self, num_running: int, **seats: int) -> list[PrefillChunk]:
         wanted = {name: claim.wanted for name, claim in self.claims().items()}
         return self.next_parts(num_running, wanted | seats, self._free)
 
@@ -78,8 +78,8 @@ def _line(limits: SamplerLimits = LIMITS) -> tuple[_Line, BlockPool]:
     return _Line(limits, pool), pool
 
 
-def _order(*stems: Stem) -> PromptOrder:
-    order = PromptOrder()
+def _order(*stems: Stem) -> PrefillOrder:
+    order = PrefillOrder()
     for stem in stems:
         order.add(stem)
     return order
@@ -189,7 +189,7 @@ def test_the_rest_of_a_prompt_that_was_split_waits_for_its_first_half() -> None:
     limits = SamplerLimits(cache_tokens=BLOCK_TOKENS * 64, beside_tokens=64, max_sequences=4)
     line, pool = _line(limits)
     stem = _stem("many", 320, 10)
-    stem.sequences = [Sequence(stem.job, i, np.random.default_rng(i)) for i in range(8)]
+    stem.sequences = [RunningSequence(stem.job, i, np.random.default_rng(i)) for i in range(8)]
     line.add(stem)
     owned = []
     for _ in range(4):

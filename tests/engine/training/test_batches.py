@@ -190,7 +190,7 @@ def test_overflowing_loss_is_refused_and_adds_nothing(tiny, tmp_path) -> None:
 def test_failure_inside_a_batch_adds_nothing(engine, monkeypatch) -> None:
     engine.create_adapter("a", "tiny", LoraSpec(rank=2))
     base = engine._base("tiny")
-    original = base.backbone.packed_pass
+    original = base.backbone.forward_with_backward
     calls = []
 
     def fail_second(*args: object) -> object:
@@ -202,7 +202,7 @@ def test_failure_inside_a_batch_adds_nothing(engine, monkeypatch) -> None:
     base.microbatch_tokens = 10
     request = TrainRequest(adapter_id="a", data=[sft_datum(9), sft_datum(8)])
     with monkeypatch.context() as patch:
-        patch.setattr(base.backbone, "packed_pass", fail_second)
+        patch.setattr(base.backbone, "forward_with_backward", fail_second)
         (answer,) = engine.forward_backward([request])
     assert answer.kind == "server"
     assert engine.adapters()[0].pending_backwards == 0

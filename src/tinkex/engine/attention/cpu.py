@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Lanes", "copy", "fill", "in_lanes", "spread", "take"]
+__all__ = ["PaddedGroup", "copy", "fill", "pack_sequences", "spread", "take"]
 
 _FEWEST_TOKENS, _MOST_TOKENS = 4, 64
 """Of a block. Short sequences have smaller ones, or most of their lanes would be empty."""
@@ -49,7 +49,7 @@ class _Block(NamedTuple):
     mask_QM: Tensor  # for those: 0 where a key may be seen, else minus infinity
 
 
-def in_lanes(lengths: Sequence[int]) -> list[Lanes]:
+def pack_sequences(lengths: Sequence[int]) -> list[PaddedGroup]:
     """The sequences of a batch, so that little memory is left empty."""
     starts = list(accumulate(lengths, initial=0))
     groups: list[list[_Run]] = []
@@ -62,7 +62,7 @@ def in_lanes(lengths: Sequence[int]) -> list[Lanes]:
             tokens, width, filled, count = _block_tokens(lengths[i]), length, 0, 0
         _append(groups[-1], slice(starts[i], starts[i] + lengths[i]), count)
         filled, count = filled + length, count + 1
-    return [Lanes(runs) for runs in groups]
+    return [PaddedGroup(runs) for runs in groups]
 
 
 def _append(runs: list[_Run], rows: slice, lane: int) -> None:
@@ -76,7 +76,7 @@ def _append(runs: list[_Run], rows: slice, lane: int) -> None:
         runs.append(_Run(rows, slice(lane, lane + 1), length))
 
 
-class Lanes:
+class PaddedGroup:
     """Some sequences of a batch side by side."""
 
     def __init__(self, runs: list[_Run]) -> None:
@@ -204,8 +204,8 @@ def spread(x_THC: Tensor, num_keys: int) -> Tensor:
     return torch.unflatten(x_THC, 1, (num_keys, -1))
 
 
-def fill(lanes: Lanes, x_TKGC: Tensor, write: Write) -> Tensor:
-    """Lanes of `x`."""
+def fill(lanes: PaddedGroup, x_TKGC: Tensor, write: Write) -> Tensor:
+    """PaddedGroup of `x`."""
     num_keys, heads_per_key = x_TKGC.shape[1:3]
     lanes_BQC = lanes.new(x_TKGC, num_keys, heads_per_key)
     for rows, piece in lanes.pieces(lanes_BQC, num_keys):
@@ -213,7 +213,7 @@ def fill(lanes: Lanes, x_TKGC: Tensor, write: Write) -> Tensor:
     return lanes.close(lanes_BQC, num_keys)
 
 
-def take(lanes: Lanes, lanes_BQC: Tensor, out_TKGC: Tensor, write: Write) -> None:
+def take(lanes: PaddedGroup, lanes_BQC: Tensor, out_TKGC: Tensor, write: Write) -> None:
     """What is in the lanes, into the rows of the batch."""
     for rows, piece in lanes.pieces(lanes_BQC, out_TKGC.shape[1]):
         write(torch.unflatten(out_TKGC[rows], 0, piece.shape[:2]), piece, rows)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tinkex.engine.attention.cpu import copy, fill, in_lanes, spread, take
+from tinkex.engine.attention.cpu import copy, fill, pack_sequences, spread, take
 
 __all__ = ["Attention", "PackedAttention", "attend_by_torch"]
 
@@ -37,7 +37,7 @@ class PackedAttention:
 
     def __init__(self, lengths: list[int]) -> None:
         self._lengths = lengths
-        self._lanes = in_lanes(lengths)
+        self._lanes = pack_sequences(lengths)
 
     def attend(
         self, layer: int, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, window: int

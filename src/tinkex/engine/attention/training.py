@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tinkex.engine.attention.cpu import copy, fill, in_lanes, spread, take
+from tinkex.engine.attention.cpu import copy, fill, pack_sequences, spread, take
 from tinkex.engine.attention.packed import attend_by_torch
 from tinkex.engine.ops.layer_ops import Angles, apply_rope
 
@@ -83,7 +83,7 @@ class _InLanes:
     def __init__(
         self, lengths: list[int], ropes: Sequence[Angles], scale: float, kept_bytes: int
     ) -> None:
-        self._lanes = in_lanes(lengths)
+        self._lanes = pack_sequences(lengths)
         # Of queries and keys, by rope. Keys are turned and scaled in one.
         self._turns = [(angles, Angles(*(x * scale for x in angles))) for angles in ropes]
         self._turns_back = [(q.back(), k.back()) for q, k in self._turns]

@@ -165,7 +165,7 @@ class LoraLayout:
 
 
 class AdapterWeights:
-    """The numbers of one adapter, ready to be applied. Immutable if nobody else has `flat`."""
+    """The numbers of one adapter, ready to be applied. Immutable unless `flat` is shared."""
 
     def __init__(self, layout: LoraLayout, flat: Tensor) -> None:
         self.identity = next(_identities)  # tells apart what was computed with other weights

@@ -43,11 +43,11 @@ class Backbone(Protocol):
     head_VD: Tensor
     num_parameters: int
 
-    def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
+    def forward_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
         """The last hidden states [T, D] of whole sequences, packed end to end."""
         ...
 
-    def packed_pass(
+    def forward_with_backward(
         self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch
     ) -> tuple[Tensor, Callable[[Tensor], None]]:
         """The same, and the backward.
@@ -74,7 +74,7 @@ class Decoder:
         self.head_VD = weights.head.weight_OD
         self._layers = [Layer(i, self.spec, each) for i, each in enumerate(weights.layers)]
 
-    def for_few_rows(self) -> Decoder:
+    def with_packed_weights(self) -> Decoder:
         """This decoder with a second copy of its weights, which makes small batches faster.
 
         Same results. Takes as much memory again where it helps, none where it would not.
@@ -84,7 +84,7 @@ class Decoder:
         return other
 
     @torch.no_grad()
-    def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
+    def forward_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
         """The last hidden states of whole sequences, packed end to end, ready for the head."""
         ropes = self._angles(lengths)
         attention = training_attention(lengths, ropes, self.spec.query_scale, kept_bytes=0)
@@ -94,7 +94,7 @@ class Decoder:
         return rms_norm(x_TD, self.weights.norm_D, self.spec.norm.eps)[0]
 
     @torch.no_grad()
-    def packed_pass(
+    def forward_with_backward(
         self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch
     ) -> tuple[Tensor, Callable[[Tensor], None]]:
         """The last hidden states of whole sequences, packed end to end, and the backward."""

@@ -48,12 +48,12 @@ class FallbackBackbone:
         )
 
     @torch.no_grad()
-    def packed_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
+    def forward_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
         """The last hidden states of whole sequences, packed end to end."""
         return self._hidden(tokens_T, lengths, lora)
 
     @torch.enable_grad()
-    def packed_pass(
+    def forward_with_backward(
         self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch
     ) -> tuple[Tensor, Callable[[Tensor], None]]:
         """The last hidden states of whole sequences, packed end to end, and the backward."""

@@ -190,7 +190,7 @@ def _file_name(name: str, content: bytes) -> str:
 def _kept_folder() -> Path | None:
     """Where they are kept from one start to the next; None if there is no safe place.
 
-    What lies there is run, so nobody else may be able to change it, or a folder above it.
+    Its files are executed, so no other user may be able to change it or a folder above it.
     """
     try:
         folder = user_cache_path("tinkex") / "kernels"
@@ -206,7 +206,7 @@ def _is_safe(folder: Path, *, is_above: bool) -> bool:
     found = folder.stat()
     if found.st_uid not in ({0, os.geteuid()} if is_above else {os.geteuid()}):
         return False
-    # In a sticky folder, such as /tmp, nobody can put another's things aside.
+    # In a sticky folder, such as /tmp, users cannot move or replace files of others.
     is_sticky = is_above and bool(found.st_mode & stat.S_ISVTX)
     return is_sticky or not found.st_mode & _OTHERS_MAY_WRITE
 

@@ -20,14 +20,14 @@ from tinkex.engine.native.kernels import Kernels, Lora
 from tinkex.engine.native.step import KernelStep, RotationTable
 from tinkex.engine.ops.linear import FrozenLinear
 
-__all__ = ["NativePass", "WantedRows"]
+__all__ = ["KernelOutputRows", "NativePass"]
 
 _QKV, _OUT, _GATE_UP, _DOWN = range(LAYER_PLACES)
 """The places of a layer that LoRA can be at, in the order of the decoder's groups."""
 
 
 @dataclass(frozen=True, slots=True)
-class WantedRows:
+class KernelOutputRows:
     """The rows whose last hidden state is asked for, and whose they are."""
 
     row_N: Tensor
@@ -46,7 +46,11 @@ class NativePass:
         self.ropes = [RotationTable(*rope_table(rope, *sizes)) for rope in spec.ropes]
 
     def hidden(
-        self, tokens_T: Tensor, step: KernelStep, runs: list[Run], wanted: WantedRows | None = None
+        self,
+        tokens_T: Tensor,
+        step: KernelStep,
+        runs: list[Run],
+        wanted: KernelOutputRows | None = None,
     ) -> Tensor:
         """The last hidden states, normed, ready for the head: of all rows or those wanted."""
         kernels, spec, eps = self._kernels, self.spec, self.spec.norm.eps

@@ -1,7 +1,7 @@
 """The kernels as Python sees them: tensors in, tensors out.
 
 Each structure here mirrors one of the same name in the C sources, field by field. Tensors are
-float32 on the CPU, their rows contiguous; nothing is checked, for whoever calls has made them.
+float32 on the CPU, their rows contiguous; nothing is checked here: callers make them so.
 
 Shapes: T rows · D hidden · F MLP width.
 """

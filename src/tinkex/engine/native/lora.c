@@ -1,9 +1,9 @@
 /* LoRA of a step's rows, added to what the base model's matrix gave: y += (x @ A) @ B.
  *
  * Rows of one adapter lie side by side, a run. A and B are copies laid out for this, the scale is in
- * B. First every run's rows times its A, which is narrow. Times B goes whoever reads the sum next
- * (`lift`), some rows at a time, so that they are in the cache; of few rows all columns are shared
- * out instead.
+ * B. First every run's rows times its A, which is narrow. The product with B is left to the kernel
+ * that reads the sum next (`lift`), some rows at a time, so that they are in the cache; of few rows
+ * all columns are shared out instead.
  */
 #include "common.h"
 

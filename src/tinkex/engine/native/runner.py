@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -10,13 +10,13 @@ import torch
 from tinkex.engine.lora.adapter import HEAD_SITE, LoraLayout
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.native.adapters import AdapterCopies, Run
-from tinkex.engine.native.forward import NativePass, WantedRows
+from tinkex.engine.native.forward import KernelOutputRows, NativePass
 from tinkex.engine.native.kernels import Kernels
 from tinkex.engine.native.step import KernelStep, StepList
 from tinkex.engine.sampling.cached_runner import CachedRunner
 from tinkex.engine.sampling.prefill_queue import SamplerLimits
-from tinkex.engine.sampling.state import PromptPart, SampleJob, Sequence
-from tinkex.engine.sampling.step_output import FEWEST_ROWS, StepRows
+from tinkex.engine.sampling.state import PrefillChunk, RunningSequence, SampleJob
+from tinkex.engine.sampling.step_output import FEWEST_ROWS, StepOutput
 
 __all__ = ["NativeRunner"]
 
@@ -40,7 +40,9 @@ class NativeRunner(CachedRunner):
     def clear_block(self, block: int) -> None:
         """Does nothing: what lies beyond a sequence's end has no share in any number here."""
 
-    def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
+    def run(
+        self, sequences: Sequence[RunningSequence], parts: Sequence[PrefillChunk]
+    ) -> StepOutput:
         # All rows of an adapter side by side, those of sequences before those of prompts.
         items = [(_identity(each.job), False, i) for i, each in enumerate(sequences)]
         items += [(_identity(part.stem.job), True, i) for i, part in enumerate(parts)]
@@ -66,9 +68,9 @@ class NativeRunner(CachedRunner):
         wanted = None
         if len(kept) < rows.num_rows:
             kept += [0] * (FEWEST_ROWS - len(kept))
-            wanted = WantedRows(torch.tensor(kept), kept_runs)
+            wanted = KernelOutputRows(torch.tensor(kept), kept_runs)
         hidden_TD = self._model.hidden(rows.tokens(), step, runs, wanted)
-        return StepRows(hidden_TD, sequence_rows, part_rows)
+        return StepOutput(hidden_TD, sequence_rows, part_rows)
 
 
 def _identity(job: SampleJob) -> int:

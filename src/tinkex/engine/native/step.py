@@ -5,7 +5,7 @@ Shapes: T rows · K key/value heads · C features of a head · W tokens of a blo
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from tinkex.engine.model.spec import DecoderSpec
 from tinkex.engine.native.kernels import AttentionArgs, Kernels, RotateArgs
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, WASTE_BLOCK, KvCache, blocks_for
-from tinkex.engine.sampling.state import PromptPart, Sequence
+from tinkex.engine.sampling.state import PrefillChunk, RunningSequence
 
 __all__ = ["KernelStep", "RotationTable", "StepList"]
 
@@ -42,15 +42,15 @@ class StepList:
         self._num_tabled = 0
         self._chunks: list[tuple[int, int, int, int]] = []
 
-    def add_sequence(self, sequence: Sequence | None) -> None:
-        """A row for the newest token of the sequence, or one that is nobody's."""
+    def add_sequence(self, sequence: RunningSequence | None) -> None:
+        """A row for the newest token of the sequence, or a padding row."""
         if sequence is None:
             self._add(np.zeros(1, np.int64), 0, np.array([WASTE_BLOCK]))
         else:
             place = sequence.num_tokens - 1
             self._add(np.array(sequence.tokens[-1:]), place, np.array(sequence.blocks))
 
-    def add_part(self, part: PromptPart) -> None:
+    def add_part(self, part: PrefillChunk) -> None:
         """The rows of a part of a prompt; one without blocks is given spare ones for the step."""
         blocks = np.array(part.stem.blocks)
         if not len(blocks):
@@ -103,7 +103,7 @@ class KernelStep:
         rows: StepList,
         cache: KvCache,
         spec: DecoderSpec,
-        ropes: Many[RotationTable],
+        ropes: Sequence[RotationTable],
         kernels: Kernels,
     ) -> None:
         self.num_rows = rows.num_rows

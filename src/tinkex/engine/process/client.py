@@ -64,7 +64,7 @@ class EngineProcess:
             engine.create_adapter("a", "tiny", LoraSpec(rank=8))
 
     `device="null"` in the options starts the engine without numerics; `"null:0.05"` one that takes
-    so many seconds for each call. `worker` names the module that is run, for whoever has an
+    so many seconds for each call. `worker` names the module that is run, for callers with an
     engine of their own; `begun` is a worker that was begun before, for this engine alone.
 
     The worker is pinged every `ping_s` seconds. One that is silent for `hang_s` is killed, and
@@ -299,7 +299,7 @@ class EngineProcess:
                 with self._lock:
                     answer = self._open.pop(reply.call_id).answer
                 answer.set_result(reply)
-        finally:  # also without memory for a reply: nobody must wait for ever
+        finally:  # also without memory for a reply: no caller may wait for ever
             self._fail_open_calls()
 
     def _fail_open_calls(self) -> None:

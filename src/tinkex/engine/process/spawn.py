@@ -1,7 +1,7 @@
 """The process of an engine, begun before anybody talks to it.
 
 A worker that is told so imports torch at once, which takes longer than all else at a start, while
-whoever began it imports its own things. It ends when the connection does. Quick to import.
+the starter imports its own modules. It ends when the connection does. Quick to import.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BegunWorker(NamedTuple):
     connection: socket.socket
 
     def close(self) -> None:
-        """Ends a worker that nobody wants after all; nothing happens to one that has ended."""
+        """Ends a worker that is not needed; does nothing if it has ended."""
         self.connection.close()
         if self.process.poll() is None:
             self.process.kill()  # it may be in the midst of a long import, and has nothing to lose

@@ -23,7 +23,7 @@ class CachedRunner:
 
     @cached_property
     def _packed(self) -> Decoder:
-        return self._decoder.for_few_rows()
+        return self._decoder.with_packed_weights()
 
     @cached_property
     def _cache(self) -> KvCache:

@@ -1,6 +1,6 @@
 """The lean decoder's forward without gradients: what a sampling step runs.
 
-The same function as `model.Decoder.packed_hidden`, which training runs, in fewer and smaller
+The same function as `model.Decoder.forward_hidden`, which training runs, in fewer and smaller
 steps: nothing is kept for a backward, sums are made in place, weights are packed, and most rows of
 a prompt end with the keys and values of the last layer. Tests hold the two together.
 
@@ -25,11 +25,11 @@ from tinkex.engine.model.spec import RopeSpec
 from tinkex.engine.model.weights import ExpertWeights, LayerWeights, MlpWeights
 from tinkex.engine.ops.layer_ops import ACTIVATIONS, rms_scaled_
 
-__all__ = ["InferencePass", "Wanted"]
+__all__ = ["InferencePass", "OutputRows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class OutputRows:
     """The rows whose last hidden state is asked for, and their LoRA."""
 
     row_N: Tensor
@@ -52,7 +52,7 @@ class InferencePass:
         positions_T: Tensor,
         attention: Attention,
         lora: RowLora,
-        wanted: Wanted | None = None,
+        wanted: OutputRows | None = None,
     ) -> Tensor:
         """The last hidden states, normed, ready for the head: of all rows or those wanted."""
         turns_T1Z = [turn_PZ[positions_T].unsqueeze(1) for turn_PZ in self._ropes_PZ]

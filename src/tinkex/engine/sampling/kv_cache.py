@@ -1,7 +1,7 @@
 """The keys and values of sequences, in blocks of a few tokens.
 
 A sequence lies in a list of blocks anywhere in the cache. A block may belong to several sequences
-(samples of one prompt, prompts that begin alike); nobody writes to one that is shared. Which block
+(samples of one prompt, prompts that begin alike); a shared block is never written to. Which block
 belongs to whom is the pool's affair; this holds the numbers.
 
 Keys lie features first, values tokens first: so that the attention of one query, which sums rows of
@@ -13,7 +13,7 @@ T rows to be stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ Places = tuple[Tensor, Tensor]
 
 BLOCK_TOKENS = 64  # fewer make attention to scattered blocks slower, more find fewer beginnings
 ZERO_BLOCK = 0  # zeros for ever: what short lists of blocks are filled up with
-WASTE_BLOCK = 1  # where rows that belong to nobody are written
+WASTE_BLOCK = 1  # target of padding rows
 FIRST_BLOCK = 2  # the first one that can hold a sequence
 
 
@@ -80,7 +80,7 @@ class KvCache:
         return self.device.type == "cpu" and self._k_LNKCW.dtype == torch.float32
 
     def clear(self, blocks: list[int]) -> None:
-        """Makes blocks all zeros. Places nobody has written to are masked, but they must be finite:
+        """Makes blocks all zeros. Positions never written to are masked, but they must be finite:
         what a ruined adapter left there would spoil its sum all the same (0 * nan)."""
         for block in blocks:
             self._k_LNKCW[:, block] = 0
@@ -91,7 +91,7 @@ class KvCache:
         self._k_LNKCW[:, target] = self._k_LNKCW[:, source]
         self._v_LNKWC[:, target] = self._v_LNKWC[:, source]
 
-    def places(self, blocks: Many[int], slots: Many[int]) -> Places:
+    def places(self, blocks: Sequence[int], slots: Sequence[int]) -> Places:
         """Where rows go, given each one's block and its place in it."""
         block_T, slot_T = (torch.tensor(x, dtype=torch.int64) for x in (blocks, slots))
         return block_T.to(self.device), slot_T.to(self.device)

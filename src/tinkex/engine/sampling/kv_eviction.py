@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 
 from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import blocks_for
-from tinkex.engine.sampling.prefill_queue import PromptLine
+from tinkex.engine.sampling.prefill_queue import PrefillQueue
 from tinkex.engine.sampling.seating import Seating
-from tinkex.engine.sampling.state import SampleJob, Sequence, Stem
+from tinkex.engine.sampling.state import RunningSequence, SampleJob, Stem
 
 __all__ = ["KvEviction"]
 
-_Holder = Sequence | Stem
+_Holder = RunningSequence | Stem
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class _Held:
 class KvEviction:
     """Finds blocks for sequences that grow and for prompts that begin."""
 
-    def __init__(self, pool: BlockPool, seating: Seating, line: PromptLine) -> None:
+    def __init__(self, pool: BlockPool, seating: Seating, line: PrefillQueue) -> None:
         self._pool, self._seating, self._line = pool, seating, line
         self._held: _Held | None = None  # as of now, if it was counted
         self._held_before: _Held | None = None  # when this step first asked who may pass
@@ -76,7 +76,7 @@ class KvEviction:
         """Forgets what was counted for the last step."""
         self._held = self._held_before = None
 
-    def free_for(self, sequence: Sequence) -> None:
+    def free_for(self, sequence: RunningSequence) -> None:
         """Takes blocks back so that a running sequence can grow; they may be its own."""
         held = self._count()
         job, mine = sequence.job, held.tenant(sequence.job)
@@ -222,11 +222,11 @@ def _may_lose(holder: _Holder, job: SampleJob, held: _Held, freed: _Freed) -> bo
         has_more = left > held.tenant(job) + whole
     if held.tenant(job):
         return has_more and not _is_protected(holder)
-    return has_more or (isinstance(holder, Sequence) and not holder.is_protected)
+    return has_more or (isinstance(holder, RunningSequence) and not holder.is_protected)
 
 
 def _is_protected(holder: _Holder) -> bool:
-    return isinstance(holder, Sequence) and holder.is_protected
+    return isinstance(holder, RunningSequence) and holder.is_protected
 
 
 def _whole(job: SampleJob) -> int:

@@ -28,14 +28,14 @@ from torch import Tensor
 from tinkex.engine.attention.packed import Attention, PackedAttention
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, ZERO_BLOCK, KvCache, Places
 
-__all__ = ["StepAttention", "Stretch", "Tail"]
+__all__ = ["DecodeRow", "PrefillSpan", "StepAttention"]
 
 _MOST_GROUPS = 4
 _MAY_FILL = 1.15  # times the rows: up to here summing zeros is cheaper than moving scores
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class DecodeRow:
     """A sequence whose newest token is a row: its blocks and its length with that token."""
 
     blocks: Sequence[int]
@@ -43,7 +43,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PrefillSpan:
     """Consecutive rows of one prompt, and the blocks of what was computed before them."""
 
     num_rows: int
@@ -60,8 +60,8 @@ class StepAttention:
     def __init__(
         self,
         cache: KvCache,
-        tails: Sequence[Tail | None],
-        stretches: Sequence[Stretch],
+        tails: Sequence[DecodeRow | None],
+        stretches: Sequence[PrefillSpan],
         places: Places | None,
     ) -> None:
         self._cache, self._places = cache, places
@@ -90,7 +90,7 @@ class StepAttention:
 class _TailGroups:
     """Tails in groups of about equal length, so that little is computed for nothing."""
 
-    def __init__(self, cache: KvCache, tails: Sequence[Tail | None]) -> None:
+    def __init__(self, cache: KvCache, tails: Sequence[DecodeRow | None]) -> None:
         rows = [row for row, tail in enumerate(tails) if tail is not None]
         sizes = np.array([len(tail.blocks) for tail in tails if tail is not None])
         edges = [0, len(rows)]
@@ -138,7 +138,7 @@ class _Tails:
     may_waste: ClassVar[float]
     """How many times the work that is needed a group may make of it."""
 
-    def __init__(self, cache: KvCache, tails: Sequence[Tail]) -> None:
+    def __init__(self, cache: KvCache, tails: Sequence[DecodeRow]) -> None:
         self._cache = cache
         most = max(len(tail.blocks) for tail in tails)
         table = np.full((len(tails), most), ZERO_BLOCK, np.int32)
@@ -170,7 +170,7 @@ class _SummedTails(_Tails):
 
     may_waste = 4.0  # it is only scores
 
-    def __init__(self, cache: KvCache, tails: Sequence[Tail]) -> None:
+    def __init__(self, cache: KvCache, tails: Sequence[DecodeRow]) -> None:
         super().__init__(cache, tails)
         heads, num_queries, width = cache.num_heads, cache.num_query_heads, cache.head_dim
         blocks = [np.array(tail.blocks) for tail in tails]
@@ -246,7 +246,7 @@ class _GatheredTails(_Tails):
 class _PromptRows:
     """The prompt parts of a step: those at their beginning as in training, others one by one."""
 
-    def __init__(self, cache: KvCache, parts: Sequence[Stretch]) -> None:
+    def __init__(self, cache: KvCache, parts: Sequence[PrefillSpan]) -> None:
         self._sizes: list[int] = []
         self._kinds: list[Attention] = []
         for is_continued, some in groupby(parts, key=lambda part: part.past > 0):
@@ -276,7 +276,7 @@ class _PromptRows:
 class _ContinuedRows:
     """Rows of a prompt that see blocks computed earlier, and each other."""
 
-    def __init__(self, cache: KvCache, part: Stretch) -> None:
+    def __init__(self, cache: KvCache, part: PrefillSpan) -> None:
         self._cache = cache
         self._num_rows, self._past = part.num_rows, part.past
         self._table_N = torch.tensor(part.blocks, device=cache.device)

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from tinkex.engine.sampling.state import Stem
 from tinkex.fair_queue import FairTurns, due_time
 
-__all__ = ["PromptOrder"]
+__all__ = ["PrefillOrder"]
 
 _ANSWER_TOKEN = 3
 """What a token of an answer costs, in tokens of a prompt, where some are written together."""
 
 
-class PromptOrder:
+class PrefillOrder:
     """Stems that wait or are half way, in the order they are to be computed."""
 
     def __init__(self) -> None:

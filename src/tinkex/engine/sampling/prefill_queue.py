@@ -20,11 +20,11 @@ from typing import Protocol
 
 from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
-from tinkex.engine.sampling.prefill_order import PromptOrder
+from tinkex.engine.sampling.prefill_order import PrefillOrder
 from tinkex.engine.sampling.seat_shares import SeatClaim
-from tinkex.engine.sampling.state import PromptPart, Stem
+from tinkex.engine.sampling.state import PrefillChunk, Stem
 
-__all__ = ["BlockSource", "PromptLine", "SamplerLimits"]
+__all__ = ["BlockSource", "PrefillQueue", "SamplerLimits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class BlockSource(Protocol):
         ...
 
 
-class PromptLine:
+class PrefillQueue:
     """Stems in the order of their turns. Without a pool (no cache) each is computed whole."""
 
     def __init__(self, limits: SamplerLimits, pool: BlockPool | None) -> None:
         self._limits, self._pool = limits, pool
-        self._order = PromptOrder()
+        self._order = PrefillOrder()
         self._begun: set[Stem] = set()  # those of them that are half way
         self._in_step: set[Stem] = set()  # those of which parts were chosen and are not done
         self._num_short = 0  # how many steps more are to be short
@@ -114,7 +114,7 @@ class PromptLine:
 
     def next_parts(
         self, num_running: int, seats: Mapping[str, int], blocks: BlockSource | None
-    ) -> list[PromptPart]:
+    ) -> list[PrefillChunk]:
         """What to compute of the prompts now. Every part is done before the next call.
 
         `seats` says how many sequences of each request may begin; `blocks` is None without a pool.
@@ -155,7 +155,7 @@ class PromptLine:
         """Those of which requests could be done with this step."""
         return {stem.scope for stem in self._order.stems() if batch.would_complete(stem)}
 
-    def finish_parts(self, parts: list[PromptPart]) -> list[Stem]:
+    def finish_parts(self, parts: list[PrefillChunk]) -> list[Stem]:
         """Notes that the parts were computed; the stems that are complete leave the line."""
         for part in parts:
             stem = part.stem
@@ -272,7 +272,7 @@ class _Batch:
         self.most = most  # tokens of all parts, if requests are done then
         self.blocks = blocks
         self.waiting: dict[str, Stem] = {}  # of each scope the first that could not begin
-        self.parts: list[PromptPart] = []
+        self.parts: list[PrefillChunk] = []
         self._seats = seats
         self._seats_taken: Counter[str] = Counter()
         self._more = most - budget
@@ -322,7 +322,7 @@ class _Batch:
                 end = stem.done + room // BLOCK_TOKENS * BLOCK_TOKENS
             self._keys.update(stem.keys[stem.done // BLOCK_TOKENS :])
         if end > stem.done:
-            self.parts.append(PromptPart(stem, stem.done, end))
+            self.parts.append(PrefillChunk(stem, stem.done, end))
             self.tokens_left -= end - stem.done
         return end - stem.done
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from typing import Protocol
 
 from tinkex.engine.lora.adapter import LoraLayout
 from tinkex.engine.ops.linear import FrozenLinear
 from tinkex.engine.sampling.block_pool import BlockPool
-from tinkex.engine.sampling.state import PromptPart, Sequence
-from tinkex.engine.sampling.step_output import StepRows
+from tinkex.engine.sampling.state import PrefillChunk, RunningSequence
+from tinkex.engine.sampling.step_output import StepOutput
 
 __all__ = ["StepRunner"]
 
@@ -27,7 +27,9 @@ class StepRunner(Protocol):
         """The unembedding."""
         ...
 
-    def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
+    def run(
+        self, sequences: Sequence[RunningSequence], parts: Sequence[PrefillChunk]
+    ) -> StepOutput:
         """The newest token of each sequence and the tokens of each part, computed."""
         ...
 

@@ -17,7 +17,7 @@ import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -36,12 +36,12 @@ from tinkex.engine.sampling.block_pool import prefix_keys
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.kv_eviction import KvEviction
 from tinkex.engine.sampling.logits_processors import BUILTIN, Pipeline, Row
-from tinkex.engine.sampling.prefill_queue import PromptLine, SamplerLimits
+from tinkex.engine.sampling.prefill_queue import PrefillQueue, SamplerLimits
 from tinkex.engine.sampling.prompt_scores import PromptRows, score_prompts
 from tinkex.engine.sampling.runner import StepRunner
 from tinkex.engine.sampling.seating import Seating
-from tinkex.engine.sampling.state import PromptPart, SampleJob, Sequence, Stem
-from tinkex.engine.sampling.step_output import StepRows
+from tinkex.engine.sampling.state import PrefillChunk, RunningSequence, SampleJob, Stem
+from tinkex.engine.sampling.step_output import StepOutput
 from tinkex.engine.sampling.stops import StopRule, Stops, TextDecoder
 from tinkex.engine.sampling.token_choice import choose, stream, top_logprobs
 from tinkex.engine.sampling.token_history import TokenHistory
@@ -70,7 +70,7 @@ class Sampler:
         self._pool = runner.pool
         self._inbox: deque[Stem] = deque()
         self._cancelled: set[str] = set()
-        self._line = PromptLine(limits, self._pool)
+        self._line = PrefillQueue(limits, self._pool)
         self._complete: list[Stem] = []  # in this step
         self._seating = Seating(limits.max_sequences)
         self._eviction: KvEviction | None = None
@@ -118,7 +118,7 @@ class Sampler:
             prompt_ids = np.unique(request.tokens).astype(np.int64)
         with self._lock:
             sequences = [
-                Sequence(
+                RunningSequence(
                     job,
                     i,
                     stream(request.params.seed, i),
@@ -198,7 +198,7 @@ class Sampler:
                 self._release(sequence)
                 self._seating.remove(sequence)
 
-    def _lets_pass(self, parts: list[PromptPart]) -> bool:
+    def _lets_pass(self, parts: list[PrefillChunk]) -> bool:
         """Whether running sequences rest in this step for requests that it completes, which are
         done sooner then."""
         self._steps_since_rest += 1
@@ -224,7 +224,7 @@ class Sampler:
                 sequence.blocks += taken
                 has_room = True
 
-    def _finish_parts(self, parts: list[PromptPart], rows: StepRows) -> list[Stem]:
+    def _finish_parts(self, parts: list[PrefillChunk], rows: StepOutput) -> list[Stem]:
         """Keeps the rows that prompts will be scored by; the stems that are complete."""
         for part, start in zip(parts, rows.part_rows, strict=True):
             stem = part.stem
@@ -250,10 +250,10 @@ class Sampler:
 
     def _extend(
         self,
-        sequences: list[Sequence],
+        sequences: list[RunningSequence],
         stems: list[Stem],
-        rows: StepRows,
-        parts: list[PromptPart],
+        rows: StepOutput,
+        parts: list[PrefillChunk],
     ) -> list[SampleResult]:
         """Gives every sequence its next token; the results this completes."""
         last_row = {
@@ -302,7 +302,7 @@ class Sampler:
         self._pool.release(full if going_on else stem.blocks)
         stem.start_over()
 
-    def _remember_full_block(self, sequence: Sequence) -> None:
+    def _remember_full_block(self, sequence: RunningSequence) -> None:
         """Lets the newest block be found once its last token is in it."""
         if self._pool is None or sequence.num_tokens % BLOCK_TOKENS:
             return
@@ -315,7 +315,7 @@ class Sampler:
         runs = ((end, None if job.weights is None else job.weights.pairs) for end, job in ends)
         return Head(self._runner.head, LoraBatch.merged(runs))
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: RunningSequence) -> None:
         if self._pool is not None:
             self._pool.release(sequence.blocks)
         sequence.blocks = []
@@ -331,7 +331,9 @@ def _is_scoring(stem: Stem) -> bool:
     )
 
 
-def _extend_chunk(sequences: Many[Sequence], logits_BV: Tensor, pipeline: Pipeline) -> None:
+def _extend_chunk(
+    sequences: Sequence[RunningSequence], logits_BV: Tensor, pipeline: Pipeline
+) -> None:
     processed = [
         Row(index, each.job.request.params, each.history)
         for index, each in enumerate(sequences)
@@ -356,7 +358,7 @@ def _extend_chunk(sequences: Many[Sequence], logits_BV: Tensor, pipeline: Pipeli
                 sequences[row].topk.append((one[0], one[1]))
 
 
-def _settle(sequence: Sequence) -> SampleResult | None:
+def _settle(sequence: RunningSequence) -> SampleResult | None:
     """Ends the sequence if its newest token does; the result if it was its job's last."""
     job = sequence.job
     if not math.isfinite(sequence.logprobs[-1]):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from tinkex.engine.sampling.seat_shares import SeatClaim, SeatShares
-from tinkex.engine.sampling.state import Sequence
+from tinkex.engine.sampling.state import RunningSequence
 
 __all__ = ["Seating"]
 
@@ -22,23 +22,23 @@ class Seating:
     def __init__(self, num_seats: int) -> None:
         self._num_seats = num_seats
         self._shares = SeatShares(num_seats)
-        self.running: list[Sequence] = []
-        self.parked: list[Sequence] = []  # the one parked longest first
+        self.running: list[RunningSequence] = []
+        self.parked: list[RunningSequence] = []  # the one parked longest first
 
-    def sequences(self) -> list[Sequence]:
+    def sequences(self) -> list[RunningSequence]:
         """All of them."""
         return [*self.running, *self.parked]
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: RunningSequence) -> None:
         """Lets a sequence run if there is a seat; else it is parked until `balance` finds one."""
         has_seat = len(self.running) < self._num_seats
         (self.running if has_seat else self.parked).append(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: RunningSequence) -> None:
         """Takes a sequence out."""
         (self.running if sequence in self.running else self.parked).remove(sequence)
 
-    def keep(self, is_kept: Callable[[Sequence], bool]) -> None:
+    def keep(self, is_kept: Callable[[RunningSequence], bool]) -> None:
         """Takes all others out."""
         self.running = [each for each in self.running if is_kept(each)]
         self.parked = [each for each in self.parked if is_kept(each)]
@@ -67,7 +67,7 @@ class Seating:
             for request_id, seats in self._shares.allot(claims).items()
         }
 
-    def charge(self, sequences: Iterable[Sequence]) -> None:
+    def charge(self, sequences: Iterable[RunningSequence]) -> None:
         """Notes a token written for each sequence."""
         for sequence in sequences:
             request = sequence.job.request

@@ -16,7 +16,7 @@ from tinkex.engine.sampling.prompt_scores import first_row_needed
 from tinkex.engine.sampling.stops import StopRule
 from tinkex.engine.sampling.token_history import TokenHistory
 
-__all__ = ["PromptPart", "SampleJob", "Sequence", "Stem"]
+__all__ = ["PrefillChunk", "RunningSequence", "SampleJob", "Stem"]
 
 _MOST_PROTECTED = 512
 """Tokens a sequence that was computed again may write before it can lose its blocks to a prompt."""
@@ -49,7 +49,7 @@ class SampleJob:
 
 
 @dataclass(eq=False, slots=True)
-class Sequence:
+class RunningSequence:
     """One sample being written. All its tokens but the newest lie in `blocks`."""
 
     job: SampleJob
@@ -102,7 +102,7 @@ class Sequence:
 class Stem:
     """Tokens that sequences of one job begin with: a prompt, or a sample that lost its blocks."""
 
-    def __init__(self, job: SampleJob, sequences: list[Sequence]) -> None:
+    def __init__(self, job: SampleJob, sequences: list[RunningSequence]) -> None:
         self.job = job
         self.sequences = sequences
         self.tokens = sequences[0].all_tokens()
@@ -158,7 +158,7 @@ class Stem:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptPart:
+class PrefillChunk:
     """Tokens `start..end` of a stem, to be computed in this step."""
 
     stem: Stem

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["FEWEST_ROWS", "StepRows"]
+__all__ = ["FEWEST_ROWS", "StepOutput"]
 
 FEWEST_ROWS = 4
 """Of a step. With fewer a product is slower, and its bits differ from those in company."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepRows:
+class StepOutput:
     """Hidden states of a step, and where each sequence's row and each part's rows begin.
 
     Of a part only the rows that it keeps are there.

@@ -5,7 +5,7 @@ Shapes: T rows · D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,12 +17,12 @@ from tinkex.engine.lora.row_layout import RowPlan, RowPlanner
 from tinkex.engine.lora.rows import RowLora, Run, pair_views
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.sampling.cached_runner import CachedRunner
-from tinkex.engine.sampling.forward import InferencePass, Wanted
+from tinkex.engine.sampling.forward import InferencePass, OutputRows
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, WASTE_BLOCK, KvCache, blocks_for
-from tinkex.engine.sampling.paged_attention import StepAttention, Stretch, Tail
+from tinkex.engine.sampling.paged_attention import DecodeRow, PrefillSpan, StepAttention
 from tinkex.engine.sampling.prefill_queue import SamplerLimits
-from tinkex.engine.sampling.state import PromptPart, Sequence
-from tinkex.engine.sampling.step_output import FEWEST_ROWS, StepRows
+from tinkex.engine.sampling.state import PrefillChunk, RunningSequence
+from tinkex.engine.sampling.step_output import FEWEST_ROWS, StepOutput
 
 __all__ = ["PagedRunner"]
 
@@ -50,7 +50,9 @@ class PagedRunner(CachedRunner):
     def clear_block(self, block: int) -> None:
         self._cache.clear([block])
 
-    def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
+    def run(
+        self, sequences: Sequence[RunningSequence], parts: Sequence[PrefillChunk]
+    ) -> StepOutput:
         plan = self._planner.plan([each.job.weights for each in sequences])
         num_prompt_rows = sum(part.end - part.start for part in parts)
         plan.order += [None] * (FEWEST_ROWS - len(plan.order) - num_prompt_rows)
@@ -72,10 +74,10 @@ class PagedRunner(CachedRunner):
         for row, place in enumerate(plan.order):
             if place is not None:
                 sequence_rows[place] = row
-        return StepRows(hidden_TD, sequence_rows, part_rows)
+        return StepOutput(hidden_TD, sequence_rows, part_rows)
 
     def _add_parts(
-        self, parts: Many[PromptPart], rows: _Rows, runs: list[Run], kept: _Kept
+        self, parts: Sequence[PrefillChunk], rows: _Rows, runs: list[Run], kept: _Kept
     ) -> list[int]:
         """Adds the rows of all parts; where each one's begin among those that are kept."""
         part_rows = [0] * len(parts)
@@ -102,7 +104,7 @@ class PagedRunner(CachedRunner):
         runs.append(Run(start, end, pairs))
 
 
-def _part_order(part: PromptPart) -> tuple[bool, int, int]:
+def _part_order(part: PrefillChunk) -> tuple[bool, int, int]:
     weights = part.stem.job.weights
     identity = 0 if weights is None else weights.identity
     return not part.stem.blocks, identity, part.end - part.start
@@ -115,10 +117,10 @@ class _Kept:
     rows: list[int]
     runs: list[Run]
 
-    def wanted(self, plan: RowPlan, device: torch.device) -> Wanted:
+    def wanted(self, plan: RowPlan, device: torch.device) -> OutputRows:
         """The same for a pass of which they are not all rows."""
         rows = self.rows + [0] * (FEWEST_ROWS - len(self.rows))
-        return Wanted(
+        return OutputRows(
             torch.tensor(rows, device=device), RowLora(len(rows), self.runs, plan.stacked)
         )
 
@@ -130,8 +132,8 @@ class _Rows:
     """
 
     def __init__(self) -> None:
-        self._tails: list[Tail | None] = []
-        self._stretches: list[Stretch] = []
+        self._tails: list[DecodeRow | None] = []
+        self._stretches: list[PrefillSpan] = []
         self._tokens: list[int] = []
         self._positions: list[int] = []
         self._blocks: list[int] = []  # of every row that is stored
@@ -139,24 +141,24 @@ class _Rows:
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def add_sequence(self, sequence: Sequence | None) -> None:
+    def add_sequence(self, sequence: RunningSequence | None) -> None:
         """A row for the newest token of the sequence, or an empty one."""
         if sequence is None:
             self._tails.append(None)
             token, position, block = 0, 0, WASTE_BLOCK
         else:
             position = sequence.num_tokens - 1
-            self._tails.append(Tail(sequence.blocks, position + 1))
+            self._tails.append(DecodeRow(sequence.blocks, position + 1))
             token, block = sequence.tokens[-1], sequence.blocks[position // BLOCK_TOKENS]
         self._tokens.append(token)
         self._positions.append(position)
         self._blocks.append(block)
 
-    def add_part(self, part: PromptPart) -> None:
+    def add_part(self, part: PrefillChunk) -> None:
         """The rows of a part of a prompt."""
         stem, past, end = part.stem, part.start, part.end
         past_blocks = stem.blocks[: blocks_for(past)]
-        self._stretches.append(Stretch(end - past, past, past_blocks))
+        self._stretches.append(PrefillSpan(end - past, past, past_blocks))
         if stem.blocks:
             assert len(self._blocks) == len(self._tokens), "what is stored comes first"
             self._blocks += [stem.blocks[i // BLOCK_TOKENS] for i in range(past, end)]

@@ -6,7 +6,7 @@ Shapes: T rows · D hidden.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,13 +14,13 @@ import torch
 from tinkex.engine.lora.adapter import LoraBatch, LoraLayout
 from tinkex.engine.model.decoder import Backbone
 from tinkex.engine.ops.linear import FrozenLinear
-from tinkex.engine.sampling.state import PromptPart, Sequence
-from tinkex.engine.sampling.step_output import StepRows
+from tinkex.engine.sampling.state import PrefillChunk, RunningSequence
+from tinkex.engine.sampling.step_output import StepOutput
 
-__all__ = ["WholeRunner"]
+__all__ = ["UncachedRunner"]
 
 
-class WholeRunner:
+class UncachedRunner:
     """Any backbone, without a cache."""
 
     def __init__(self, backbone: Backbone) -> None:
@@ -46,7 +46,9 @@ class WholeRunner:
     def trim(self) -> None:
         """Does nothing: nothing is kept between steps."""
 
-    def run(self, sequences: Many[Sequence], parts: Many[PromptPart]) -> StepRows:
+    def run(
+        self, sequences: Sequence[RunningSequence], parts: Sequence[PrefillChunk]
+    ) -> StepOutput:
         texts = [each.all_tokens() for each in sequences] + [part.stem.tokens for part in parts]
         jobs = [each.job for each in sequences] + [part.stem.job for part in parts]
         lengths = [len(text) for text in texts]
@@ -56,7 +58,7 @@ class WholeRunner:
             for end, job in zip(ends, jobs, strict=True)
         )
         tokens_T = torch.from_numpy(np.concatenate(texts)).to(self._backbone.head_VD.device)
-        hidden_TD = self._backbone.packed_hidden(tokens_T, lengths, lora)
+        hidden_TD = self._backbone.forward_hidden(tokens_T, lengths, lora)
         count = len(sequences)
         starts = [end - part.num_kept for end, part in zip(ends[count:], parts, strict=True)]
-        return StepRows(hidden_TD, [end - 1 for end in ends[:count]], starts)
+        return StepOutput(hidden_TD, [end - 1 for end in ends[:count]], starts)

@@ -255,11 +255,13 @@ class _Pass:
         """Computes the micro-batch and adds its gradients to those of its pairs."""
         tokens_T = self._tensor([item.datum.tokens for item in self._items], torch.int64)
         if self._job.backward:
-            hidden_TD, backward = self._backbone.packed_pass(tokens_T, self._lengths, self._lora)
+            hidden_TD, backward = self._backbone.forward_with_backward(
+                tokens_T, self._lengths, self._lora
+            )
             lp_P, loss_P, dhidden_TD = self._loss_and_gradient(hidden_TD)
             backward(dhidden_TD)
         else:
-            hidden_TD = self._backbone.packed_hidden(tokens_T, self._lengths, self._lora)
+            hidden_TD = self._backbone.forward_hidden(tokens_T, self._lengths, self._lora)
             lp_P = score(self._head(), hidden_TD, self._targets)
             loss_P, _ = loss_and_slope(self._job.loss, lp_P, self._inputs)
         metrics_P = loss_metrics(self._job.loss, lp_P, self._inputs)

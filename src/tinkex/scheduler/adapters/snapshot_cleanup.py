@@ -12,7 +12,7 @@ import logging
 from functools import partial
 
 from tinkex import crashpoints
-from tinkex.files.file_thread import Background
+from tinkex.files.file_thread import FileThread
 from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.store import Database, operations
 
@@ -29,7 +29,7 @@ class SnapshotCleanup:
     def __init__(self, db: Database, folders: DataFolders) -> None:
         self._db = db
         self._folders = folders
-        self._background = Background("tinkex-sweeper")
+        self._background = FileThread("tinkex-sweeper")
         self._is_closing = False
         self._deleted_to: dict[str, int] = {}  # up to which number a model's bodies are deleted
 

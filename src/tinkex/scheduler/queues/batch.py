@@ -73,7 +73,7 @@ class Batch:
         self._owners.add(operation.owner)
 
     def _has_one_tenant(self, operation: Operation) -> bool:
-        """Whether nobody but the operation's tenant waits for the batch, now or probably soon."""
+        """Whether only the operation's tenant waits for the batch, now or probably soon."""
         return self._owners == {operation.owner} and not self._has_neighbours
 
     def _is_alike(self, operation: Operation) -> bool:
