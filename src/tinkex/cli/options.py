@@ -129,7 +129,7 @@ def config_from(
 
 
 def quick_config(**connection: Any) -> Config:
-    """Like `config_from`, for commands at which somebody waits: they give up after seconds."""
+    """Like `config_from`, for interactive commands: they give up after seconds."""
     return quick(config_from(**connection))
 
 
@@ -148,7 +148,7 @@ def reached_config(**connection: Any) -> Config:
 
 
 def quick(config: Config) -> Config:
-    """The config with little patience, unless somebody has set how much there is."""
+    """The config with little patience, unless timeouts are set."""
     if config.origin("retry_budget_s") != "default":
         return config
     return config.replace(retry_budget_s=QUICK_BUDGET_S)

@@ -98,7 +98,7 @@ class PermissionDeniedError(APIStatusError):
 
 
 class NotFoundError(APIStatusError):
-    """404: no such thing, or it belongs to somebody else."""
+    """404: it does not exist, or another owner has it."""
 
     code = "not-found"
     blame = "user"

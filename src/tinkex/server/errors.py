@@ -23,7 +23,7 @@ _SHOWN_CHARS = 2000
 
 
 class NotFound(ClientError):
-    """404: no such thing, or it belongs to somebody else."""
+    """404: it does not exist, or another owner has it."""
 
     code = "not-found"
     status = 404

@@ -3,7 +3,7 @@
 A write's future resolves only after its transaction is on disk, so the caller that waits for it may
 promise it. Jobs that arrive while a commit runs share the next one, and the more there were, the
 longer the next one waits for as many: what a commit costs the disk hardly depends on them. Those
-that are alike are tried at once (see `together`). First all are trusted; if one fails, nothing is
+that are alike are tried at once (see `bulk_sql`). First all are trusted; if one fails, nothing is
 kept and they run again, each in a savepoint, so that it takes nothing else with it. What a thread
 waits for goes at once and before what requests wait for: it ends work, and requests bring more.
 A write that frees space has the reserve of a full disk at its service (see `reserve`).

@@ -3,8 +3,8 @@
 `(model_id, seq_id)` is the identity of an operation: the same pair with the same content is the
 same operation, with other content it is refused. Numbers that were refused, or never came, have
 rows of their own (`refused`, `skipped`), so that the order is known after a restart too. The log
-is written at its end and trimmed at its beginning (see `trimming`); the model's mark says how far,
-so that a number once used is never used again.
+is written at its end and trimmed at its beginning (see `result_retention`); the model's mark says
+how far, so that a number once used is never used again.
 """
 
 from __future__ import annotations

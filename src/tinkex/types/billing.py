@@ -9,7 +9,7 @@ import msgspec
 
 
 class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing somebody did."""
+    """One event of the audit log."""
 
     timestamp: datetime
     event: str

@@ -2,7 +2,7 @@
 
 One batch is one row of tokens, all sequences packed end to end. The base weights are frozen
 plain tensors; LoRA comes from outside, per batch. Sampling runs the same function in fewer steps
-(`inference`); tests hold the two together.
+(`sampling.forward`); tests hold the two together.
 
 Shapes: T tokens of the batch · D hidden · V vocabulary · H heads · K key/value heads ·
 C features of a head · F MLP width.

@@ -19,7 +19,7 @@ __all__ = ["ENVIRONMENT", "MODULE", "BegunWorker", "begin"]
 MODULE = "tinkex.engine.process.worker"
 
 ENVIRONMENT = {
-    # Threads that wait for each other spin for a tenth of a millisecond; `spinning` says when not.
+    # Waiting threads spin for a tenth of a millisecond; `openmp_spin` says when not.
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "10000",
     # Freed memory stays with the process: a pass would spend its time getting the same pages again.

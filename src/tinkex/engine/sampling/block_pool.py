@@ -44,7 +44,7 @@ class BlockPool:
 
     @property
     def num_owned(self) -> int:
-        """How many blocks somebody has."""
+        """The number of blocks in use."""
         return len(self._owners)
 
     def take(self, count: int) -> list[int] | None:

@@ -4,7 +4,7 @@ Two threads that share every product wait for each other after each of them, and
 too small to be shared well: LoRA's products, what is done row by row, what Python does in between.
 Two threads with half of the rows each wait only at the end, and a core that is slow for a moment
 holds up its own half alone. With more cores than two each half would need a team of threads, and
-more teams than cores make all of them sleep instead of spin (`spinning`).
+more teams than cores make all of them sleep instead of spin (`openmp_spin`).
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class _Bounded(asyncio.Protocol):
         self.transport.close()
 
     def _is_refused(self, data: bytes) -> bool:
-        """Whether this was a whole request, refused at the early_refusal; uvicorn need not know."""
+        """Whether this was a whole request, refused before it is parsed; uvicorn never sees it."""
         if self.early_refusal is None or self._head_bytes or self.app is _over_capacity:
             return False
         if self.cycle is not None and (self.cycle.more_body or not self.cycle.response_complete):

@@ -17,7 +17,7 @@ async def find_checkpoint(
 
     Raises:
         Unprocessable: the text is no path.
-        NotFound: there is no such checkpoint, or it is somebody else's.
+        NotFound: there is no such checkpoint, or another owner has it.
     """
     parsed = parse_path(path)
     found = await parts.db.aread(
