@@ -92,13 +92,5 @@ def bench(tmp_path: Path, disk: Disk) -> Iterator[Make]:
         each.close()
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    """Returns when it holds."""
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come to hold"
-        time.sleep(0.01)
-
-
 def scores(work: Bench, session: str, seq_id: int) -> bytes:
     return work.result(work.sample(session, seq_id)).body

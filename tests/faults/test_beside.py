@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from tests.faults.on_disk import Disk, Make, scores, wait_for
+from tests.faults.on_disk import Disk, Make, scores
 from tests.scheduler.work import Bench
+from tests.support.waiting import wait_until
 from tinkex.files.file_thread import FileThread
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.adapters.recovery import Recovery
@@ -34,7 +35,7 @@ def hold_up_a_snapshot(work: Bench, disk: Disk, model: str, after: int) -> None:
     disk.takes_part.clear()
     for number in range(1, after + 1):
         work.result(work.train(model, number))
-    wait_for(lambda: adapters_of(work).snapshot_writer.is_pending)
+    wait_until(lambda: adapters_of(work).snapshot_writer.is_pending)
 
 
 class Big:
@@ -64,7 +65,7 @@ def test_how_long_a_snapshot_took_that_was_waited_for(bench: Make, disk: Disk) -
     work.scheduler._slots[0].driver._deferred.append(
         lambda: adapters_of(work).snapshots.snapshot(model)
     )
-    wait_for(lambda: held.dirty_operations == 0)
+    wait_until(lambda: held.dirty_operations == 0)
     assert held.saving_s >= 0.3
 
 
@@ -81,7 +82,7 @@ def test_a_run_that_ends_while_its_snapshot_is_written_harms_nobody(
     work.scheduler._slots[0].driver.free(sampler_ids=[], model_ids=[model])
     time.sleep(0.3)
     disk.takes_part.set()
-    wait_for(lambda: model not in adapters_of(work).cache)
+    wait_until(lambda: model not in adapters_of(work).cache)
     time.sleep(0.3)
     assert "The driver met an error" not in caplog.text
 
@@ -120,8 +121,8 @@ def test_a_replay_does_not_race_with_the_row_of_a_snapshot(
     before = scores(work, session, 0)
     disk.is_bad = True  # for the sampler: the snapshot before it has asked already
     disk.takes_part.set()
-    wait_for(is_late.is_set)
-    wait_for(lambda: has_failed_sampler(work))
+    wait_until(is_late.is_set)
+    wait_until(lambda: has_failed_sampler(work))
     disk.is_bad = False
 
     reads = Recovery._replay
@@ -153,7 +154,7 @@ def test_a_rebuild_that_fails_half_way_is_nobodys_state(
         work.result(work.train(each, 3))
     disk.is_bad = True
     work.result(work.save_ephemeral(model, 4))
-    wait_for(lambda: has_failed_sampler(work))
+    wait_until(lambda: has_failed_sampler(work))
     disk.is_bad = False
     read, left = Database.read, [1]
 
@@ -165,7 +166,7 @@ def test_a_rebuild_that_fails_half_way_is_nobodys_state(
 
     monkeypatch.setattr(Database, "read", bad)
     work.scheduler._slots[0].driver.free(sampler_ids=[], model_ids=[model])
-    wait_for(lambda: not left)
+    wait_until(lambda: not left)
     time.sleep(0.2)
     got = work.answer(work.step(model, 5))
     assert got == work.answer(work.step(reference, 4))

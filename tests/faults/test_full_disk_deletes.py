@@ -10,7 +10,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 from tests.server.driving import Http, null_config
 from tests.support.disks import SmallDisk, small_disk
 from tests.support.soak import SEED, amount
+from tests.support.waiting import wait_until
 from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.files.atomic_folder import verify_folder
 from tinkex.server.config import ServedModel, ServerConfig
@@ -68,13 +69,6 @@ def folders_of(disk: SmallDisk, kind: str) -> set[str]:
 def delete(http: Http, path: str) -> httpx.Response:
     run, kind, name = path.removeprefix("tinker://").split("/")
     return http.call("DELETE", f"training_runs/{run}/checkpoints/{kind}/{name}")
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come to hold"
-        time.sleep(0.05)
 
 
 def check_listed_are_whole(disk: SmallDisk) -> None:

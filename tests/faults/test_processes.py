@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, make_data
 from tests.support.fixtures import make_config
-from tests.support.leaks import client_threads, eventually, no_new_threads, sockets_to
+from tests.support.leaks import client_threads, no_new_threads, sockets_to
 from tests.support.loopback import LoopbackServer
+from tests.support.waiting import wait_until
 from tinkex import Runtime, ServiceClient, await_many, types
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +57,8 @@ def test_no_thread_and_no_socket_is_left_after_stop(server: LoopbackServer) -> N
             training.forward_backward(make_data([3]), CROSS_ENTROPY).result(20)
             await_many([sampling.sample(PROMPT, 1, PARAMS) for _ in range(30)], timeout=20)
             assert sockets_to(_port(server)) > 0
-        assert eventually(lambda: sockets_to(_port(server)) == 0)
-    assert eventually(lambda: server.open_connections == 0)
+        wait_until(lambda: sockets_to(_port(server)) == 0)
+    wait_until(lambda: server.open_connections == 0)
     assert runtime.num_tasks == 0
 
 
@@ -68,8 +69,8 @@ def test_no_socket_is_left_when_polls_were_outstanding(server: LoopbackServer) -
         sampling = service.create_sampling_client(base_model=MODEL)
         handles = [sampling.sample(PROMPT, 1, PARAMS) for _ in range(20)]
         server.wait_for("retrieve_future", 20)
-    assert eventually(lambda: sockets_to(_port(server)) == 0)
-    assert eventually(lambda: server.open_connections == 0)
+    wait_until(lambda: sockets_to(_port(server)) == 0)
+    wait_until(lambda: server.open_connections == 0)
     assert all(handle.done() for handle in handles)
 
 
@@ -237,7 +238,7 @@ def test_a_process_with_work_outstanding_exits_at_once(server: LoopbackServer) -
     assert process.returncode == 0
     assert "Traceback" not in errors, errors
     assert "was never" not in errors, errors
-    assert eventually(lambda: server.open_connections == 0)
+    wait_until(lambda: server.open_connections == 0)
 
 
 def test_a_process_that_waits_can_be_interrupted(server: LoopbackServer) -> None:

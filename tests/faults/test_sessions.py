@@ -9,9 +9,9 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import make_config
-from tests.support.leaks import eventually
 from tests.support.loopback import LoopbackServer
 from tests.support.state import Session
+from tests.support.waiting import wait_until
 from tinkex import Runtime, ServiceClient, telemetry
 from tinkex.errors import PermissionDeniedError
 
@@ -127,7 +127,7 @@ def test_a_finished_session_stops_beating(
     server.on("session_heartbeat").reply(410)
     clock.advance(10)
     server.wait_for("session_heartbeat", 1)
-    assert eventually(lambda: len(clock.sleeping) == 1), "only the dynamic config still waits"
+    wait_until(lambda: len(clock.sleeping) == 1)  # only the dynamic config still waits
     clock.advance(100)
 
     assert server.count("session_heartbeat") == 1
@@ -154,7 +154,7 @@ def test_failures_are_told_at_once_and_warned_of_after_two_minutes(
             assert not [r for r in caplog.records if "heartbeat" in r.getMessage()]
             _beat(server, clock)
             _beat(server, clock)
-            assert eventually(lambda: len(failing_for) == 13)
+            wait_until(lambda: len(failing_for) == 13)
             warnings = [r for r in caplog.records if "heartbeat" in r.getMessage()]
             _beat(server, clock)
     finally:
@@ -211,7 +211,7 @@ def test_closing_twice_finishes_once_and_ends_the_heartbeat(
     service.close().result(20)
 
     assert server.count("finish_session") == 1
-    assert eventually(lambda: not clock.sleeping), "no timer is left"
+    wait_until(lambda: not clock.sleeping)  # no timer is left
     clock.advance(100)
     assert server.count("session_heartbeat") == 0
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.scheduler.faulty import Faults
 from tests.scheduler.work import Bench
-from tests.support.leaks import eventually
+from tests.support.waiting import wait_until
 from tinkex.engine.interface import (
     AdapterInfo,
     EngineFailure,
@@ -236,7 +236,7 @@ def test_idle_adapters_and_samplers_rest_on_disk_unnoticed(bench: Make, tmp_path
     session = work.answer(work.save_ephemeral(model, 7))["sampling_session_id"]
     before = scores(work, session)
     engine = faults.engines[0]
-    assert eventually(lambda: not engine.adapters() and not engine._samplers)
+    wait_until(lambda: not engine.adapters() and not engine._samplers)
     assert first + run(work, model, 2, start=8) == expected
     assert scores(work, session, 1) == before
 
@@ -257,7 +257,7 @@ def test_an_idle_adapter_that_cannot_be_written_stays(bench: Make, monkeypatch) 
         assert tried.wait(5)
         assert len(run(work, model, 1, start=4)) == 1
         assert len(faults.engines) == 1
-    assert eventually(lambda: not faults.engines[0].adapters())
+    wait_until(lambda: not faults.engines[0].adapters())
 
 
 def test_a_freed_sampler_is_gone_from_memory_and_disk(bench: Make) -> None:
@@ -353,10 +353,10 @@ def test_an_engine_that_died_while_writing_leaves_nothing_behind(bench: Make, wr
         work.result(work.train(model, 1))
     else:
         assert "type" in work.answer(getattr(work, write)(model, 1))
-    eventually(lambda: engine.num_started == 2)
+    wait_until(lambda: engine.num_started == 2)
     work.result(work.train(model, 2))
     # The second engine's own snapshot of this operation may still be under way.
-    eventually(lambda: {each for each in root.glob("*/.*") if each.is_dir()} == {of_others})
+    wait_until(lambda: {each for each in root.glob("*/.*") if each.is_dir()} == {of_others})
 
 
 def test_unfinished_work_runs_at_the_next_start(bench: Make) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.scheduler.work import Bench
-from tests.support.leaks import eventually
+from tests.support.waiting import wait_until
 from tinkex.engine.interface import (
     Engine,
     EngineFailure,
@@ -205,7 +205,7 @@ def test_the_death_of_one_engine_is_not_seen_and_leaves_the_other_alone(
         jobs = [lambda each=each, at=start: run(work, each, 2, at) for each in model_ids]
         running = threading.Thread(target=lambda jobs=jobs: results.append(in_parallel(jobs)))
         running.start()
-        assert eventually(lambda: len(slots[0].trained) > 4)
+        wait_until(lambda: len(slots[0].trained) > 4)
         slots[0].kill()
         running.join()
         for found, more in zip(results, results.pop(), strict=True):
@@ -232,13 +232,13 @@ def test_what_one_engine_writes_survives_the_death_of_the_other(
     lost, kept = slots
     lost.kill()
     lost.may_save.set()
-    assert eventually(lambda: len(lost.engines) == 2, 20)
+    wait_until(lambda: len(lost.engines) == 2)
     for each in ids:
         work.result(work.train(each, 5))
     assert [slot.stagings[0].exists() for slot in (lost, kept)] == [False, True]
     kept.may_save.set()
     (model,) = set(kept.trained)
-    assert eventually(lambda: snapshot_seq(work, model) == 4, 20)
+    wait_until(lambda: snapshot_seq(work, model) == 4)
     assert kept.staging_was_there == [True]
     assert len(kept.engines) == 1
 
@@ -260,7 +260,7 @@ def test_samples_run_on_both_engines_and_one_death_interrupts_only_its_own(
         slot.submitted.clear()
         slot.holds_samples.set()
     ids = [work.sample(session, number, seed=7) for number in range(40)]
-    assert eventually(lambda: len(slots[0].submitted) + len(slots[1].submitted) == 40)
+    wait_until(lambda: len(slots[0].submitted) + len(slots[1].submitted) == 40)
     assert all(slot.submitted for slot in slots)
     others = list(slots[1].submitted)
     slots[1].holds_samples.clear()
@@ -278,7 +278,7 @@ def test_a_cancelled_sample_is_cancelled_in_its_own_engine(bench: Make, slots: l
     for slot in slots:
         slot.holds_samples.set()
     ids = [work.sample(session, number) for number in range(8)]
-    assert eventually(lambda: len(slots[0].submitted) + len(slots[1].submitted) == 8)
+    wait_until(lambda: len(slots[0].submitted) + len(slots[1].submitted) == 8)
     for slot in slots:
         assert work.scheduler.cancel_sample("a", slot.submitted[0])
         assert slot.submitted[0] not in slot.engines[0]._queue
@@ -300,7 +300,7 @@ def test_a_sampler_that_is_not_on_disk_is_sampled_where_its_model_is(
     session = work.answer(work.save_ephemeral(model, 3))["sampling_session_id"]
     expected = scores(work, session, 0)
     root = work.scheduler.folders.root / "samplers"
-    assert eventually(lambda: not list(root.iterdir()))
+    wait_until(lambda: not list(root.iterdir()))
     found = {scores(work, session, number) for number in range(1, 12)}
     assert found == {expected}
     assert [model in slot.trained for slot in slots] == [slot is mine for slot in slots]
@@ -314,7 +314,7 @@ def test_an_evicted_model_may_move_and_goes_on_where_it_was(
     found = run(work, model, 2)
     (first,) = [index for index, slot in enumerate(slots) if model in slot.trained]
     work.scheduler._slots[first].driver.free(sampler_ids=[], model_ids=[model])
-    assert eventually(lambda: model not in work.scheduler._slots[first].adapters.cache, 20)
+    wait_until(lambda: model not in work.scheduler._slots[first].adapters.cache)
     other = work.model()  # takes the place that came free
     run(work, other, 1)
     assert other in slots[first].trained

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.server.driving import Http
+from tests.support.waiting import wait_until
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 
@@ -74,20 +75,13 @@ class Watched:
 
     def wait_until_sampling(self, count: int = 1) -> None:
         """Returns once so many samples are kept and the engine works."""
-        eventually(lambda: self.states() == ["queued"] * count)
+        wait_until(lambda: self.states() == ["queued"] * count)
         before = self.engine_cpu_s()
-        eventually(lambda: self.engine_cpu_s() > before + 0.2)
+        wait_until(lambda: self.engine_cpu_s() > before + 0.2)
 
     def expect_cancelled(self, count: int = 1) -> None:
-        eventually(lambda: self.states() == ["failed"] * count)
-        eventually(self.is_engine_idle)
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.05)
+        wait_until(lambda: self.states() == ["failed"] * count)
+        wait_until(self.is_engine_idle)
 
 
 @pytest.fixture(scope="module")

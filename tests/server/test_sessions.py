@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from tests.server.driving import MODEL, Http
+from tests.support.waiting import wait_until
 
 
 def finish(http: Http, session: str, reason: str = "success") -> int:
@@ -25,6 +28,14 @@ def test_a_finished_session_has_no_heartbeat(http: Http) -> None:
     assert http.call("POST", "create_model", asked).status_code == 410
 
 
+def sampler_folder(data_dir: Path, sampling_session_id: str) -> Path:
+    """The one folder of this sampler: other tests share the server and write their own."""
+    query = "SELECT folder FROM sampling_sessions WHERE sampling_session_id = ?"
+    with closing(sqlite3.connect(data_dir / "tinkex.db")) as db:
+        (folder,) = db.execute(query, [sampling_session_id]).fetchone()
+    return data_dir / "samplers" / str(folder)
+
+
 def test_ephemeral_samplers_end_with_their_session(http: Http, data_dir: Path) -> None:
     session = http.session()
     model = http.model(session)
@@ -34,11 +45,11 @@ def test_ephemeral_samplers_end_with_their_session(http: Http, data_dir: Path) -
     assert again == promise, "sent again it asks for another session and is the same request"
     sampler = http.result(promise["request_id"])["sampling_session_id"]
     assert sampler == f"{session}:sample:0"
-    folders = data_dir / "samplers"
+    folder = sampler_folder(data_dir, sampler)
+    wait_until(folder.exists)  # the weights are written after the answer
     http.result(http.step(model, 2)["request_id"])
-    before = len(list(folders.iterdir()))
     finish(http, session)
-    assert len(list(folders.iterdir())) == before - 1
+    wait_until(lambda: not folder.exists())
     asked = {
         "sampling_session_id": sampler,
         "seq_id": 0,

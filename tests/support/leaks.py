@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
+
+from tests.support.waiting import wait_until
 
 
 def client_threads() -> list[str]:
@@ -22,20 +23,10 @@ def sockets_to(port: int) -> int:
     return sum(1 for found in connections if found.raddr and found.raddr.port == port)
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 5) -> bool:
-    """Whether the condition comes to hold."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.002)
-    return True
-
-
 @contextmanager
 def no_new_threads() -> Iterator[None]:
     """Fails if the block leaves client threads behind that were not there before."""
     before = len(client_threads())
     yield
     gc.collect()
-    assert eventually(lambda: len(client_threads()) <= before), client_threads()
+    wait_until(lambda: len(client_threads()) <= before)

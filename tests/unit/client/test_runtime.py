@@ -18,8 +18,9 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.data import CROSS_ENTROPY, PARAMS, PROMPT, make_data
 from tests.support.fixtures import Connect, make_config
-from tests.support.leaks import client_threads, eventually, no_new_threads
+from tests.support.leaks import client_threads, no_new_threads
 from tests.support.loopback import LoopbackServer
+from tests.support.waiting import wait_until
 from tinkex import AdamParams, Runtime, ServiceClient, default_runtime
 from tinkex.client.submit_site import submit_site
 from tinkex.errors import ClientClosedError, TinkexError, ValidationError
@@ -122,7 +123,7 @@ def test_what_a_cancelled_task_begins_is_ended_too() -> None:
 
     runtime = Runtime().start()
     handle = runtime.submit(work())
-    assert eventually(lambda: runtime.num_tasks == 1)
+    wait_until(lambda: runtime.num_tasks == 1)
     runtime.stop()
     assert ended == ["tidy"] or runtime.num_tasks == 0
     assert isinstance(handle.outcome(5).error, ClientClosedError)
@@ -326,9 +327,7 @@ def test_dropped_clients_stop_their_timers(
     gc.collect()
     clock.wait_for_sleepers(1)
     clock.advance(300)
-    assert eventually(
-        lambda: gc.collect() >= 0 and clock.advance(300) is None and runtime.num_tasks == 0
-    )
+    wait_until(lambda: gc.collect() >= 0 and clock.advance(300) is None and runtime.num_tasks == 0)
     beats = server.count("session_heartbeat")
     clock.advance(1000)
     assert server.count("session_heartbeat") == beats
