@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from tests.faults.on_disk import DELAY_S, LIMIT_S, Disk, Make, scores, wait_for
+from tests.faults.on_disk import DELAY_S, LIMIT_S, Disk, Make, scores
 from tests.scheduler.work import Bench
 from tests.support.soak import amount
+from tests.support.waiting import wait_until
 from tinkex.scheduler.adapters import snapshots
 from tinkex.store import models, operations
 
@@ -77,7 +78,7 @@ def test_work_goes_on_while_a_snapshot_is_written(bench: Make, disk: Disk) -> No
     assert disk.saves == 1, "one at a time"
     assert to_repeat(work, models_due) == 18, "none is kept yet"
     disk.takes_part.set()
-    wait_for(lambda: to_repeat(work, models_due) < 3)
+    wait_until(lambda: to_repeat(work, models_due) < 3)
     assert disk.saves == 3
 
 
@@ -88,7 +89,7 @@ def test_a_snapshot_covers_what_was_done_when_it_began(bench: Make, disk: Disk) 
     for number in range(1, 7):
         work.result(work.train(model, number))
     disk.takes_part.set()
-    wait_for(lambda: to_repeat(work, [model]) < 6)
+    wait_until(lambda: to_repeat(work, [model]) < 6)
     assert to_repeat(work, [model]) == 2
     disk.engine_in_use.is_gone = True
     for number in range(1, 7):
@@ -116,7 +117,7 @@ def test_snapshots_still_due_when_the_work_ends_are_taken_then(bench: Make, disk
     model_ids = [work.model() for _ in range(4)]
     for request_id in [work.train(each, n) for n in range(1, 5) for each in model_ids]:
         work.result(request_id)
-    wait_for(lambda: to_repeat(work, model_ids) == 0)
+    wait_until(lambda: to_repeat(work, model_ids) == 0)
     assert disk.saves == 4
 
 
