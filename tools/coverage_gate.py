@@ -19,6 +19,7 @@ FLOORS = {
     "cli": 93,
     "client": 92,
     "config": 92,
+    "depot": 90,
     "engine": 91,
     "errors": 90,
     "files": 93,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -28,13 +29,17 @@ from tests.faults.reference import Reference
 from tests.faults.workload import Task
 from tests.server.children import ROOT
 from tests.server.driving import null_config
+from tinkex.depot.object_depot import ObjectDepot
 from tinkex.engine.interface import Engine
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
 from tinkex.errors import ServerError
 from tinkex.scheduler import SchedulerConfig
+from tinkex.scheduler.adapters.data_folders import DataFolders
+from tinkex.scheduler.scheduler import KNOWN_FOLDERS
 from tinkex.server.config import ServerConfig
 from tinkex.server.embedded import EmbeddedServer
+from tinkex.store import Database
 
 LIBRARIES = ("tinker", "tinkex", "plain")
 RANDOM = ("server", "engine", "both")
@@ -120,6 +125,8 @@ class Campaign:
         if self._is_running():
             self._kill("server")
         while True:
+            if self._config.depot is not None:
+                self._lose_copies()
             began = time.monotonic()
             try:
                 with _environment(armed):
@@ -133,6 +140,21 @@ class Campaign:
                 self.outcome.deaths.append(armed)
                 self._has_died_at_start = True
                 armed = ""
+
+    def _lose_copies(self) -> None:
+        """Deletes all local copies, as if the server began on another machine."""
+        for kind in DataFolders.KINDS:
+            shutil.rmtree(self._data_dir / kind, ignore_errors=True)
+
+    def _download(self, url: str) -> None:
+        """Brings what rows name from the depot into the data folder, for the judges."""
+        self._lose_copies()
+        depot, db = ObjectDepot(url), Database(self._config.url_of_database, readers=1)
+        for kind, known in KNOWN_FOLDERS.items():
+            (self._data_dir / kind).mkdir()
+            for folder_id in db.read(known):
+                depot.get(kind, folder_id, self._data_dir / kind / folder_id)
+        db.close()
 
     def _await_death(self, kill: str, clients: list[subprocess.Popen[str]]) -> None:
         if kill in RANDOM:
@@ -234,6 +256,8 @@ class Campaign:
 
     def _judge(self) -> None:
         events = read_history(self._history.iterdir())
+        if self._config.depot is not None:
+            self._download(self._config.depot)
         self.outcome.calls = sum(event.phase == "invoke" for event in events)
         reference_dir = self._folder / "reference"
         reference_dir.mkdir()

@@ -60,6 +60,8 @@ def all_points() -> list[str]:
     """Every point with every mark; of the engine's, also with the server going down with it."""
     found = []
     for point in crashpoints.POINTS:
+        if point.startswith("depot."):
+            continue  # passed only by a server that has one: see test_kills_depot.py
         if point.startswith("replay."):
             # Only a death with something to replay leads there; the engine's is such a one.
             found.append(f"engine.call.after=optim_step:3,{point}")
@@ -127,5 +129,5 @@ def test_an_engine_killed_again_and_again_is_nobodys_trouble(tmp_path: Path, num
 def test_every_point_has_its_turn_in_the_soak() -> None:
     single = [each for text in all_points() for each in text.split(",")]
     planned = {re.split("[=:@!]", each)[0] for each in single}
-    assert planned == set(crashpoints.POINTS)
+    assert planned == {each for each in crashpoints.POINTS if not each.startswith("depot.")}
     assert CAMPAIGNS * 2 * AT_ONCE >= 200

@@ -14,6 +14,7 @@ import msgspec
 from tests.server.driving import training_body
 from tinkex.engine.interface import Engine
 from tinkex.scheduler import SchedulerConfig
+from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.scheduler.operation_bodies import LoadCommand, SaveCommand
 from tinkex.scheduler.scheduler import Scheduler
 from tinkex.store import Database, models, operations, results, samplers, samples, sessions
@@ -59,7 +60,11 @@ class Bench:
         self._done = threading.Condition()
         self.order: list[str] = []
         self.scheduler = Scheduler(
-            self.db, folder, [engine, *others], config or SchedulerConfig(), self._publish
+            self.db,
+            DataFolders(folder),
+            [engine, *others],
+            config or SchedulerConfig(),
+            self._publish,
         )
 
     def start(self) -> Bench:

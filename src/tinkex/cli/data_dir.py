@@ -41,3 +41,10 @@ signing_secret_option = click.option(
     help="The secret that signs tokens and links, where the platform mounts it or it moves to "
     "another machine with its server.",
 )
+depot_option = click.option(
+    "--depot",
+    envvar="TINKEX_DEPOT",
+    show_default="the data folder",
+    help="Where checkpoints, snapshots and samplers are kept: a folder that all servers see, or "
+    "an object store as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX.",
+)

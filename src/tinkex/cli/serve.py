@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tinkex.cli.data_dir import data_dir_option, database_option, signing_secret_option
+from tinkex.cli.data_dir import (
+    data_dir_option,
+    database_option,
+    depot_option,
+    signing_secret_option,
+)
 from tinkex.cli.options import FiniteFloat
 from tinkex.cli.output import say
 from tinkex.server.settings import DTYPES, settings
@@ -55,6 +60,7 @@ def _number_options(command: Command) -> Command:
 @data_dir_option
 @database_option
 @signing_secret_option
+@depot_option
 @click.option(
     "--model",
     "model_texts",

@@ -23,7 +23,10 @@ from tinkex.files.os_errors import damaged, files_told
 __all__ = [
     "MANIFEST",
     "Content",
+    "ListedFile",
+    "decode_manifest",
     "folder_size_bytes",
+    "listed_files",
     "manifest_digest",
     "payload_files",
     "verify_folder",
@@ -36,13 +39,15 @@ Content = bytes | Callable[[], Iterable[Any]]
 """A file's bytes, or a function that gives them in parts, bytes-like each."""
 
 
-class _File(msgspec.Struct, frozen=True):
+class ListedFile(msgspec.Struct, frozen=True):
+    """What a folder's list says of one of its files."""
+
     size: int
     sha256: str
 
 
 class _Manifest(msgspec.Struct, frozen=True):
-    files: dict[str, _File]
+    files: dict[str, ListedFile]
     sha256: str  # of the list above, so that a change in it shows too
 
 
@@ -88,8 +93,7 @@ def verify_folder(folder: Path) -> None:
     Raises:
         StorageError: a file was changed, cut, exchanged or lost; the message names it.
     """
-    listed = _read_manifest(folder)
-    for name, file in listed.items():
+    for name, file in listed_files(folder).items():
         path = folder / name
         with files_told(f"{folder.name} could not be read"):
             if not path.is_file():
@@ -101,6 +105,36 @@ def verify_folder(folder: Path) -> None:
                 found = hashlib.file_digest(handle, "sha256").hexdigest()
         if found != file.sha256:
             raise damaged(folder.name, name, "its content is not what was written")
+
+
+def listed_files(folder: Path) -> dict[str, ListedFile]:
+    """The files that the folder's list names; none if it carries no list.
+
+    Raises:
+        StorageError: the list is damaged.
+    """
+    path = folder / MANIFEST
+    with files_told(f"{folder.name} could not be read"):
+        if not path.is_file():
+            return {}
+        raw = path.read_bytes()
+    return decode_manifest(raw, folder.name)
+
+
+def decode_manifest(raw: bytes, name: str) -> dict[str, ListedFile]:
+    """The files that the list of the folder of this name holds.
+
+    Raises:
+        StorageError: it is damaged.
+    """
+    try:
+        manifest = msgspec.json.decode(raw, type=_Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(name, MANIFEST, "it cannot be read") from error
+    listed = msgspec.json.encode(manifest.files, order="sorted")
+    if hashlib.sha256(listed).hexdigest() != manifest.sha256:
+        raise damaged(name, MANIFEST, "its content is not what was written")
+    return manifest.files
 
 
 def manifest_digest(folder: Path) -> str | None:
@@ -122,7 +156,7 @@ def folder_size_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in payload_files(folder))
 
 
-def _write_file(path: Path, content: Content) -> _File:
+def _write_file(path: Path, content: Content) -> ListedFile:
     """What was written. Synced by the handle that wrote it, or an error could go unseen."""
     size, digest = 0, hashlib.sha256()
     with path.open("xb", buffering=0) as handle:
@@ -134,29 +168,13 @@ def _write_file(path: Path, content: Content) -> _File:
                 left = left[handle.write(left) :]
         crashpoints.passing("engine.folder.begun", path.parent.parent.name)
         os.fsync(handle.fileno())
-    return _File(size=size, sha256=digest.hexdigest())
+    return ListedFile(size=size, sha256=digest.hexdigest())
 
 
-def _manifest_of(files: dict[str, _File]) -> bytes:
+def _manifest_of(files: dict[str, ListedFile]) -> bytes:
     listed = msgspec.json.encode(files, order="sorted")
     manifest = _Manifest(files=files, sha256=hashlib.sha256(listed).hexdigest())
     return msgspec.json.format(msgspec.json.encode(manifest, order="sorted"))
-
-
-def _read_manifest(folder: Path) -> dict[str, _File]:
-    path = folder / MANIFEST
-    with files_told(f"{folder.name} could not be read"):
-        if not path.is_file():
-            return {}
-        raw = path.read_bytes()
-    try:
-        manifest = msgspec.json.decode(raw, type=_Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise damaged(folder.name, MANIFEST, "it cannot be read") from error
-    listed = msgspec.json.encode(manifest.files, order="sorted")
-    if hashlib.sha256(listed).hexdigest() != manifest.sha256:
-        raise damaged(folder.name, MANIFEST, "its content is not what was written")
-    return manifest.files
 
 
 def _sync(path: Path) -> None:

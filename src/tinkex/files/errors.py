@@ -4,7 +4,9 @@ from __future__ import annotations
 
 __all__ = ["STORAGE_CODES", "StorageError"]
 
-STORAGE_CODES = frozenset({"disk-full", "disk-read-only", "disk-failed", "files-damaged"})
+STORAGE_CODES = frozenset(
+    {"disk-full", "disk-read-only", "disk-failed", "depot-failed", "files-damaged"}
+)
 
 
 class StorageError(OSError):

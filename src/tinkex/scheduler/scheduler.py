@@ -7,7 +7,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -49,6 +48,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     busy_seconds: float  # mean over the engines; falls when an engine is replaced
 
 
+KNOWN_FOLDERS = {
+    "checkpoints": checkpoints.all_ids,
+    "snapshots": models.snapshot_folders,
+    "samplers": samplers.live_folders,
+}
+"""By kind of folder, the query of the ids that rows name."""
+
+
 class Scheduler:
     """Runs logged operations and samples on engines, one thread for each engine.
 
@@ -59,14 +66,14 @@ class Scheduler:
     def __init__(
         self,
         db: Database,
-        data_dir: Path,
+        folders: DataFolders,
         engine_factories: Sequence[Callable[[], Engine]],
         config: SchedulerConfig,
         publish: Publish,
     ) -> None:
         self._db = db
-        self.folders = DataFolders(data_dir)
-        self.disk_quota = DiskQuota(data_dir, config.max_disk_bytes_per_owner)
+        self.folders = folders
+        self.disk_quota = DiskQuota(folders.root, config.max_disk_bytes_per_owner)
         self._closing = threading.Event()
         self._publish = CountedPublish(publish)
         self._bodies = BodyCache(db)
@@ -106,7 +113,7 @@ class Scheduler:
     def start(self) -> None:
         """Queues what an earlier run left unfinished, and starts the engines."""
         crashpoints.passing("start.before")
-        self._sweep()
+        self._remove_leftovers()
         crashpoints.passing("start.swept")
         positions = self._db.read(operations.positions)
         now = time.monotonic()
@@ -283,6 +290,11 @@ class Scheduler:
         crashpoints.passing("session.freed")
         self.forget_samplers(freed)
 
+    def sweep_depot(self) -> None:
+        """Deletes folders in the depot that a crash left without a row."""
+        for kind, known in KNOWN_FOLDERS.items():
+            self.folders.sweep(kind, self._db.read(known))
+
     def uses_sampler(self, sampling_session_id: str) -> bool:
         """Whether an unfinished request needs the sampler."""
         return self._sample_queue.uses(sampling_session_id)
@@ -317,9 +329,8 @@ class Scheduler:
         with self._wakeup:
             self._arrivals.apply_to(self._planner.open(queue))
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Removes folders that a crash left without a row, or with one of an ended session."""
         self._db.write(samplers.free_of_ended_sessions)
-        self.folders.remove_unknown("checkpoints", self._db.read(checkpoints.all_ids))
-        self.folders.remove_unknown("snapshots", self._db.read(models.snapshot_folders))
-        self.folders.remove_unknown("samplers", self._db.read(samplers.live_folders))
+        for kind, known in KNOWN_FOLDERS.items():
+            self.folders.take_up(kind, self._db.read(known))

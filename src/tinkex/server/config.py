@@ -41,6 +41,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8000
     database_url: str | None = None  # default: an SQLite file in the data folder
+    depot: str | None = None  # a shared folder or an object store; default: the data folder
     models: tuple[ServedModel, ...] = ()
     device: str = "cpu"
     dtype: str = "float32"
@@ -75,6 +76,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     session_life_s: float = 24 * 3600.0  # of what a session held, since its end
     record_life_s: float = 90 * 24 * 3600.0
     trim_every_s: float = 60.0
+    max_depot_cache_bytes: int = 64 * 1024**3  # local copies of folders in an object store
     min_free_bytes: int = 64 * 1024**2  # on the data folder's disk
     # For deletes on a full disk: SQLite's log up to its next checkpoint (4 MiB), the pages that
     # the checkpoint adds to the database (4 MiB), and as much again for the delete itself.

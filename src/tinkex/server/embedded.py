@@ -20,6 +20,8 @@ from tinkex.server.config import ServerConfig
 from tinkex.server.process import Started
 from tinkex.store.keys import new_key
 
+_DEPOT_NAMES = ("AWS_", "GOOGLE_", "AZURE_")
+
 
 class EmbeddedServer:
     """A running server: `base_url`, `api_key`, and signals to stop or kill it.
@@ -59,8 +61,9 @@ class EmbeddedServer:
         """Starts the server and returns once it can take work."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tinkex.server"],
-            # The config has its keys; models may be fetched from the hub, through a proxy.
-            env=child_environment(keep=("HF_", "HUGGING_FACE_", *PROXY_NAMES)),
+            # The config has its keys; models may be fetched from the hub, through a proxy, and a
+            # depot's credentials are in its store's own variables.
+            env=child_environment(keep=("HF_", "HUGGING_FACE_", *PROXY_NAMES, *_DEPOT_NAMES)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

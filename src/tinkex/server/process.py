@@ -40,6 +40,7 @@ from tinkex.server.listen.connections import protocol_class
 from tinkex.server.listen.socket import listen, url_of
 from tinkex.server.listen.uvicorn_server import HttpServer
 from tinkex.server.models.engine_factory import engine_factory
+from tinkex.server.open_folders import open_folders
 from tinkex.server.result_waiters import Waiters
 from tinkex.server.services import Services
 from tinkex.server.upkeep import gc_tuning
@@ -91,6 +92,8 @@ class ServerProcess:
             opened.enter_context(lock_folder(config.data_dir))
             self._db = open_database(config.url_of_database, reserve_bytes=config.reserve_bytes)
             opened.callback(self._db.close)
+            self._folders = open_folders(config, self._db)
+            opened.callback(self._folders.close)
             self._signer = Signer(_signing_secret(config))
             self._keyring = Keyring(self._db, self._signer)
             self._admission = Admission(
@@ -175,7 +178,7 @@ class ServerProcess:
         waiters = Waiters()
         scheduler = Scheduler(
             self._db,
-            self._config.data_dir,
+            self._folders,
             [self._make_engine],
             msgspec.structs.replace(
                 self._config.scheduler,

@@ -75,6 +75,8 @@ _SERVER = {
     "result_life_s": "Retention of results, in seconds.",
     "max_result_bytes": "Maximum bytes of one tenant's results; above it the oldest are dropped.",
     "sampler_life_s": "Retention of unnamed samplers after their last use, in seconds.",
+    "max_depot_cache_bytes": "Maximum bytes of local copies of folders in an object store; above "
+    "it those unused for longest are deleted.",
     "max_sampler_bytes": "Maximum bytes of one tenant's unnamed samplers; above it the least "
     "recently used are dropped.",
     "session_silence_s": "Seconds without any request or heartbeat after which a session ends.",
@@ -159,6 +161,7 @@ _PLAIN = (
     "host",
     "port",
     "database_url",
+    "depot",
     "device",
     "dtype",
     "num_threads",

@@ -27,7 +27,13 @@ class AdapterWriter:
         supervisor.on_loss(self._remove_unfinished)
 
     def save(self, model_id: str, folder: Path, scope: StateScope) -> int:
-        """The size in bytes of the folder, which is complete when this returns."""
+        """The size in bytes of the folder, which is complete and published when this returns."""
+        size_bytes = self.write(model_id, folder, scope)
+        self._folders.publish(folder)
+        return size_bytes
+
+    def write(self, model_id: str, folder: Path, scope: StateScope) -> int:
+        """The size in bytes of the folder, which is complete; the caller publishes it."""
         engine = self._supervisor.engine
         self._unfinished.add(folder)
         try:
@@ -42,12 +48,12 @@ class AdapterWriter:
         """What `save` returns, of the adapter as it is now; other work may run meanwhile."""
         engine = self._supervisor.engine
         self._unfinished.add(folder)
-        saved = engine.start_saving(model_id, folder, scope)
-        saved.add_done_callback(partial(self._saved, folder))
-        return saved
+        written = engine.start_saving(model_id, folder, scope)
+        written.add_done_callback(partial(self._written, folder))
+        return self._folders.publish_when_done(folder, written)
 
-    def _saved(self, folder: Path, saved: Future[int]) -> None:
-        self._end(folder, saved.exception())
+    def _written(self, folder: Path, written: Future[int]) -> None:
+        self._end(folder, written.exception())
 
     def _end(self, folder: Path, error: BaseException | None) -> None:
         """An engine that refuses or meets a disk error leaves nothing; one that dies may."""

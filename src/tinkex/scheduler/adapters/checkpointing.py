@@ -89,15 +89,16 @@ class Checkpointer:
             self._refuse_existing(model, command)
         checkpoint_id = self._folders.new_id()
         folder = self._folders.checkpoint(checkpoint_id)
-        size = self._adapters.writer.save(model.model_id, folder, _SCOPES[command.kind])
+        size = self._adapters.writer.write(model.model_id, folder, _SCOPES[command.kind])
         if command.age_recipients:
             try:
                 size = encrypt_folder(folder, command.age_recipients)
             except (EngineError, StorageError):
                 self._folders.remove(folder)  # it is not encrypted, and no row names it
                 raise
-        crashpoints.passing("checkpoint.whole")
         digest = manifest_digest(folder)
+        self._folders.publish(folder)
+        crashpoints.passing("checkpoint.whole")
         checkpoint = _checkpoint(model, command, checkpoint_id, size, digest)
         replaced: list[str | None] = []
         answer: dict[str, object] = {"path": checkpoint.tinker_path, "type": operation.kind}

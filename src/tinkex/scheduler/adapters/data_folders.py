@@ -1,12 +1,19 @@
-"""Where adapters are on disk: one folder each, named by our own ids, never by a user's text."""
+"""Where adapters are kept: one folder each, named by our own ids, never by a user's text.
+
+Folders are on a disk. With a depot, an object store is their home and the disk holds copies: what
+is written must be published, and fetched before it is read. Without one both do nothing.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tinkex.files.atomic_folder import (
     MANIFEST,
@@ -15,20 +22,37 @@ from tinkex.files.atomic_folder import (
     verify_folder,
     write_folder,
 )
+from tinkex.files.errors import StorageError
 from tinkex.files.os_errors import damaged
 from tinkex.store.checkpoints import Checkpoint
 
+if TYPE_CHECKING:  # needs a package that is installed for object stores only
+    from tinkex.depot.folder_cache import FolderCache
+
+_logger = logging.getLogger(__name__)
+
 _PART_BYTES = 1 << 20
+_MAX_UPLOADS = 4
+_SWEPT_AFTER_S = 24 * 3600.0
+"""A folder is in the depot before the row that names it; a day is longer than that can take."""
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class DataFolders:
     """The folders under a data directory: checkpoints, recovery snapshots, ephemeral samplers."""
 
-    def __init__(self, root: Path) -> None:
+    KINDS = ("checkpoints", "snapshots", "samplers")
+
+    def __init__(self, root: Path, copies: FolderCache | None = None) -> None:
         self.root = root
-        for kind in ("checkpoints", "snapshots", "samplers"):
+        self._copies = copies
+        self._uploads = ThreadPoolExecutor(_MAX_UPLOADS, thread_name_prefix="tinkex-upload")
+        for kind in self.KINDS:
             (root / kind).mkdir(parents=True, exist_ok=True)
+
+    def close(self) -> None:
+        """Returns when uploads that were begun have ended."""
+        self._uploads.shutdown()
 
     @staticmethod
     def new_id() -> str:
@@ -47,6 +71,54 @@ class DataFolders:
         """The folder of an ephemeral sampler."""
         return self._path("samplers", folder)
 
+    def publish(self, path: Path) -> None:
+        """Returns when a folder that was written here is where others find it.
+
+        Raises:
+            StorageError: the depot does not take it; there is no trace of the folder.
+        """
+        if self._copies is None:
+            return
+        try:
+            self._copies.publish(path)
+        except StorageError:
+            self.remove(path)
+            raise
+
+    def publish_when_done(self, path: Path, written: Future[int]) -> Future[int]:
+        """What `written` gives, once the folder is also published."""
+        if self._copies is None:
+            return written
+        published: Future[int] = Future()
+
+        def publish() -> None:
+            try:
+                size_bytes = written.result()
+                self.publish(path)
+            except BaseException as error:
+                published.set_exception(error)
+            else:
+                published.set_result(size_bytes)
+
+        written.add_done_callback(lambda _: self._uploads.submit(publish))
+        return published
+
+    def fetch(self, path: Path) -> Path:
+        """The folder, on this disk.
+
+        Raises:
+            StorageError: it is lost or damaged, or the depot does not answer.
+        """
+        return path if self._copies is None else self._copies.fetch(path)
+
+    def exists(self, path: Path) -> bool:
+        """Whether the folder is here or can be fetched."""
+        return path.exists() if self._copies is None else self._copies.exists(path)
+
+    def signed_urls(self, path: Path, expires_s: float) -> dict[str, str] | None:
+        """An address for each of the folder's files in the depot; None if there are none."""
+        return None if self._copies is None else self._copies.signed_urls(path, expires_s)
+
     def checked(self, checkpoint: Checkpoint) -> Path:
         """The checkpoint's folder, if it is the one that was saved.
 
@@ -54,6 +126,8 @@ class DataFolders:
             StorageError: it is another one, or lost.
         """
         folder = self.checkpoint(checkpoint.checkpoint_id)
+        if self.exists(folder):
+            self.fetch(folder)
         if checkpoint.digest is not None and manifest_digest(folder) != checkpoint.digest:
             how = "it is not the one that was saved here" if folder.exists() else "it is missing"
             raise damaged(checkpoint.tinker_path, MANIFEST, how)
@@ -65,17 +139,35 @@ class DataFolders:
         verify_folder(folder)
         files = payload_files(folder)
         write_folder(self.checkpoint(target), {path.name: _copier(path) for path in files})
+        self.publish(self.checkpoint(target))
 
     def remove(self, path: Path) -> None:
         """Deletes a folder of ours; one that is not there is fine."""
-        shutil.rmtree(path, ignore_errors=True)
+        if self._copies is None:
+            shutil.rmtree(path, ignore_errors=True)
+            return
+        try:
+            self._copies.remove(path)
+        except StorageError as error:
+            _logger.warning("A later sweep deletes %s/%s: %s", path.parent.name, path.name, error)
 
-    def remove_unknown(self, kind: str, known: set[str]) -> int:
-        """How many folders of a kind were left over from a crash; they are gone now."""
-        unknown = [path for path in (self.root / kind).iterdir() if path.name not in known]
-        for path in unknown:
-            self.remove(path)
-        return len(unknown)
+    def take_up(self, kind: str, known: set[str]) -> None:
+        """Makes a kind's folders here agree with the rows: deletes what a crash left over.
+
+        With a depot, folders that are here only and have a row are published: they are from the
+        time before there was one.
+        """
+        for path in (self.root / kind).iterdir():
+            if path.name not in known:
+                shutil.rmtree(path, ignore_errors=True)
+        if self._copies is not None:
+            self._copies.take_up(self.root / kind)
+
+    def sweep(self, kind: str, known: set[str]) -> int:
+        """How many folders of a kind were deleted in the depot that are old and have no row."""
+        if self._copies is None:
+            return 0
+        return self._copies.depot.sweep(kind, known, older_than_s=_SWEPT_AFTER_S)
 
     def remove_staging(self, folder: Path) -> None:
         """Deletes what an engine left of a folder that it was writing when it died."""

@@ -129,8 +129,9 @@ class Recovery:
         model_id, engine = model.model_id, self._supervisor.engine
         if model.snapshot_folder is not None and model.snapshot_seq is not None:
             folder = self._folders.snapshot(model.snapshot_folder)
-            if not folder.exists():
+            if not self._folders.exists(folder):
                 raise damaged(f"the run {model_id}", folder.name, "its snapshot is missing")
+            self._folders.fetch(folder)
             self._evictor.load_with_eviction(
                 lambda: engine.load_adapter(model_id, model.engine_model, folder, "all")
             )
@@ -163,7 +164,7 @@ class Recovery:
         if sampler is None or sampler.freed_at is not None or sampler.folder is None:
             return
         folder = self._folders.sampler(sampler.folder)
-        if not folder.exists():
+        if not self._folders.exists(folder):
             try:
                 size_bytes = self._writer.save(operation.model_id, folder, "weights")
             except StorageError as error:

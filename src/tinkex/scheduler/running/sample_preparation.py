@@ -121,17 +121,19 @@ class SamplePreparation:
         assert sampler.folder is not None
         assert sampler.model_id is not None
         folder = self._adapters.folders.sampler(sampler.folder)
-        if not folder.exists():
+        folders = self._adapters.folders
+        if not folders.exists(folder):
             # Not written before a crash, or on a full disk: the model's replay writes it, which
             # only the model's own slot may do.
             slot_id = self._placement.assign(sampler.model_id)
             if slot_id != self._slot_id:
                 raise OtherSlotError(slot_id)
             self._adapters.recovery.write_samplers(sampler.model_id)
-        if not folder.exists():
+        if not folders.exists(folder):
             raise EngineFailure(
                 f"The weights of {sampler.sampling_session_id} are lost.", code="lost-sampler"
             )
+        folders.fetch(folder)
         session_id, engine = sampler.sampling_session_id, self._adapters.supervisor.engine
         self._adapters.evictor.load_with_eviction(
             lambda: engine.load_sampler(session_id, sampler.engine_model, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from starlette.datastructures import Headers
@@ -40,7 +41,9 @@ async def download(request: Request) -> Response:
     found = await parts.db.aread(checkpoints.get, checkpoint_id)
     if found is None or not _FILE.fullmatch(name):
         raise NotFound("There is no such file.", code="no-such-file")
-    path = parts.scheduler.folders.checkpoint(checkpoint_id) / name
+    folders = parts.scheduler.folders
+    folder = await asyncio.to_thread(folders.fetch, folders.checkpoint(checkpoint_id))
+    path = folder / name
     if not path.is_file():
         raise NotFound("There is no such file.", code="no-such-file")
     return _File(path, media_type="application/octet-stream", filename=name)

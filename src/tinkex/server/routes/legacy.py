@@ -71,7 +71,8 @@ async def download_archive(request: Request) -> Response:
         raise Unauthenticated("The link is not ours, or it has expired.", code="bad-link")
     if await parts.db.aread(checkpoints.get, checkpoint_id) is None:
         raise NotFound("There is no such checkpoint.", code="no-such-checkpoint")
-    folder = parts.scheduler.folders.checkpoint(checkpoint_id)
+    folders = parts.scheduler.folders
+    folder = await asyncio.to_thread(folders.fetch, folders.checkpoint(checkpoint_id))
     files = await asyncio.to_thread(_files, folder)
     size = sum(_BLOCK + size + -size % _BLOCK for _, size in files) + _END
     return StreamingResponse(

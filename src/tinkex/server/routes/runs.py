@@ -129,22 +129,28 @@ async def external_weights_urls(request: Request) -> Response:
             hint="Make one with save_weights_external.",
             code="wrong-kind",
         )
-    folder = parts.scheduler.folders.checkpoint(found.checkpoint_id)
-    names = await asyncio.to_thread(lambda: [path.name for path in payload_files(folder)])
-    life_s = parts.config.download_life_s
-    expires = parts.signer.good_for(life_s)
-    base = (parts.config.public_url or str(request.base_url)).rstrip("/")
-    urls = {}
-    for name in names:
-        signature = parts.signer.sign_download(found.checkpoint_id, name, expires)
-        urls[name] = (
-            f"{base}/api/v1/download/{found.checkpoint_id}/{quote(name)}"
-            f"?expires={expires}&signature={signature}"
-        )
+    folders, life_s = parts.scheduler.folders, parts.config.download_life_s
+    folder = folders.checkpoint(found.checkpoint_id)
+    urls = await asyncio.to_thread(folders.signed_urls, folder, life_s)
+    if urls is None:
+        names = await asyncio.to_thread(lambda: [path.name for path in payload_files(folder)])
+        urls = {name: _download_url(request, found.checkpoint_id, name) for name in names}
     return json_response(
         ExternalWeightsUrlsResponse(
             urls=urls, expires=datetime.fromtimestamp(int(time.time() + life_s), UTC)
         )
+    )
+
+
+def _download_url(request: Request, checkpoint_id: str, name: str) -> str:
+    """Where this server gives the file to anybody who has the link."""
+    parts = services(request)
+    base = (parts.config.public_url or str(request.base_url)).rstrip("/")
+    expires = parts.signer.good_for(parts.config.download_life_s)
+    signature = parts.signer.sign_download(checkpoint_id, name, expires)
+    return (
+        f"{base}/api/v1/download/{checkpoint_id}/{quote(name)}"
+        f"?expires={expires}&signature={signature}"
     )
 
 

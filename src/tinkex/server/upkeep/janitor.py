@@ -22,6 +22,7 @@ from tinkex.store.clock import steady_now
 _logger = logging.getLogger(__name__)
 
 _EVERY_S = 5.0
+_SWEEP_EVERY_S = 6 * 3600.0  # a listing of the whole depot
 _GAP_S = 60.0  # more than that between two rounds: the machine slept, and clients with it
 
 
@@ -32,6 +33,7 @@ class Janitor:
         self._parts = parts
         self._every_s = min(_EVERY_S, parts.config.trim_every_s)
         self._trimmed_at = -float("inf")
+        self._swept_at = -float("inf")
         self._round_at = steady_now()
         self._patient_until = self._round_at + parts.config.patience_s
 
@@ -61,6 +63,9 @@ class Janitor:
             for chore in retention.chores(self._parts):
                 await self._do(chore)
             await self._do(self._parts.db.ashrink)
+        if time.monotonic() - self._swept_at >= _SWEEP_EVERY_S:
+            self._swept_at = time.monotonic()
+            await self._do(self._sweep_depot)
 
     async def last_round(self) -> None:
         """What the next start should know."""
@@ -102,6 +107,9 @@ class Janitor:
         if is_low and not self._parts.is_disk_low:
             _logger.error("Only %d bytes are free on the disk; no new work is taken.", usage.free)
         self._parts.is_disk_low = is_low
+
+    async def _sweep_depot(self) -> None:
+        await asyncio.to_thread(self._parts.scheduler.sweep_depot)
 
     async def _keep_time(self) -> None:
         await self._parts.db.awrite(clock.keep)

@@ -1,0 +1,1 @@
+"""Folders in an object store: written whole or not at all, cached on the local disk by size."""

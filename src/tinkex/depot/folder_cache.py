@@ -1,0 +1,150 @@
+"""Local copies of folders whose home is an object store, at most so many bytes of them.
+
+A folder is looked for on the local disk first and downloaded if it is not there, once, however
+many threads want it. When the copies exceed the limit, those unused for longest go. One that was
+used within the last minutes stays: somebody may be reading it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tinkex.depot.object_depot import ObjectDepot
+from tinkex.files.atomic_folder import folder_size_bytes
+
+__all__ = ["FolderCache"]
+
+_logger = logging.getLogger(__name__)
+
+_READING_S = 600.0
+
+
+class _Copy(NamedTuple):
+    size_bytes: int
+    used_at: float
+
+
+class FolderCache:
+    """Folders on the local disk that are copies of those in a depot. Any thread may use it.
+
+    A folder's last two names are its kind and its id.
+
+    A folder that was written here counts as a copy once it is published; until then it is kept.
+    """
+
+    def __init__(
+        self,
+        depot: ObjectDepot,
+        max_bytes: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.depot = depot
+        self._max_bytes = max_bytes
+        self._now = now
+        self._lock = threading.Lock()
+        self._copies: dict[Path, _Copy] = {}
+        self._downloads: dict[Path, threading.Lock] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all copies."""
+        with self._lock:
+            return sum(each.size_bytes for each in self._copies.values())
+
+    def take_up(self, folder_of_kind: Path) -> None:
+        """Counts the folders here as copies; those that are not in the depot are published."""
+        whole = self.depot.ids(folder_of_kind.name)
+        for path in folder_of_kind.iterdir():
+            if path.name in whole:
+                self._record(path)
+            else:
+                self.publish(path)
+        self._evict()
+
+    def publish(self, path: Path) -> None:
+        """Copies a folder that was written here into the depot; from then on it may be evicted."""
+        self.depot.put(path.parent.name, path.name, path)
+        self._record(path)
+        self._evict()
+
+    def fetch(self, path: Path) -> Path:
+        """The folder, which is on the local disk when this returns."""
+        with self._downloading(path):
+            if not path.exists():
+                self.depot.get(path.parent.name, path.name, path)
+                self._record(path)
+            else:
+                self._touch(path)
+        self._evict()
+        return path
+
+    def exists(self, path: Path) -> bool:
+        """Whether the folder is here or in the depot."""
+        return path.exists() or self.depot.exists(path.parent.name, path.name)
+
+    def signed_urls(self, path: Path, expires_s: float) -> dict[str, str] | None:
+        """An address for each of the folder's files; None if the store makes none."""
+        kind, folder_id = path.parent.name, path.name
+        urls: dict[str, str] = {}
+        for name, file in self.depot.files(kind, folder_id).items():
+            url = self.depot.signed_url(kind, folder_id, name, file, expires_s=expires_s)
+            if url is None:
+                return None
+            urls[name] = url
+        return urls
+
+    def remove(self, path: Path) -> None:
+        """Removes the folder here and in the depot; one that is not there is fine."""
+        with self._lock:
+            self._copies.pop(path, None)
+        shutil.rmtree(path, ignore_errors=True)
+        self.depot.delete(path.parent.name, path.name)
+
+    @contextmanager
+    def _downloading(self, path: Path) -> Iterator[None]:
+        with self._lock:
+            lock = self._downloads.setdefault(path, threading.Lock())
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                if not lock.locked():
+                    self._downloads.pop(path, None)
+
+    def _record(self, path: Path) -> None:
+        copy = _Copy(folder_size_bytes(path), self._now())
+        with self._lock:
+            self._copies[path] = copy
+
+    def _touch(self, path: Path) -> None:
+        with self._lock:
+            if (copy := self._copies.get(path)) is not None:
+                self._copies[path] = copy._replace(used_at=self._now())
+
+    def _evict(self) -> None:
+        for path in self._to_evict():
+            _logger.info("Evicted the local copy of %s/%s.", path.parent.name, path.name)
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _to_evict(self) -> list[Path]:
+        """The copies to delete, which count no more."""
+        chosen: list[Path] = []
+        with self._lock:
+            excess = sum(each.size_bytes for each in self._copies.values()) - self._max_bytes
+            unused_since = self._now() - _READING_S
+            for path, copy in sorted(self._copies.items(), key=lambda item: item[1].used_at):
+                if excess <= 0 or copy.used_at > unused_since:
+                    break
+                excess -= copy.size_bytes
+                chosen.append(path)
+            for path in chosen:
+                del self._copies[path]
+        return chosen

@@ -1,0 +1,262 @@
+"""Folders in an object store (S3, Google Cloud Storage, Azure), each whole or not there.
+
+A folder is an object for each of its files and, written last and only if it is not there yet, an
+object with the list of them. A folder without its list does not exist: a writer that dies leaves
+objects that nobody reads, and a sweep removes them. Files are named by their content as well, so
+two writers of one folder cannot mix their files, and a second try skips what the first one wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import obstore
+import obstore.store
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+
+from tinkex import crashpoints
+from tinkex.files.atomic_folder import (
+    MANIFEST,
+    ListedFile,
+    decode_manifest,
+    listed_files,
+    manifest_digest,
+    write_folder,
+)
+from tinkex.files.errors import StorageError
+from tinkex.files.os_errors import damaged
+
+__all__ = ["ObjectDepot"]
+
+_logger = logging.getLogger(__name__)
+
+_CLAIM = "tinkex-depot-id"
+_SCHEMES = ("s3", "gs", "az")
+_SIGNABLE = (obstore.store.S3Store, obstore.store.GCSStore, obstore.store.AzureStore)
+_RETRY_S = 10.0
+_REQUEST_S = 60.0
+_PART_BYTES = 8 << 20
+
+
+class ObjectDepot:
+    """Folders under one prefix of an object store. Any thread may use it.
+
+    Every method raises `StorageError` with the code `depot-failed` if the store does not answer or
+    refuses, after tries that take some ten seconds.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._store = _open(url)
+
+    def claim(self, database_id: str) -> str:
+        """The id of the database that the depot belongs to: this one, if it was nobody's.
+
+        A server sweeps what its database does not name, so two must never share a depot.
+        """
+        with self._translated("The depot could not be opened"):
+            try:
+                obstore.put(self._store, _CLAIM, database_id.encode(), mode="create")
+                return database_id
+            except AlreadyExistsError:
+                return bytes(obstore.get(self._store, _CLAIM).bytes()).decode(errors="replace")
+
+    def put(self, kind: str, folder_id: str, folder: Path) -> None:
+        """Copies the folder into the store; it is there when this returns.
+
+        Raises:
+            StorageError: another folder is there under this id.
+        """
+        files = listed_files(folder)
+        if not files:
+            raise damaged(folder.name, MANIFEST, "it is missing")
+        with self._translated(f"{folder_id} could not be written"):
+            there = set(self._names(kind, folder_id))
+            for name, file in files.items():
+                key = _file_key(kind, folder_id, name, file)
+                if key not in there:
+                    obstore.put(self._store, key, folder / name, chunk_size=_PART_BYTES)
+                crashpoints.passing("depot.put.file", kind)
+            self._put_manifest(kind, folder_id, folder)
+        crashpoints.passing("depot.put.whole", kind)
+
+    def get(self, kind: str, folder_id: str, folder: Path) -> None:
+        """Writes the folder to the local disk, where it appears whole or not at all.
+
+        Raises:
+            StorageError: it is not in the store, is damaged, or the disk does not take it.
+        """
+        with self._translated(f"{folder_id} could not be read"):
+            raw = self._manifest(kind, folder_id)
+            if raw is None:
+                raise damaged(folder_id, MANIFEST, "it is missing in the object store")
+            files = decode_manifest(raw, folder_id)
+            write_folder(
+                folder,
+                {
+                    name: self._reader(_file_key(kind, folder_id, name, file), folder_id, name)
+                    for name, file in files.items()
+                },
+            )
+        if manifest_digest(folder) != hashlib.sha256(raw).hexdigest():
+            shutil.rmtree(folder, ignore_errors=True)
+            raise damaged(folder_id, MANIFEST, "files in the object store are not what it lists")
+
+    def files(self, kind: str, folder_id: str) -> dict[str, ListedFile]:
+        """The files of the folder.
+
+        Raises:
+            StorageError: it is not in the store, or its list is damaged.
+        """
+        with self._translated(f"{folder_id} could not be read"):
+            raw = self._manifest(kind, folder_id)
+        if raw is None:
+            raise damaged(folder_id, MANIFEST, "it is missing in the object store")
+        return decode_manifest(raw, folder_id)
+
+    def exists(self, kind: str, folder_id: str) -> bool:
+        """Whether the whole folder is there."""
+        with self._translated(f"{folder_id} could not be read"):
+            return self._manifest(kind, folder_id) is not None
+
+    def delete(self, kind: str, folder_id: str) -> None:
+        """Removes the folder; one that is not there is fine.
+
+        The list goes first: what a crash leaves is no folder any more.
+        """
+        with self._translated(f"{folder_id} could not be deleted"):
+            self._delete([_manifest_key(kind, folder_id)])
+            crashpoints.passing("depot.delete.listed", kind)
+            self._delete(self._names(kind, folder_id))
+
+    def ids(self, kind: str) -> set[str]:
+        """The ids of the whole folders of a kind."""
+        with self._translated(f"{kind} could not be listed"):
+            keys = (item["path"] for item in self._list(f"{kind}/"))
+            return {key.split("/")[-2] for key in keys if key.endswith(f"/{MANIFEST}")}
+
+    def sweep(self, kind: str, known: set[str], *, older_than_s: float) -> int:
+        """How many folders were removed that nothing names, and that are older than this.
+
+        Older, because a folder is written before the row that names it.
+        """
+        oldest = datetime.now(UTC) - timedelta(seconds=older_than_s)
+        newest: dict[str, datetime] = {}
+        with self._translated(f"{kind} could not be listed"):
+            for item in self._list(f"{kind}/"):
+                folder_id = item["path"].split("/")[-2]
+                newest[folder_id] = max(item["last_modified"], newest.get(folder_id, oldest))
+        left = [each for each, when in newest.items() if each not in known and when <= oldest]
+        for folder_id in left:
+            self.delete(kind, folder_id)
+        return len(left)
+
+    def signed_url(
+        self, kind: str, folder_id: str, name: str, file: ListedFile, *, expires_s: float
+    ) -> str | None:
+        """An address from which anybody can read the file for a while; None if there is none."""
+        if not isinstance(self._store, _SIGNABLE):
+            return None
+        key = _file_key(kind, folder_id, name, file)
+        with self._translated(f"no address for {name} could be made"):
+            return str(obstore.sign(self._store, "GET", key, timedelta(seconds=expires_s)))
+
+    def _put_manifest(self, kind: str, folder_id: str, folder: Path) -> None:
+        raw = (folder / MANIFEST).read_bytes()
+        try:
+            obstore.put(self._store, _manifest_key(kind, folder_id), raw, mode="create")
+        except AlreadyExistsError:
+            # The answer to an earlier try was lost, or somebody else took the id.
+            if self._manifest(kind, folder_id) != raw:
+                raise StorageError(
+                    f"Another folder is in the object store as {kind}/{folder_id}; it is left as "
+                    "it is. Give every server a --depot of its own.",
+                    code="depot-failed",
+                ) from None
+
+    def _manifest(self, kind: str, folder_id: str) -> bytes | None:
+        try:
+            found = obstore.get(self._store, _manifest_key(kind, folder_id))
+        except (NotFoundError, FileNotFoundError):
+            return None
+        return bytes(found.bytes())
+
+    def _reader(self, key: str, folder_id: str, name: str) -> Callable[[], Iterable[Any]]:
+        def read() -> Iterator[Any]:
+            try:
+                yield from obstore.get(self._store, key).stream(_PART_BYTES)
+            except (NotFoundError, FileNotFoundError) as error:
+                raise damaged(folder_id, name, "it is missing in the object store") from error
+
+        return read
+
+    def _names(self, kind: str, folder_id: str) -> list[str]:
+        return [item["path"] for item in self._list(f"{kind}/{folder_id}/")]
+
+    def _list(self, prefix: str) -> Iterator[Any]:
+        for chunk in obstore.list(self._store, prefix):
+            yield from chunk
+
+    def _delete(self, keys: list[str]) -> None:
+        try:
+            if keys:
+                obstore.delete(self._store, keys)
+        except (NotFoundError, FileNotFoundError):
+            return
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except StorageError:
+            raise
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            _logger.error("The object store %s refuses access: %s", self.url, _first_line(error))
+            raise StorageError(
+                f"{what}: the object store refuses the server's credentials.", code="depot-failed"
+            ) from error
+        except (BaseError, OSError) as error:
+            _logger.error("The object store %s failed: %s", self.url, _first_line(error))
+            raise StorageError(
+                f"{what}: the object store of the server does not answer. Nothing was half "
+                "written; try again once it is well.",
+                code="depot-failed",
+            ) from error
+
+
+def _open(url: str) -> Any:
+    scheme = url.partition("://")[0]
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{each}://" for each in _SCHEMES)
+        raise ValueError(f"depot={url!r} is no object store: write a folder, or one of {known}.")
+    return obstore.store.from_url(
+        url,
+        # Plain HTTP is used only if the operator's endpoint begins with http://.
+        client_options={"timeout": timedelta(seconds=_REQUEST_S), "allow_http": True},
+        retry_config={"retry_timeout": timedelta(seconds=_RETRY_S)},
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _manifest_key(kind: str, folder_id: str) -> str:
+    return f"{kind}/{folder_id}/{MANIFEST}"
+
+
+def _file_key(kind: str, folder_id: str, name: str, file: ListedFile) -> str:
+    return f"{kind}/{folder_id}/{file.sha256[:32]}-{name}"

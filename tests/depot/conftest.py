@@ -1,0 +1,7 @@
+"""Every test of this folder has a real object store."""
+
+from __future__ import annotations
+
+from tests.support.object_stores import bucket, object_store
+
+__all__ = ["bucket", "object_store"]

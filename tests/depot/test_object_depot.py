@@ -1,0 +1,157 @@
+"""Folders in a real object store: whole or not there, also when a writer dies in between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import obstore
+import pytest
+
+from tinkex.depot.object_depot import ObjectDepot
+from tinkex.files.atomic_folder import (
+    MANIFEST,
+    listed_files,
+    manifest_digest,
+    verify_folder,
+    write_folder,
+)
+from tinkex.files.errors import StorageError
+
+FILES = {"a.safetensors": os.urandom(300_000), "b.json": b"{}", "c.bin": os.urandom(20 << 20)}
+PUT = """
+import sys
+from pathlib import Path
+from tinkex import crashpoints
+from tinkex.depot.object_depot import ObjectDepot
+crashpoints.arm(sys.argv[3])
+getattr(ObjectDepot(sys.argv[1]), sys.argv[4])("snapshots", "one", *map(Path, sys.argv[2:3]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "one", FILES)
+    return tmp_path / "one"
+
+
+@pytest.fixture
+def depot(bucket: str) -> ObjectDepot:
+    return ObjectDepot(bucket)
+
+
+def keys(depot: ObjectDepot) -> list[str]:
+    return [item["path"] for chunk in obstore.list(depot._store) for item in chunk]
+
+
+def test_a_folder_comes_back_bit_for_bit(depot: ObjectDepot, folder: Path, tmp_path: Path) -> None:
+    depot.put("snapshots", "one", folder)
+    depot.get("snapshots", "one", tmp_path / "back")
+    verify_folder(tmp_path / "back")
+    assert {name: (tmp_path / "back" / name).read_bytes() for name in FILES} == FILES
+    assert manifest_digest(tmp_path / "back") == manifest_digest(folder)
+    assert depot.ids("snapshots") == {"one"}
+    assert depot.ids("checkpoints") == set()
+
+
+def test_a_second_put_of_the_same_is_fine_and_of_another_is_refused(
+    depot: ObjectDepot, folder: Path, tmp_path: Path
+) -> None:
+    depot.put("snapshots", "one", folder)
+    before = keys(depot)
+    depot.put("snapshots", "one", folder)
+    assert keys(depot) == before
+    write_folder(tmp_path / "two", {"a.safetensors": b"other"})
+    with pytest.raises(StorageError, match="Another folder is in the object store"):
+        depot.put("snapshots", "one", tmp_path / "two")
+    depot.get("snapshots", "one", tmp_path / "back")
+    assert (tmp_path / "back" / "b.json").read_bytes() == b"{}"
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_writer_killed_between_two_objects_leaves_no_folder_and_a_retry_succeeds(
+    depot: ObjectDepot, folder: Path, tmp_path: Path, at: int
+) -> None:
+    command = [sys.executable, "-c", PUT, depot.url, str(folder), f"depot.put.file:{at}", "put"]
+    assert subprocess.run(command, check=False).returncode == -9
+    assert len(keys(depot)) == at
+    assert not depot.exists("snapshots", "one")
+    assert depot.ids("snapshots") == set()
+    with pytest.raises(StorageError, match="missing"):
+        depot.get("snapshots", "one", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+    depot.put("snapshots", "one", folder)
+    depot.get("snapshots", "one", tmp_path / "back")
+    verify_folder(tmp_path / "back")
+
+
+def test_a_delete_killed_in_between_leaves_no_folder(depot: ObjectDepot, folder: Path) -> None:
+    depot.put("snapshots", "one", folder)
+    killed = [sys.executable, "-c", PUT.replace("sys.argv[2:3]", "[]"), depot.url, "-"]
+    command = [*killed, "depot.delete.listed", "delete"]
+    assert subprocess.run(command, check=False).returncode == -9
+    assert not depot.exists("snapshots", "one")
+    assert len(keys(depot)) == len(FILES)
+    depot.delete("snapshots", "one")
+    assert keys(depot) == []
+    depot.delete("snapshots", "one")
+
+
+def test_a_sweep_removes_what_nothing_names_and_leaves_what_is_young(
+    depot: ObjectDepot, folder: Path
+) -> None:
+    for name in ("known", "unknown"):
+        depot.put("snapshots", name, folder)
+    obstore.put(depot._store, "snapshots/half/0123-a", b"x")
+    depot.put("checkpoints", "other-kind", folder)
+    assert depot.sweep("snapshots", {"known"}, older_than_s=3600) == 0
+    assert depot.sweep("snapshots", {"known"}, older_than_s=-60) == 2
+    assert depot.ids("snapshots") == {"known"}
+    assert not [key for key in keys(depot) if "half" in key or "unknown" in key]
+    assert depot.ids("checkpoints") == {"other-kind"}
+
+
+@pytest.mark.parametrize("change", ["cut", "lost", "manifest"])
+def test_damage_in_the_store_is_found(
+    depot: ObjectDepot, folder: Path, tmp_path: Path, change: str
+) -> None:
+    depot.put("snapshots", "one", folder)
+    key = next(each for each in keys(depot) if each.endswith("a.safetensors"))
+    if change == "cut":
+        obstore.put(depot._store, key, FILES["a.safetensors"][:-1])
+    elif change == "lost":
+        obstore.delete(depot._store, [key])
+    else:
+        obstore.put(depot._store, f"snapshots/one/{MANIFEST}", b'{"files": {}, "sha256": "0"}')
+    with pytest.raises(StorageError) as raised:
+        depot.get("snapshots", "one", tmp_path / "back")
+    assert raised.value.code == "files-damaged"
+    assert not (tmp_path / "back").exists()
+
+
+def test_a_signed_address_gives_the_file_without_credentials(
+    depot: ObjectDepot, folder: Path
+) -> None:
+    depot.put("checkpoints", "one", folder)
+    file = listed_files(folder)["b.json"]
+    url = depot.signed_url("checkpoints", "one", "b.json", file, expires_s=60)
+    assert url is not None
+    assert httpx.get(url).content == b"{}"
+
+
+def test_a_store_that_is_away_is_a_storage_error(
+    bucket: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tinkex.depot.object_depot._RETRY_S", 0.5)
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(StorageError) as raised:
+        ObjectDepot(bucket).put("snapshots", "one", folder)
+    assert raised.value.code == "depot-failed"
+
+
+def test_an_unknown_address_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"ftp://x.*s3://, gs://, az://"):
+        ObjectDepot("ftp://x")
