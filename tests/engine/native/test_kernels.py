@@ -24,12 +24,13 @@ from tinkex.engine.lora.adapter import AdapterWeights, LoraBatch, LoraGroup, Lor
 from tinkex.engine.model.config import parse_config, read_json
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.model.hf_weights import load_decoder
+from tinkex.engine.model.rope import RopeTable
 from tinkex.engine.model.spec import DecoderSpec, LayerSpec, NormSpec, QkNorm, RopeSpec
 from tinkex.engine.native import build
 from tinkex.engine.native.adapters import AdapterCopies, RowRuns
 from tinkex.engine.native.forward import KernelOutputRows, NativePass
 from tinkex.engine.native.kernels import Kernels
-from tinkex.engine.native.step import KernelStep, RotationTable, StepList
+from tinkex.engine.native.step import KernelStep, StepList
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, FIRST_BLOCK, KvCache
 from tinkex.engine.torch_engine import TorchEngine
@@ -97,7 +98,7 @@ class _Texts:
             part = _Part(start, end, blocks)
             self.rows.add_part(part)  # type: ignore[arg-type]
         angles = torch.randn(4096, (rotated or config.head_dim) // 2)
-        self.angles = RotationTable(angles.cos(), angles.sin())
+        self.angles = RopeTable(angles.cos(), angles.sin())
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self.qkv = torch.randn(self.rows.num_rows, width)
 
@@ -131,7 +132,7 @@ class _Texts:
         return torch.cat(found)
 
 
-def _turned(rows_THC: torch.Tensor, angles: RotationTable, places: torch.Tensor) -> torch.Tensor:
+def _turned(rows_THC: torch.Tensor, angles: RopeTable, places: torch.Tensor) -> torch.Tensor:
     half = angles.cos_PZ.shape[1]
     cos, sin = (x[places][:, None].double() for x in angles)
     a, b, rest = rows_THC.split([half, half, rows_THC.shape[-1] - 2 * half], dim=-1)

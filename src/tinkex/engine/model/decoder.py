@@ -26,8 +26,8 @@ from tinkex.engine.lora.adapter import (
     LoraTarget,
 )
 from tinkex.engine.model.layer import Layer, LayerTape
-from tinkex.engine.model.rope import rope_table
-from tinkex.engine.model.spec import DecoderSpec, RopeSpec
+from tinkex.engine.model.rope import RopeTable, rope_table
+from tinkex.engine.model.spec import DecoderSpec
 from tinkex.engine.model.weights import DecoderWeights
 from tinkex.engine.ops.layer_ops import Angles, rms_norm, rms_norm_backward, rms_unit
 from tinkex.engine.ops.linear import FrozenLinear
@@ -65,7 +65,8 @@ class Decoder:
         self.spec = spec
         self.groups = _lora_groups(spec)
         self.num_parameters = weights.num_parameters()
-        self._tables = [_turn_tables(rope, spec, weights.embed_VD) for rope in spec.ropes]
+        self.rope_tables = _rope_tables(spec, weights.embed_VD.device)
+        self._tables = [_turn_tables(each, spec, weights.embed_VD) for each in self.rope_tables]
         self._take(weights)
 
     def _take(self, weights: DecoderWeights) -> None:
@@ -169,10 +170,14 @@ def _down_target(spec: DecoderSpec, prefix: str) -> LoraTarget:
     return LoraTarget(f"{prefix}.down_proj", wide, hidden)
 
 
-def _turn_tables(rope: RopeSpec, spec: DecoderSpec, like: Tensor) -> tuple[Tensor, Tensor]:
+def _rope_tables(spec: DecoderSpec, device: torch.device) -> list[RopeTable]:
+    tables = [rope_table(rope, spec.head_dim, spec.context_length) for rope in spec.ropes]
+    return [RopeTable(cos_PZ.to(device), sin_PZ.to(device)) for cos_PZ, sin_PZ in tables]
+
+
+def _turn_tables(table: RopeTable, spec: DecoderSpec, like: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines [P, C] and sines [P, R] of all positions, as `Angles` have them."""
-    cos_PZ, sin_PZ = rope_table(rope, spec.head_dim, spec.context_length)
-    cos_PC, sin_PR = cos_PZ.repeat(1, 2), sin_PZ.repeat(1, 2)
+    cos_PC, sin_PR = table.cos_PZ.repeat(1, 2), table.sin_PZ.repeat(1, 2)
     num_fixed = spec.head_dim - cos_PC.shape[1]
     if num_fixed:
         cos_PC = torch.cat([cos_PC, cos_PC.new_ones(len(cos_PC), num_fixed)], dim=1)

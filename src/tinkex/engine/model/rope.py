@@ -6,23 +6,34 @@ Shapes: P positions · Z pairs of features that are rotated.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tinkex.engine.model.spec import RopeSpec
 
-__all__ = ["rope_frequencies", "rope_table"]
+__all__ = ["RopeTable", "rope_frequencies", "rope_table"]
 
 
-def rope_table(rope: RopeSpec, head_dim: int, context_length: int) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every position and pair, [P, Z], in float32."""
+class RopeTable(NamedTuple):
+    """Cosine and sine of every position and pair, in float32.
+
+    A decoder makes one per `RopeSpec`; training, sampling and kernels read the same one.
+    """
+
+    cos_PZ: Tensor
+    sin_PZ: Tensor
+
+
+def rope_table(rope: RopeSpec, head_dim: int, context_length: int) -> RopeTable:
+    """The table for positions 0 to `context_length - 1`."""
     positions = torch.arange(context_length, dtype=torch.float32)
     angles_PZ = torch.outer(positions, rope_frequencies(rope, head_dim))
     cos_PZ, sin_PZ = angles_PZ.cos(), angles_PZ.sin()
     if rope.amplitude == 1.0:
-        return cos_PZ, sin_PZ
-    return cos_PZ.mul_(rope.amplitude), sin_PZ.mul_(rope.amplitude)
+        return RopeTable(cos_PZ, sin_PZ)
+    return RopeTable(cos_PZ.mul_(rope.amplitude), sin_PZ.mul_(rope.amplitude))
 
 
 def rope_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tinkex.engine.model.decoder import Decoder
-from tinkex.engine.model.rope import rope_table
 from tinkex.engine.model.weights import MlpWeights
 from tinkex.engine.native.adapters import LAYER_PLACES, AdapterCopies, RowRuns, Run
 from tinkex.engine.native.kernels import Kernels, Lora
-from tinkex.engine.native.step import KernelStep, RotationTable
+from tinkex.engine.native.step import KernelStep
 from tinkex.engine.ops.linear import FrozenLinear
 
 __all__ = ["KernelOutputRows", "NativePass"]
@@ -39,11 +38,10 @@ class NativePass:
 
     def __init__(self, decoder: Decoder, kernels: Kernels, copies: AdapterCopies) -> None:
         self._kernels = kernels
-        spec = self.spec = decoder.spec
+        self.spec = decoder.spec
         self._weights = decoder.weights
         self._copies = copies
-        sizes = spec.head_dim, spec.context_length
-        self.ropes = [RotationTable(*rope_table(rope, *sizes)) for rope in spec.ropes]
+        self.ropes = decoder.rope_tables
 
     def hidden(
         self,

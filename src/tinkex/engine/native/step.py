@@ -6,28 +6,21 @@ Shapes: T rows · K key/value heads · C features of a head · W tokens of a blo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tinkex.engine.model.rope import RopeTable
 from tinkex.engine.model.spec import DecoderSpec
 from tinkex.engine.native.kernels import AttentionArgs, Kernels, RotateArgs
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, WASTE_BLOCK, KvCache, blocks_for
 from tinkex.engine.sampling.state import PrefillChunk, RunningSequence
 
-__all__ = ["KernelStep", "RotationTable", "StepList"]
+__all__ = ["KernelStep", "StepList"]
 
 _CHUNK_ROWS = 8
 """Of a prompt: enough that blocks are read for many queries, few enough to be shared out."""
-
-
-class RotationTable(NamedTuple):
-    """Cosines and sines of all positions, one for each pair of features that is rotated."""
-
-    cos_PZ: Tensor
-    sin_PZ: Tensor
 
 
 class StepList:
@@ -103,7 +96,7 @@ class KernelStep:
         rows: StepList,
         cache: KvCache,
         spec: DecoderSpec,
-        ropes: Sequence[RotationTable],
+        ropes: Sequence[RopeTable],
         kernels: Kernels,
     ) -> None:
         self.num_rows = rows.num_rows

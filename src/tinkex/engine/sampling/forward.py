@@ -19,9 +19,7 @@ from tinkex.engine.attention.packed import Attention
 from tinkex.engine.lora.adapter import expert_site
 from tinkex.engine.lora.rows import RowLora
 from tinkex.engine.model.decoder import Decoder
-from tinkex.engine.model.rope import rope_table
 from tinkex.engine.model.routing import route
-from tinkex.engine.model.spec import RopeSpec
 from tinkex.engine.model.weights import ExpertWeights, LayerWeights, MlpWeights
 from tinkex.engine.ops.layer_ops import ACTIVATIONS, rms_scaled_
 
@@ -43,7 +41,7 @@ class InferencePass:
         spec = self.spec = decoder.spec
         self._weights = decoder.weights
         self._activation = ACTIVATIONS[spec.activation]
-        self._ropes_PZ = [_turns(rope, decoder) for rope in spec.ropes]
+        self._ropes_PZ = [torch.complex(*table) for table in decoder.rope_tables]
         self._eps_1 = torch.full((1,), spec.norm.eps, device=decoder.head_VD.device)
 
     def hidden(
@@ -156,10 +154,3 @@ def _turn(x_THC: Tensor, turn_T1Z: Tensor) -> Tensor:
     if 2 * half < x_THC.shape[-1]:
         turned_THR = torch.cat([turned_THR, wide[..., 2 * half :]], dim=-1)
     return turned_THR.to(x_THC.dtype)
-
-
-def _turns(rope: RopeSpec, decoder: Decoder) -> Tensor:
-    """The angles of every position as complex numbers, of length one for most models."""
-    spec = decoder.spec
-    table = rope_table(rope, spec.head_dim, spec.context_length)
-    return torch.complex(*table).to(decoder.head_VD.device)
