@@ -42,8 +42,8 @@ from tinkex.scheduler.running.outcomes import (
     as_request_error,
     as_server_error,
     failure_result,
-    keep_trying,
 )
+from tinkex.scheduler.running.store_retries import StoreRetries
 from tinkex.store import Database, models, operations
 from tinkex.store.operations import Operation, OperationOutcome
 from tinkex.store.results import Result
@@ -87,6 +87,7 @@ class Executor:
         self._checkpointer = checkpointer
         self._bodies = bodies
         self._publish = publish
+        self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
         self._hangs = 0  # of the engine during the running batch
         self._computed: list[Computed] = []  # of that batch
 
@@ -191,7 +192,7 @@ class Executor:
         began = time.monotonic()
         crashpoints.passing("execute.before", operation.kind)
         try:
-            done = self._patiently(partial(self._dispatch, operation))
+            done = self._store_retries.run(partial(self._dispatch, operation))
         except (EngineUserError, StorageError, ClientError) as error:
             failed = _failed(operation, as_request_error(error))
             self._finish([failed], _on_failure(operation))
@@ -248,7 +249,7 @@ class Executor:
         prepared, failed = [], []
         for operation in batch:
             try:
-                request = self._patiently(partial(self._ready, operation, decode))
+                request = self._store_retries.run(partial(self._ready, operation, decode))
                 prepared.append((operation, request))
             except (EngineUserError, StorageError, ClientError) as error:
                 failed.append(_failed(operation, as_request_error(error)))
@@ -260,9 +261,6 @@ class Executor:
         self._recovery.ensure(operation.model_id)
         return request
 
-    def _patiently(self, ask_store: Callable[[], T]) -> T:
-        return keep_trying(ask_store, lambda: self._supervisor.is_closed)
-
     def _train_request(self, operation: Operation) -> TrainRequest:
         return train_request(self._bodies.training(operation.request_id))
 
@@ -273,7 +271,7 @@ class Executor:
     def _finish(
         self, outcomes: list[OperationOutcome], effects: list[Effect] | None = None
     ) -> None:
-        self._patiently(lambda: self._db.write(_keep, outcomes, effects or []))
+        self._store_retries.run(lambda: self._db.write(_keep, outcomes, effects or []))
         kind = outcomes[0].operation.kind
         crashpoints.passing("result.kept", kind)
         self._publish({each.operation.request_id: each.result for each in outcomes}, set())

@@ -16,7 +16,8 @@ from tinkex import crashpoints
 from tinkex.engine.interface import RequestError, SampleResult
 from tinkex.scheduler.convert import sample_response
 from tinkex.scheduler.queues.sample_queue import QueuedSample
-from tinkex.scheduler.running.outcomes import Publish, as_server_error, failure_result, keep_trying
+from tinkex.scheduler.running.outcomes import Publish, as_server_error, failure_result
+from tinkex.scheduler.running.store_retries import StoreRetries
 from tinkex.store import Database, samples
 from tinkex.store.results import Result
 from tinkex.wire import protobuf
@@ -31,7 +32,8 @@ class SampleResultWriter:
     """Takes finished requests from the threads of all engine slots."""
 
     def __init__(self, db: Database, publish: Publish, is_over: Callable[[], bool]) -> None:
-        self._db, self._publish, self._is_over = db, publish, is_over
+        self._db, self._publish = db, publish
+        self._store_retries = StoreRetries(is_over)
         self._batches: queue.Queue[Finished | None] = queue.Queue(_MAX_BATCHES)
         self._thread = threading.Thread(target=self._run, name="tinkex-sample-writer", daemon=True)
 
@@ -61,7 +63,7 @@ class SampleResultWriter:
     def _write(self, finished: Finished) -> None:
         outcomes = [(queued.sample, _encode(result, queued)) for queued, result in finished]
         crashpoints.passing("sample.finished")
-        keep_trying(lambda: self._db.write(samples.finish, outcomes), self._is_over)
+        self._store_retries.run(lambda: self._db.write(samples.finish, outcomes))
         crashpoints.passing("result.kept", "sample")
         self._publish(
             {sample.request_id: result for sample, result in outcomes},

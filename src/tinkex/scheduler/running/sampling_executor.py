@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from tinkex import crashpoints
 from tinkex.engine.interface import EngineFailure, EngineUserError, RequestError, SampleResult
@@ -23,14 +21,12 @@ from tinkex.scheduler.running.outcomes import (
     MAX_HANGS,
     as_request_error,
     as_server_error,
-    keep_trying,
 )
 from tinkex.scheduler.running.sample_preparation import OtherSlotError, SamplePreparation
 from tinkex.scheduler.running.sample_result_writer import Finished, SampleResultWriter
+from tinkex.scheduler.running.store_retries import StoreRetries
 
 __all__ = ["SamplingExecutor"]
-
-T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 _MAX_FAILURES = 2
@@ -55,6 +51,7 @@ class SamplingExecutor:
         self._sample_queue = sample_queue
         self._writer = writer
         self._wakeup = wakeup
+        self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
         self._submitting: list[QueuedSample] = []  # taken from the queue, not in the engine yet
         self._supervisor.on_loss(self._requeue_running)
 
@@ -77,7 +74,7 @@ class SamplingExecutor:
         for queued in self._sample_queue.take(self._slot_id):
             self._submitting = [queued]
             try:
-                request = self._patiently(partial(self._preparation.prepare, queued))
+                request = self._store_retries.run(partial(self._preparation.prepare, queued))
                 prepared.append((queued, request))
             except OtherSlotError as other:
                 self._hand_over(queued, other.slot_id)
@@ -121,9 +118,6 @@ class SamplingExecutor:
         self._writer.write(done)
         if error is not None:
             self._retry(failed, error)
-
-    def _patiently(self, ask_store: Callable[[], T]) -> T:
-        return keep_trying(ask_store, lambda: self._supervisor.is_closed)
 
     def _recover(self, error: Exception) -> None:
         """Discards the engine; everything that ran goes back to the queue or to quarantine."""
