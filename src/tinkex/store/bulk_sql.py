@@ -5,6 +5,9 @@ than the statement. So equal writes are first tried as one statement. If it chan
 it was given, it is done. If a row is refused, the statement is undone and the writes run one by
 one. PostgreSQL always runs them one by one.
 
+A statement over many rows is made from the SQLAlchemy statement for one row, or from its table, so
+that what it means is written once.
+
 Undoing a statement takes a savepoint. Inside `abort_on_refusal` there are no savepoints: a refused
 row aborts the whole transaction, and the caller repeats it with savepoints.
 """
@@ -13,13 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from sqlalchemy import Connection
+from sqlalchemy import BindParameter, Connection, Table, TextualSelect, Update, column, text
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql import Executable
+from sqlalchemy.sql.visitors import replacement_traverse
 
-__all__ = ["BatchableWrite", "BulkStatement", "RowRefused", "abort_on_refusal"]
+__all__ = [
+    "BatchableWrite",
+    "BulkStatement",
+    "RowRefused",
+    "abort_on_refusal",
+    "insert_rows",
+    "many_rows",
+    "update_rows",
+]
 
 T = TypeVar("T")
 
@@ -60,11 +75,42 @@ class BatchableWrite(Generic[T]):
         return self._one(conn, *args)
 
 
-class BulkStatement:
-    """A statement of SQLite over `(VALUES {rows})`, whose columns are column1, column2 ..."""
+def many_rows(num_columns: int) -> TextualSelect:
+    """The rows a `BulkStatement` is given, as a part of it; SQLite calls their columns column1,
+    column2 ..."""
+    return text("VALUES {rows}").columns(*(column(f"column{n + 1}") for n in range(num_columns)))
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+
+def insert_rows(table: Table, *names: str) -> BulkStatement:
+    """Inserts rows with values of these columns, but for those whose unique key is taken."""
+    rows = many_rows(len(names))
+    return BulkStatement(sqlite.insert(table).from_select(names, rows).on_conflict_do_nothing())
+
+
+def update_rows(statement: Update, *names: str) -> BulkStatement:
+    """An update for many rows at once. In `statement`, which updates one, values come by name; a
+    row has them in the order of `names`."""
+    rows = many_rows(len(names)).subquery("new")
+    values = dict(zip(names, rows.c, strict=True))
+
+    def from_row(element: Any, **_: Any) -> Any:
+        return values.get(element.key) if isinstance(element, BindParameter) else None
+
+    return BulkStatement(cast("Update", replacement_traverse(statement, {}, from_row)))
+
+
+class BulkStatement:
+    """A statement of SQLite over `many_rows`."""
+
+    def __init__(self, statement: Executable) -> None:
+        self._statement = statement
+
+    @cached_property
+    def _text(self) -> str:
+        compiled = self._statement.compile(  # type: ignore[attr-defined]
+            dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}
+        )
+        return str(compiled)
 
     def did_all(self, conn: Connection, rows: Sequence[tuple[Any, ...]]) -> bool:
         """Whether the statement changed as many rows as there are here; if not, it did none.
@@ -90,10 +136,10 @@ class BulkStatement:
 
     def _run(self, conn: Connection, driver: Any, rows: Sequence[tuple[Any, ...]]) -> int:
         marks = f"({','.join('?' * len(rows[0]))})"
-        text = self._text.replace("{rows}", ",".join([marks] * len(rows)))
+        filled = self._text.replace("{rows}", ",".join([marks] * len(rows)))
         failure: type[Exception] = conn.dialect.loaded_dbapi.Error
         try:
-            changed: int = driver.execute(text, list(chain.from_iterable(rows))).rowcount
+            changed: int = driver.execute(filled, list(chain.from_iterable(rows))).rowcount
         except failure as error:
             raise DBAPIError.instance(self._text, None, error, failure) from error
         return changed

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
-from tinkex.store.bulk_sql import BulkStatement
+from tinkex.store.bulk_sql import update_rows
 from tinkex.store.compiled_sql import Prepared
 from tinkex.store.schema import models, sessions
 
@@ -109,7 +109,7 @@ def set_state(conn: Connection, model_id: str, state: str) -> None:
     conn.execute(update(models).where(models.c.model_id == model_id).values(state=state))
 
 
-_ADD_USAGE = Prepared(
+_ADDING_USAGE = (
     update(models)
     .where(models.c.model_id == bindparam("id"))
     .values(
@@ -118,11 +118,8 @@ _ADD_USAGE = Prepared(
         last_request_at=bindparam("now"),
     )
 )
-_ADD_USAGE_ALL = BulkStatement(
-    "UPDATE models SET num_tokens = num_tokens + new.column2, "
-    "num_steps = num_steps + new.column3, last_request_at = new.column4 "
-    "FROM (VALUES {rows}) AS new WHERE models.model_id = new.column1"
-)
+_ADD_USAGE = Prepared(_ADDING_USAGE)
+_ADD_USAGE_ALL = update_rows(_ADDING_USAGE, "id", "tokens", "steps", "now")
 _STANDING = Prepared(
     select(models.c.state, models.c.trimmed_seq).where(
         models.c.model_id == bindparam("id"), models.c.owner == bindparam("by")

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, bindparam, func, null, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, func, null, select, update
+from sqlalchemy.dialects import sqlite
 
 from tinkex.errors import ClientError
 from tinkex.store import models
-from tinkex.store.bulk_sql import BulkStatement
+from tinkex.store.bulk_sql import BulkStatement, many_rows, update_rows
 from tinkex.store.clock import steady_now
 from tinkex.store.compiled_sql import Prepared
 from tinkex.store.request_ids import new_request_id
@@ -88,26 +89,38 @@ class OperationOutcome(msgspec.Struct, frozen=True, kw_only=True):
 _BODIES_AT_ONCE = 50  # they lie in as many places of the file
 
 _COLUMNS = [operations.c[name] for name in Operation.__struct_fields__]
-_ADD = insert_if_absent(operations, *Operation.__struct_fields__, "body", "body_hash")
+_STORED = (*Operation.__struct_fields__, "body", "body_hash")
+_ADD = insert_if_absent(operations, *_STORED)
 _CLOSING = (
     update(operations)
     .where(operations.c.request_id == bindparam("id"), operations.c.state == "queued")
     .values(state=bindparam("new_state"))
 )
 _CLOSE, _CLOSE_FOR_GOOD = Prepared(_CLOSING), Prepared(_CLOSING.values(body=null()))
-_CLOSE_ALL = BulkStatement(
-    "UPDATE operations SET state = new.column2, "
-    "body = CASE WHEN new.column3 THEN body ELSE NULL END "
-    "FROM (VALUES {rows}) AS new "
-    "WHERE operations.request_id = new.column1 AND operations.state = 'queued'"
-)
-_ADD_ALL = BulkStatement(
-    "INSERT INTO operations (request_id, owner, model_id, seq_id, kind, cost, state, created_at, "
-    "body, body_hash) SELECT new.* FROM (VALUES {rows}) AS new "
-    "JOIN models ON models.model_id = new.column3 AND models.owner = new.column2 "
-    "WHERE models.state <> 'ended' "
-    "AND (models.trimmed_seq IS NULL OR models.trimmed_seq < new.column4) ON CONFLICT DO NOTHING"
-)
+_KEPT_BODY = case((bindparam("keeps_body") == 1, operations.c.body), else_=null())
+_CLOSE_ALL = update_rows(_CLOSING.values(body=_KEPT_BODY), "id", "new_state", "keeps_body")
+
+
+def _insert_for_models() -> BulkStatement:
+    """Inserts rows, but for those whose number is taken or that their model does not accept."""
+    rows = many_rows(len(_STORED)).subquery("new")
+    new = dict(zip(_STORED, rows.c, strict=True))
+    accepted = (
+        select(*rows.c)
+        .join(
+            model_rows,
+            (model_rows.c.model_id == new["model_id"]) & (model_rows.c.owner == new["owner"]),
+        )
+        .where(
+            model_rows.c.state != "ended",
+            model_rows.c.trimmed_seq.is_(None) | (model_rows.c.trimmed_seq < new["seq_id"]),
+        )
+    )
+    insert = sqlite.insert(operations).from_select(_STORED, accepted)
+    return BulkStatement(insert.on_conflict_do_nothing())
+
+
+_ADD_ALL = _insert_for_models()
 
 
 def append(conn: Connection, new: NewOperation, *, trimmed_seq: int | None = None) -> Appended:

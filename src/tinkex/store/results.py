@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 from sqlalchemy import Connection, literal, select
 
-from tinkex.store.bulk_sql import BulkStatement
+from tinkex.store.bulk_sql import insert_rows
 from tinkex.store.clock import steady_now
 from tinkex.store.compiled_sql import Prepared
 from tinkex.store.schema import operations, results, samples
@@ -50,10 +50,9 @@ class Asked(Protocol):
     def owner(self) -> str: ...
 
 
+_STORED = ("request_id", "owner", "encoding", "body", "size_bytes", "created_at")
 _KEEP = Prepared(results.insert())
-_KEEP_ALL = BulkStatement(
-    "INSERT INTO results (request_id, owner, encoding, body, size_bytes, created_at) VALUES {rows}"
-)
+_KEEP_ALL = insert_rows(results, *_STORED)
 
 
 def keep(conn: Connection, owner: str, request_id: str, result: Result) -> None:

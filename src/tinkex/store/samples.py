@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import Connection, bindparam, func, null, select, update
 
 from tinkex.errors import ClientError
-from tinkex.store.bulk_sql import BatchableWrite, BulkStatement
+from tinkex.store.bulk_sql import BatchableWrite, insert_rows, update_rows
 from tinkex.store.clock import steady_now
 from tinkex.store.compiled_sql import Prepared
 from tinkex.store.operations import SequenceError
@@ -65,24 +65,15 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _COLUMNS = [samples.c[name] for name in Sample.__struct_fields__]
-_ADD = insert_if_absent(samples, *Sample.__struct_fields__, "body", "body_hash")
+_STORED = (*Sample.__struct_fields__, "body", "body_hash")
+_ADD, _ADD_ALL = insert_if_absent(samples, *_STORED), insert_rows(samples, *_STORED)
 _LAST = Prepared(select(func.max(samples.c.completion)))
-_CLOSE = Prepared(
+_CLOSING = (
     update(samples)
     .where(samples.c.request_id == bindparam("id"), samples.c.state == "queued")
     .values(state=bindparam("new_state"), completion=bindparam("number"), body=null())
 )
-
-
-_CLOSE_ALL = BulkStatement(
-    "UPDATE samples SET state = new.column2, completion = new.column3, body = NULL "
-    "FROM (VALUES {rows}) AS new "
-    "WHERE samples.request_id = new.column1 AND samples.state = 'queued'"
-)
-_ADD_ALL = BulkStatement(
-    "INSERT INTO samples (request_id, owner, sampling_session_id, seq_id, num_samples, cost, "
-    "state, created_at, body, body_hash) VALUES {rows} ON CONFLICT DO NOTHING"
-)
+_CLOSE, _CLOSE_ALL = Prepared(_CLOSING), update_rows(_CLOSING, "id", "new_state", "number")
 
 
 def append_one(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
