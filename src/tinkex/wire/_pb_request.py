@@ -8,7 +8,7 @@ before the request's number is known.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tinkex.errors import ValidationError
 from tinkex.types.datum import (
@@ -30,6 +30,7 @@ from tinkex.wire._errors import Malformed, invalid_body
 from tinkex.wire._tensors import decode_tensor, encode_tensor
 from tinkex.wire._varint import (
     INT32_MAX,
+    FieldBudget,
     delimited,
     double,
     fields,
@@ -230,13 +231,17 @@ class _Reader:
     def __init__(self, body: bytes, limits: Limits) -> None:
         self.body = body
         self.limits = limits
+        self.budget = FieldBudget(limits.max_protobuf_fields)
+
+    def fields(self, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+        return fields(self.body, at, end, self.budget)
 
     def request(self) -> ForwardBackwardRequest:
         model_id, loss_fn, seq_id, forward_only = "", "", 0, False
         data: list[Datum] = []
         old: dict[str, float | str] = {}
         new: dict[str, float | str] = {}
-        for key, a, b in fields(self.body, 0, len(self.body)):
+        for key, a, b in self.fields(0, len(self.body)):
             if key == 0x1A:
                 data.append(self.numbered_datum(len(data), a, b))
             elif key == 0x0A:
@@ -279,7 +284,7 @@ class _Reader:
         inputs: dict[str, TensorData] = {}
         input_spans: list[Span] = []
         loss_spans: list[Span] = []
-        for key, a, b in fields(self.body, at, end):
+        for key, a, b in self.fields(at, end):
             if key == 0x0A:
                 chunks.append(self.chunk(a, b))
                 if len(chunks) > self.limits.max_chunks_per_input:
@@ -296,19 +301,21 @@ class _Reader:
         return Datum(ModelInput(chunks=chunks), inputs, input_spans or None, loss_spans or None)
 
     def tensor_entry(self, inputs: dict[str, TensorData], at: int, end: int) -> None:
-        name, value = map_entry(self.body, at, end, 0x12)
+        name, value = map_entry(self.body, at, end, 0x12, self.budget)
         try:
-            inputs[name] = decode_tensor(self.body, *value, self.limits.max_tensor_values)
+            inputs[name] = decode_tensor(
+                self.body, *value, self.limits.max_tensor_values, self.budget
+            )
         except Malformed as error:
             raise Malformed(f"loss_fn_inputs[{name!r:.80}]: {error}") from error
 
     def old_setting(self, config: dict[str, float | str], at: int, end: int) -> None:
-        name, value = map_entry(self.body, at, end, 0x11)
+        name, value = map_entry(self.body, at, end, 0x11, self.budget)
         config[name] = to_double(self.body, *value)
 
     def new_setting(self, config: dict[str, float | str], at: int, end: int) -> None:
-        name, value = map_entry(self.body, at, end, 0x12)
-        for key, a, b in fields(self.body, *value):
+        name, value = map_entry(self.body, at, end, 0x12, self.budget)
+        for key, a, b in self.fields(*value):
             if key == 0x09:
                 config[name] = to_double(self.body, a, b)
             elif key == 0x12:
@@ -316,7 +323,7 @@ class _Reader:
 
     def chunk(self, at: int, end: int) -> ModelInputChunk:
         found: ModelInputChunk | None = None
-        for key, a, b in fields(self.body, at, end):
+        for key, a, b in self.fields(at, end):
             if key == 0x0A:
                 found = EncodedTextChunk.from_bytes(self.first_bytes(a, b))
             elif key == 0x12:
@@ -330,14 +337,14 @@ class _Reader:
     def first_bytes(self, at: int, end: int) -> bytes:
         """Field 1 of a message that has no other."""
         raw = b""
-        for key, a, b in fields(self.body, at, end):
+        for key, a, b in self.fields(at, end):
             if key == 0x0A:
                 raw = self.body[a:b]
         return raw
 
     def image(self, at: int, end: int) -> ImageChunk:
         data, kind, expected = b"", "", None
-        for key, a, b in fields(self.body, at, end):
+        for key, a, b in self.fields(at, end):
             if key == 0x0A:
                 data = self.body[a:b]
             elif key == 0x12:
@@ -347,14 +354,14 @@ class _Reader:
         return ImageChunk(data=data, format=kind, expected_tokens=expected)  # type: ignore[arg-type]
 
     def span(self, at: int, end: int) -> Span:
-        for key, a, b in fields(self.body, at, end):
+        for key, a, b in self.fields(at, end):
             if key in (0x0A, 0x12):
                 return self.span_content(key == 0x12, a, b)
         raise Malformed("a provenance span says neither prompt nor sampled")
 
     def span_content(self, is_sampled: bool, at: int, end: int) -> Span:
         sequence_id, offset, length = "", 0, 0
-        for key, a, b in fields(self.body, at, end):
+        for key, a, b in self.fields(at, end):
             if key == 0x0A:
                 sequence_id = to_text(self.body, a, b)
             elif key == 0x10:

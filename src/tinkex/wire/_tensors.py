@@ -14,7 +14,16 @@ from itertools import accumulate, pairwise
 
 from tinkex.types.tensor import TensorData, TensorDtype
 from tinkex.wire._errors import Malformed
-from tinkex.wire._varint import delimited, fields, packed, read_varint, to_int64, to_ints, varint
+from tinkex.wire._varint import (
+    FieldBudget,
+    delimited,
+    fields,
+    packed,
+    read_varint,
+    to_int64,
+    to_ints,
+    varint,
+)
 
 _NUMBERS: dict[TensorDtype, bytes] = {"float32": b"\x01", "int64": b"\x02"}
 _DTYPES: dict[int, tuple[TensorDtype, int]] = {
@@ -27,6 +36,8 @@ _DTYPES: dict[int, tuple[TensorDtype, int]] = {
 
 MAX_RANK = 8
 """Dimensions a tensor may have."""
+
+_CACHED_HEADER_BYTES = 64
 
 
 def encode_tensor(tensor: TensorData) -> list[bytes]:
@@ -44,11 +55,14 @@ def _indices(key: int, values: Sequence[int]) -> bytes:
     return delimited(key, array("q", values).tobytes()) if values else b""
 
 
-def decode_tensor(body: bytes, at: int, end: int, max_values: int) -> TensorData:
+def decode_tensor(
+    body: bytes, at: int, end: int, max_values: int, budget: FieldBudget | None = None
+) -> TensorData:
     """The tensor in a `Tensor` message.
 
     Raises:
-        Malformed: it is none, or it would have more than `max_values` values when dense.
+        Malformed: it is none, it would have more than `max_values` values when dense, or its fields
+            are more than the budget allows.
         ValidationError: its shape or indices do not fit its values.
     """
     values, is_sparse, after = (0, 0), False, at
@@ -58,7 +72,8 @@ def decode_tensor(body: bytes, at: int, end: int, max_values: int) -> TensorData
     if after > end:
         raise Malformed("a tensor ends inside its values")
     header = body[after:end]
-    dtype, shape, others = _read_header(header) if len(header) <= 64 else _parse_header(header)
+    is_usual = len(header) <= _CACHED_HEADER_BYTES
+    dtype, shape, others = _read_header(header) if is_usual else _parse_header(header, budget)
     for key, a, b in others:
         values, is_sparse = (after + a, after + b), key == 0x12
     if shape and math.prod(shape) > max_values:
@@ -66,7 +81,7 @@ def decode_tensor(body: bytes, at: int, end: int, max_values: int) -> TensorData
             f"a tensor of shape {list(shape)} is above this server's limit of {max_values} values"
         )
     if is_sparse:
-        return _decode_csr(body, values, dtype, list(shape))
+        return _decode_csr(body, values, dtype, list(shape), budget)
     raw, name = widen(body[values[0] : values[1]], dtype)
     return TensorData.from_bytes(raw, name, shape or None)
 
@@ -74,10 +89,10 @@ def decode_tensor(body: bytes, at: int, end: int, max_values: int) -> TensorData
 Header = tuple[int, tuple[int, ...], tuple[tuple[int, int, int], ...]]
 
 
-def _parse_header(raw: bytes) -> Header:
+def _parse_header(raw: bytes, budget: FieldBudget | None = None) -> Header:
     """Dtype, shape, and the fields that hold values (dense or sparse)."""
     dtype, shape, others = 0, list[int](), list[tuple[int, int, int]]()
-    for key, a, b in fields(raw, 0, len(raw)):
+    for key, a, b in fields(raw, 0, len(raw), budget):
         if key == 0x18:
             dtype = a
         elif key == 0x20:
@@ -95,9 +110,15 @@ _read_header = lru_cache(maxsize=1024)(_parse_header)
 """The tensors of a batch differ in their values, seldom in what is said about them."""
 
 
-def _decode_csr(body: bytes, span: tuple[int, int], dtype: int, shape: list[int]) -> TensorData:
+def _decode_csr(
+    body: bytes,
+    span: tuple[int, int],
+    dtype: int,
+    shape: list[int],
+    budget: FieldBudget | None,
+) -> TensorData:
     parts = {0x0A: b"", 0x12: b"", 0x1A: b""}
-    for key, a, b in fields(body, *span):
+    for key, a, b in fields(body, *span, budget):
         if key in parts:
             parts[key] = body[a:b]
     raw, name = widen(parts[0x0A], dtype)

@@ -64,15 +64,36 @@ def packed(key: int, values: tuple[int, ...]) -> bytes:
     return delimited(key, payload) if payload else b""
 
 
-def fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+class FieldBudget:
+    """How many fields may still be read from one body, in all of its messages together.
+
+    A field can be as short as two bytes and costs as much to read as hundreds of bytes of a tensor.
+    """
+
+    __slots__ = ("left", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = self.left = limit
+
+
+def fields(
+    body: bytes, at: int, end: int, budget: FieldBudget | None = None
+) -> Iterator[tuple[int, int, int]]:
     """The fields of the message in `body[at:end]`, as (key, a, b).
 
     For a varint `a` is its value; for all else the content is `body[a:b]`.
 
     Raises:
-        Malformed: the bytes are no message.
+        Malformed: the bytes are no message, or there are more fields than the budget allows.
     """
     while at < end:
+        if budget is not None:
+            budget.left -= 1
+            if budget.left < 0:
+                raise Malformed(
+                    f"the body has more than {budget.limit} protobuf fields, this server's limit "
+                    "(max_protobuf_fields); send its data in more requests"
+                )
         key = body[at]
         at += 1
         if key >= 0x80:  # most numbers have one byte: those are read here, without a call
@@ -122,14 +143,16 @@ def read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
     raise Malformed("a number does not end")
 
 
-def map_entry(body: bytes, at: int, end: int, value_key: int) -> tuple[str, tuple[int, int]]:
+def map_entry(
+    body: bytes, at: int, end: int, value_key: int, budget: FieldBudget | None = None
+) -> tuple[str, tuple[int, int]]:
     """The name of a map's entry, and where its value stands (nowhere, if it was left out).
 
     Raises:
         Malformed: the bytes are no message, or the name is not UTF-8.
     """
     name, value = "", (0, 0)
-    for key, a, b in fields(body, at, end):
+    for key, a, b in fields(body, at, end, budget):
         if key == 0x0A:
             name = to_text(body, a, b)
         elif key == value_key:

@@ -29,6 +29,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_json_keys: int = 100_000
     """Keys of all objects in a JSON body together; reading one costs as much as fifty bytes."""
 
+    max_protobuf_fields: int = 200_000
+    """Fields of all messages in a protobuf body together; reading one costs as much as hundreds of
+    bytes of a tensor."""
+
     max_decompression_ratio: int = 1000
     """Decompressed size of a body divided by its compressed size."""
 

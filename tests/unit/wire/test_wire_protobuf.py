@@ -361,6 +361,38 @@ def test_server_stops_at_its_limits() -> None:
         protobuf.decode_forward_backward_request(chunks, limits=Limits(max_chunks_per_input=4))
 
 
+MANY_FIELDS = {
+    "of the request": b"\x10\x01" * 20,
+    "of numbers it does not know": b"\x78\x01" * 20,
+    "of its config": b"\x2a\x00" * 20,
+    "of nested messages": (b"\x1a\x08" + b"\x0a\x02\x0a\x00" * 2) * 5,
+    "of spans": b"\x1a\x3c" + b"\x1a\x04\x0a\x02\x10\x01" * 10,
+    "of a tensor": pb.ForwardBackwardRequest(
+        data=[pb.Datum(loss_fn_inputs={"w": pb.Tensor(dtype=pb.DTYPE_FLOAT32)})]
+    ).SerializeToString()
+    + b"\x1a\x56\x12\x54\x12\x52"
+    + b"\x18\x01" * 41,
+}
+
+
+@pytest.mark.parametrize("name", MANY_FIELDS)
+def test_server_bounds_the_fields_of_a_body_in_all_its_messages(name: str) -> None:
+    body = MANY_FIELDS[name]
+    message = r"more than 10 protobuf fields, this server's limit \(max_protobuf_fields\)"
+    with pytest.raises(ClientError, match=message) as caught:
+        protobuf.decode_forward_backward_request(body, limits=Limits(max_protobuf_fields=10))
+    assert caught.value.status == 422
+    protobuf.decode_forward_backward_request(body, limits=Limits(max_protobuf_fields=100))
+
+
+def test_a_request_with_as_many_fields_as_allowed_is_read() -> None:
+    body = b"\x10\x01" * 10
+    limits = Limits(max_protobuf_fields=10)
+    assert protobuf.decode_forward_backward_request(body, limits=limits).seq_id == 1
+    with pytest.raises(ClientError, match="more than 10 protobuf fields"):
+        protobuf.decode_forward_backward_request(body + b"\x10\x01", limits=limits)
+
+
 def _result(column: pb.BatchedTensor, num_datums: int = 0) -> bytes:
     message = pb.ForwardBackwardOutput()
     record = message.loss_fn_outputs.add(num_datums=num_datums)
