@@ -65,6 +65,26 @@ def test_only_its_owner_reads_an_sqlite_file(form: str, is_old: bool, tmp_path: 
         os.umask(before)
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_reserve_beside_an_sqlite_file_is_for_its_owner_too(
+    is_old: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "store.db"
+    reserve = path.with_name("store.db-reserve")
+    before = os.umask(0o022)
+    try:
+        if is_old:
+            Database(f"sqlite:///{path}").close()
+            reserve.touch(0o644)
+        database = Database(f"sqlite:///{path}", reserve_bytes=1 << 20)
+        asyncio.run(database.arestore_reserve())
+        assert reserve.stat().st_size == 1 << 20
+        assert stat.S_IMODE(reserve.stat().st_mode) == 0o600
+        database.close()
+    finally:
+        os.umask(before)
+
+
 def test_an_sqlite_file_that_others_read_and_we_cannot_change_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

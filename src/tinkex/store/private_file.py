@@ -17,7 +17,7 @@ from tinkex.store.sqlite_file import sqlite_file
 
 __all__ = ["make_private"]
 
-_BESIDE = ("", "-wal", "-shm", "-journal")
+_BESIDE = ("", "-wal", "-shm", "-journal", "-reserve")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 _logger = logging.getLogger(__name__)

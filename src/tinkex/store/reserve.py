@@ -51,7 +51,7 @@ class Reserve:
     def _grow(self, num_bytes: int) -> bool:
         held = self._held_bytes()
         try:
-            with self._path.open("ab") as file:
+            with open(self._path, "ab", opener=_open_private) as file:
                 _allocate(file.fileno(), held, num_bytes)
         except OSError:  # another process took it first, or the file system counts otherwise
             with suppress(OSError):
@@ -69,6 +69,11 @@ class Reserve:
     def _target_bytes(self) -> int:
         state = os.statvfs(self._path.parent)
         return min(self._max_bytes, state.f_blocks * state.f_frsize // _SHARE)
+
+
+def _open_private(path: str, flags: int) -> int:
+    """For its owner alone, as the database beside it is."""
+    return os.open(path, flags, 0o600)
 
 
 def _allocate(file: int, start: int, num_bytes: int) -> None:
