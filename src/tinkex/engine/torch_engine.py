@@ -284,6 +284,12 @@ class TorchEngine:
         except (RuntimeError, MemoryError) as error:
             if is_last_try:
                 return [_failure("The forward_backward failed", error).to_request_error()]
+            _log.warning(
+                "A training batch of %d requests failed; each is tried once more, alone (%s: %s).",
+                len(requests),
+                type(error).__name__,
+                error,
+            )
             return [self._train([each], is_last_try=True)[0] for each in requests]
         bad = output.not_finite(requests)
         if bad:

@@ -92,7 +92,7 @@ def test_an_adapters_own_requests_are_exact_however_they_come(sizes, tiny, tmp_p
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory")])
-def test_only_the_request_without_memory_fails(error, tiny, tmp_path, monkeypatch) -> None:
+def test_only_the_request_without_memory_fails(error, tiny, monkeypatch, caplog) -> None:
     engine, clean = _engine(tiny), _engine(tiny)
     tries = []
 
@@ -107,6 +107,10 @@ def test_only_the_request_without_memory_fails(error, tiny, tmp_path, monkeypatc
     bad = TrainRequest(adapter_id="c", data=[sft_datum(50)])
     first, failed, last = engine.forward_backward([good[0], bad, good[1]])
     assert tries == [["a", "c", "b"], ["a"], ["c"], ["b"]]
+    assert [r.message for r in caplog.records if r.name == "tinkex.engine.torch_engine"] == [
+        "A training batch of 3 requests failed; each is tried once more, alone "
+        f"({type(error).__name__}: {error})."
+    ]
     assert isinstance(failed, RequestError)
     assert failed.kind == "server"
     expected = [clean.forward_backward([each])[0].metrics for each in good]
