@@ -73,6 +73,18 @@ class MalformedRequest(ClientError):
     default_hint = "Use a client that speaks HTTP/1.1; TLS only to a proxy that ends it."
 
 
+class UnknownTransferCoding(ClientError):
+    """501: the body comes in a Transfer-Encoding that is not understood; the connection is closed.
+
+    The status is HTTP's own for this case, although clients retry a 5xx: no client of the protocol
+    sends such a body.
+    """
+
+    code = "unknown-transfer-coding"
+    status = 501
+    default_hint = "Send the body with a Content-Length, or as 'Transfer-Encoding: chunked' alone."
+
+
 class BadRange(ClientError):
     """400: the Range header of a download is not understood."""
 

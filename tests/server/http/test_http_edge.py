@@ -173,6 +173,33 @@ def test_a_request_has_one_host(raw: RawClient, server: EmbeddedServer, host: st
         )
 
 
+@pytest.mark.parametrize(
+    "host", ["a b", "a/b", "user@x", "a:b:c", "x:80a", "[::1", "::1", "x\xe9", "a\\b", "%zz", "<x>"]
+)
+def test_a_host_that_is_none_is_refused(raw: RawClient, host: str) -> None:
+    answer = raw.ask(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1"))
+    check_typed(answer, 400, "malformed-request")
+    assert "Host" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "x",
+        "x:80",
+        "x:",
+        "a_b.example",
+        "127.0.0.1:8000",
+        "[::1]:80",
+        "[fe80::1%25eth0]",
+        "a%20b",
+        "",
+    ],
+)
+def test_a_host_is_a_name_or_an_address(raw: RawClient, host: str) -> None:
+    assert raw.ask(request("GET", "/healthz", host=f"Host: {host}")).status == 200
+
+
 def test_http_1_0_needs_no_host(raw: RawClient) -> None:
     assert raw.ask(b"GET /healthz HTTP/1.0\r\n\r\n").status == 200
     assert raw.is_closed()
@@ -213,6 +240,32 @@ def test_what_cannot_be_parsed_is_answered_as_any_error(
     check_typed(answer, 400, "malformed-request")
     assert answer.headers["connection"] == "close"
     assert raw.is_closed()
+
+
+@pytest.mark.parametrize(
+    "coding",
+    [
+        "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding: GZIP ,\tchunked",
+        "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked",
+    ],
+)
+def test_a_body_in_another_transfer_coding_is_refused(
+    raw: RawClient, server: EmbeddedServer, coding: str
+) -> None:
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    answer = raw.ask(request("POST", CONFIG, coding, key=server.api_key) + chunked)
+    check_typed(answer, 501, "unknown-transfer-coding")
+    assert "chunked" in answer.json()["hint"]
+    assert answer.headers["connection"] == "close"
+    assert raw.is_closed()
+
+
+@pytest.mark.parametrize("name", ["chunked", "Chunked"])
+def test_a_chunked_body_is_read(raw: RawClient, server: EmbeddedServer, name: str) -> None:
+    chunked = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+    head = request("POST", CONFIG, f"Transfer-Encoding: {name}", key=server.api_key)
+    assert raw.ask(head + chunked).status == 200
 
 
 def test_nonsense_after_a_request_does_not_take_its_answer(

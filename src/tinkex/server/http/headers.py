@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from http import HTTPStatus
 
@@ -9,12 +10,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinkex.errors import ClientError
 from tinkex.server.config import ConnectionBounds
-from tinkex.server.errors import HeadTooLarge, MalformedRequest, error_response
+from tinkex.server.errors import (
+    HeadTooLarge,
+    MalformedRequest,
+    UnknownTransferCoding,
+    closing_response,
+    error_response,
+)
 
 __all__ = ["CAME_WHOLE", "HeadMiddleware", "answer_bytes", "header", "is_declared_json"]
 
 CAME_WHOLE = "came_whole"
 """In a request's state: its body was there together with its head."""
+
+_HOST = re.compile(
+    r"(?:\[[\w:.%~-]+\]|(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?", re.ASCII
+)
+"""An IP address in brackets, or a registered name or IPv4 address, and maybe a port (RFC 3986)."""
+
+_SHOWN_CHARS = 200
 
 
 def header(scope: Scope, name: bytes, default: str = "") -> str:
@@ -42,7 +56,8 @@ def answer_bytes(status: int, headers: Iterable[tuple[bytes, bytes]], body: byte
 
 
 class HeadMiddleware:
-    """Answers 431 to a head that is too large and 400 to one without exactly one Host.
+    """Answers 431 to a head that is too large, 400 to one without exactly one valid Host, and 501
+    to a body in a transfer coding other than chunked.
 
     A request with `Expect: 100-continue` that is answered before its body was asked for ends its
     connection: the next bytes could be that body or another request.
@@ -63,6 +78,9 @@ class HeadMiddleware:
         if (refusal := self._refusal(scope, names)) is not None:
             await error_response(refusal)(scope, receive, send)
             return
+        if b"transfer-encoding" in names and not _is_chunked(scope):
+            await closing_response(_unknown_coding(scope))(scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
     def _refusal(self, scope: Scope, names: list[bytes]) -> ClientError | None:
@@ -82,7 +100,27 @@ class HeadMiddleware:
         num_hosts = names.count(b"host")
         if num_hosts > 1 or (num_hosts == 0 and scope["http_version"] != "1.0"):
             return MalformedRequest(f"The request has {num_hosts} Host headers; it must have one.")
+        if num_hosts and _HOST.fullmatch(host := header(scope, b"host")) is None:
+            return MalformedRequest(
+                f"The Host header {host[:_SHOWN_CHARS]!r} is no host name or address, with or "
+                "without a port."
+            )
         return None
+
+
+def _is_chunked(scope: Scope) -> bool:
+    """Whether chunked is the body's only transfer coding; the parser has undone no other."""
+    return _transfer_coding(scope) == "chunked"
+
+
+def _transfer_coding(scope: Scope) -> str:
+    codings = [value for name, value in scope["headers"] if name == b"transfer-encoding"]
+    return b", ".join(codings).decode("latin-1").strip().lower()
+
+
+def _unknown_coding(scope: Scope) -> UnknownTransferCoding:
+    found = _transfer_coding(scope)[:_SHOWN_CHARS]
+    return UnknownTransferCoding(f"The Transfer-Encoding {found!r} is not understood.")
 
 
 class _Expected:
