@@ -40,9 +40,9 @@ ENGINE_CALLS = (
     "step_sampling",
 )
 MARKS: dict[str, tuple[str, ...]] = {
-    "submit.before": OPERATIONS,
-    "submit.kept": OPERATIONS,
-    "submit.scheduled": OPERATIONS,
+    "submit.before": (*OPERATIONS, "sample"),
+    "submit.kept": (*OPERATIONS, "sample"),
+    "submit.scheduled": (*OPERATIONS, "sample"),
     "execute.before": OPERATIONS,
     "execute.after": OPERATIONS,
     "result.kept": (*OPERATIONS, "sample"),

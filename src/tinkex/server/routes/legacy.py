@@ -20,7 +20,7 @@ from tinkex.server.errors import NotFound, Unauthenticated, json_response
 from tinkex.server.services import owner, services
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
-from tinkex.server.submit.submission import require_model
+from tinkex.server.submit.model_submission import require_model
 from tinkex.store import checkpoints, models, operations
 from tinkex.store.operations import NewOperation, OperationOutcome
 from tinkex.store.results import Result

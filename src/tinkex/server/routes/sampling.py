@@ -8,17 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tinkex import crashpoints
-from tinkex.server.errors import Busy, NotFound, Unprocessable, json_response
+from tinkex.server.errors import NotFound, Unprocessable, json_response
 from tinkex.server.gate.limits import check_sample, check_text
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submit.bodies import decode_json, read_body, read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
-from tinkex.server.submit.submission import check_number
-from tinkex.store import samplers, samples
+from tinkex.server.submit.sample_submission import SampleSubmission
+from tinkex.server.submit.submission import check_number, submit_route
+from tinkex.store import samplers
 from tinkex.store.clock import steady_now
 from tinkex.store.samplers import SamplerRecord
-from tinkex.store.samples import NewSample, Sample
+from tinkex.store.samples import NewSample
 from tinkex.types.requests import (
     CreateSamplingSessionRequest,
     JoinSamplingSessionRequest,
@@ -28,7 +28,6 @@ from tinkex.types.session import (
     CreateSamplingSessionResponse,
     GetSamplerResponse,
     JoinSamplingSessionResponse,
-    UntypedPromise,
 )
 
 
@@ -55,11 +54,9 @@ async def join(request: Request) -> Response:
     return json_response(JoinSamplingSessionResponse(client_counter=number))
 
 
-async def asample(request: Request) -> Response:
+async def asample(request: Request) -> SampleSubmission:
     """A promise of samples; 429 when too many wait."""
     parts, me = services(request), owner(request)
-    parts.check_disk()
-    _check_room(parts, me)
     limits = parts.config.limits
     body = await read_body(request, limits)
     asked = await decode_json(request, body, SampleRequest, limits)
@@ -67,8 +64,7 @@ async def asample(request: Request) -> Response:
         raise Unprocessable(
             "sampling_session_id and seq_id are needed.", hint="Create a sampling session first."
         )
-    if not 0 <= asked.seq_id < 2**63:
-        raise Unprocessable(f"seq_id={asked.seq_id} must be 0 or more and fit 63 bits.")
+    check_number("seq_id", asked.seq_id, bits=63)
     sampler = await _require(parts, me, asked.sampling_session_id)
     info = (await parts.models()).find(sampler.engine_model)
     cost = check_sample(asked, limits, info.context_length)
@@ -85,17 +81,7 @@ async def asample(request: Request) -> Response:
         cost=min(cost, 2**31 - 1),
         may_be_trimmed=now - sampler.created_at > parts.config.result_life_s,
     )
-    crashpoints.passing("sample.before")
-    sample, is_new = await parts.db.awrite(samples.append, new)
-    crashpoints.passing("sample.kept")
-    parts.heard[sample.sampling_session_id] = now
-    # One that came before may be kept and not scheduled, if the store failed at that moment.
-    if is_new or (sample.state == "queued" and not parts.scheduler.has_sample(sample.request_id)):
-        parts.waiters.expect(sample.request_id, me, "sample")
-        parts.scheduler.enqueue_sample(sample, asked)
-    return json_response(
-        UntypedPromise(request_id=sample.request_id, sample_sequence_ids=_sequence_ids(sample))
-    )
+    return SampleSubmission(new, asked)
 
 
 async def get_sampler(request: Request) -> Response:
@@ -157,19 +143,6 @@ async def _require(parts: Services, me: str, sampling_session_id: str) -> Sample
     return sampler
 
 
-def _check_room(parts: Services, me: str) -> None:
-    scheduler, config = parts.scheduler, parts.config
-    if scheduler.pending_samples() >= config.max_pending_samples:
-        raise Busy(f"{config.max_pending_samples} sampling requests wait on this server already.")
-    if scheduler.pending_samples(me) >= config.max_pending_samples_per_owner:
-        most = config.max_pending_samples_per_owner
-        raise Busy(f"{most} sampling requests of yours are waiting already.")
-
-
-def _sequence_ids(sample: Sample) -> list[str]:
-    return [f"{sample.request_id}-{index}" for index in range(sample.num_samples)]
-
-
 def _no_session(sampling_session_id: str) -> NotFound:
     return NotFound(
         f"There is no sampling session {sampling_session_id[:200]!r}.",
@@ -180,6 +153,6 @@ def _no_session(sampling_session_id: str) -> NotFound:
 ROUTES = [
     Route("/create_sampling_session", create, methods=["POST"]),
     Route("/join_sampling_session", join, methods=["POST"]),
-    Route("/asample", asample, methods=["POST"]),
+    submit_route("/asample", asample, SampleSubmission),
     Route("/samplers/{sampler_id}", get_sampler),
 ]

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 
 import msgspec
-from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tinkex import crashpoints
 from tinkex.engine.interface import EngineUserError, LoraSpec
 from tinkex.engine.validation import check_same_optimizer
 from tinkex.server.errors import NotSupported, Unprocessable, json_response
 from tinkex.server.gate.limits import check_metadata, check_rank, check_text, check_training
-from tinkex.server.services import Services, owner, services
+from tinkex.server.services import owner, services
 from tinkex.server.submit.bodies import decode, read_body, read_json
-from tinkex.server.submit.sequence_numbers import is_json, numbered
-from tinkex.server.submit.submission import (
-    CONTROL_COST,
-    check_number,
-    promise,
+from tinkex.server.submit.model_submission import (
+    ModelSubmission,
+    NewModelSubmission,
     require_model,
-    schedule,
-    submit,
 )
-from tinkex.store import models, operations, quotas
+from tinkex.server.submit.sequence_numbers import is_json, numbered_route
+from tinkex.server.submit.submission import check_number, submit_route
 from tinkex.store.models import Model
-from tinkex.store.operations import Appended, NewOperation
 from tinkex.types.optimizers import optimizer_name
 from tinkex.types.requests import (
     CreateModelRequest,
@@ -43,7 +36,7 @@ from tinkex.wire import json, legacy_json, protobuf
 from tinkex.wire.limits import Limits
 
 
-async def create_model(request: Request) -> Response:
+async def create_model(request: Request) -> NewModelSubmission:
     """A promise of a fresh adapter. Its id is known at once: `<session>:train:<number>`."""
     parts, me = services(request), owner(request)
     asked = await read_json(request, CreateModelRequest, parts.config.limits)
@@ -68,28 +61,10 @@ async def create_model(request: Request) -> Response:
         created_at=now,
         last_request_at=now,
     )
-    return await start_model(parts, model, "create_model", json.encode(asked))
+    return NewModelSubmission(model, "create_model", json.encode(asked))
 
 
-async def start_model(parts: Services, model: Model, kind: str, body: bytes) -> Response:
-    """The promise of a model whose first operation, number 0, makes it."""
-    new = NewOperation(
-        owner=model.owner,
-        model_id=model.model_id,
-        seq_id=0,
-        kind=kind,
-        body=body,
-        digest=hashlib.sha256(body).digest(),
-        cost=CONTROL_COST,
-    )
-    most = parts.config.limits.max_models_per_owner
-    crashpoints.passing("submit.before", kind)
-    appended = await parts.db.awrite(_insert_model, model, new, most)
-    await schedule(parts, appended)
-    return promise(appended)
-
-
-async def forward_backward(request: Request) -> Response:
+async def forward_backward(request: Request) -> ModelSubmission:
     """A promise of a forward pass, with or without a backward pass."""
     parts, me = services(request), owner(request)
     limits, is_old = parts.config.limits, is_json(request)
@@ -97,8 +72,7 @@ async def forward_backward(request: Request) -> Response:
     asked, body, cost = await decode(
         request, sent, lambda: _decode(sent, is_old, limits), is_json=is_old
     )
-    return await submit(
-        parts,
+    return ModelSubmission(
         me,
         model_id=asked.model_id,
         seq_id=asked.seq_id or None,
@@ -109,13 +83,12 @@ async def forward_backward(request: Request) -> Response:
     )
 
 
-async def optim_step(request: Request) -> Response:
+async def optim_step(request: Request) -> ModelSubmission:
     """A promise of an optimizer step."""
     parts, me = services(request), owner(request)
     asked = await read_json(request, OptimStepRequest, parts.config.limits)
     _check_optimizer(await parts.optimizer(me, asked.model_id), optimizer_name(asked.params))
-    return await submit(
-        parts,
+    return ModelSubmission(
         me,
         model_id=asked.model_id,
         seq_id=asked.seq_id,
@@ -183,14 +156,6 @@ def _check_optimizer(held: str | None, given: str) -> None:
         raise Unprocessable(str(error), code=error.code) from error
 
 
-def _insert_model(conn: Connection, model: Model, new: NewOperation, most: int) -> Appended:
-    known = models.get(conn, model.owner, model.model_id)
-    if known is None:
-        quotas.check_models(conn, model.owner, most)
-        models.insert(conn, model)
-    return operations.append(conn, new, trimmed_seq=None if known is None else known.trimmed_seq)
-
-
 def _spec(config: LoraConfig) -> LoraSpec:
     seed = secrets.randbits(31) if config.seed is None else config.seed
     return LoraSpec(
@@ -203,12 +168,11 @@ def _spec(config: LoraConfig) -> LoraSpec:
     )
 
 
-_forward_backward = numbered(forward_backward, may_be_protobuf=True)
 ROUTES = [
-    Route("/create_model", create_model, methods=["POST"]),
-    Route("/forward_backward", _forward_backward, methods=["POST"]),
-    Route("/forward", _forward_backward, methods=["POST"]),
-    Route("/optim_step", numbered(optim_step), methods=["POST"]),
+    submit_route("/create_model", create_model, NewModelSubmission),
+    numbered_route("/forward_backward", forward_backward, may_be_protobuf=True),
+    numbered_route("/forward", forward_backward, may_be_protobuf=True),
+    numbered_route("/optim_step", optim_step),
     Route("/get_info", get_info, methods=["POST"]),
     Route("/create_custom_loss", create_custom_loss, methods=["POST"]),
 ]

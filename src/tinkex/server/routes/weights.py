@@ -20,12 +20,16 @@ from tinkex.scheduler.operation_bodies import LoadCommand, SaveCommand
 from tinkex.server.errors import Unprocessable, json_response
 from tinkex.server.gate.admission import ReleasedSlot
 from tinkex.server.gate.limits import check_metadata, check_recipients, check_text, check_ttl
-from tinkex.server.routes.training import start_model
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint, parse_path
-from tinkex.server.submit.sequence_numbers import numbered
-from tinkex.server.submit.submission import check_number, require_model, submit
+from tinkex.server.submit.model_submission import (
+    ModelSubmission,
+    NewModelSubmission,
+    require_model,
+)
+from tinkex.server.submit.sequence_numbers import numbered_route
+from tinkex.server.submit.submission import check_number
 from tinkex.store import checkpoints, models, sessions
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.models import Model
@@ -50,22 +54,22 @@ SaveRequest = SaveWeightsRequest | SaveWeightsForSamplerRequest | SaveWeightsExt
 S = TypeVar("S", SaveWeightsRequest, SaveWeightsForSamplerRequest, SaveWeightsExternalRequest)
 
 
-async def save_weights(request: Request) -> Response:
+async def save_weights(request: Request) -> ModelSubmission:
     """A promise of training state saved under a name."""
     return await _save(request, SaveWeightsRequest)
 
 
-async def save_weights_for_sampler(request: Request) -> Response:
+async def save_weights_for_sampler(request: Request) -> ModelSubmission:
     """A promise of a sampler, named or for one sampling session."""
     return await _save(request, SaveWeightsForSamplerRequest)
 
 
-async def save_weights_external(request: Request) -> Response:
+async def save_weights_external(request: Request) -> ModelSubmission:
     """A promise of weights exported for download."""
     return await _save(request, SaveWeightsExternalRequest)
 
 
-async def load_weights(request: Request) -> Response:
+async def load_weights(request: Request) -> ModelSubmission:
     """A promise of saved weights in a model, an old one or a new one."""
     parts, me = services(request), owner(request)
     asked = await read_json(request, LoadWeightsRequest, parts.config.limits)
@@ -73,8 +77,7 @@ async def load_weights(request: Request) -> Response:
     as_owner = await _reader(parts, me, asked.weights_access_token)
     command = LoadCommand(path=asked.path, optimizer=asked.optimizer, as_owner=as_owner)
     if asked.model_id is not None:
-        return await submit(
-            parts,
+        return ModelSubmission(
             me,
             model_id=asked.model_id,
             seq_id=asked.seq_id,
@@ -134,15 +137,14 @@ async def copy_weights(request: Request) -> Response:
     return json_response({"tinker_path": kept.tinker_path})
 
 
-async def _save(request: Request, type_: type[S]) -> Response:
+async def _save(request: Request, type_: type[S]) -> ModelSubmission:
     parts, me = services(request), owner(request)
     asked = await read_json(request, type_, parts.config.limits)
     command = await _save_command(parts, me, asked)
     await _check_disk(parts, me)
     # Sent again, an unnamed save asks for another sampling session: it is still the same one.
     identity = msgspec.structs.replace(command, sampling_session_id=None)
-    return await submit(
-        parts,
+    return ModelSubmission(
         me,
         model_id=asked.model_id,
         seq_id=asked.seq_id,
@@ -190,7 +192,7 @@ async def _save_command(parts: Services, me: str, asked: SaveRequest) -> SaveCom
 
 async def _create_by_loading(
     parts: Services, me: str, asked: LoadWeightsRequest, command: LoadCommand
-) -> Response:
+) -> NewModelSubmission:
     if asked.session_id is None or asked.model_seq_id is None:
         raise Unprocessable("Either model_id or session_id and model_seq_id must be given.")
     check_number("model_seq_id", asked.model_seq_id)
@@ -224,7 +226,7 @@ async def _create_by_loading(
         created_at=now,
         last_request_at=now,
     )
-    return await start_model(parts, model, "load_weights", json.encode(command))
+    return NewModelSubmission(model, "load_weights", json.encode(command))
 
 
 def _check_optimizer(path: str, checkpoint: Checkpoint, wanted: dict[str, Any]) -> None:
@@ -278,10 +280,10 @@ def _insert_copy(conn: Connection, copy: Checkpoint, project_id: str | None) -> 
 
 
 ROUTES = [
-    Route("/save_weights", numbered(save_weights), methods=["POST"]),
-    Route("/save_weights_for_sampler", numbered(save_weights_for_sampler), methods=["POST"]),
-    Route("/save_weights_external", numbered(save_weights_external), methods=["POST"]),
-    Route("/load_weights", numbered(load_weights), methods=["POST"]),
+    numbered_route("/save_weights", save_weights),
+    numbered_route("/save_weights_for_sampler", save_weights_for_sampler),
+    numbered_route("/save_weights_external", save_weights_external),
+    numbered_route("/load_weights", load_weights),
     Route("/weights_info", weights_info, methods=["POST"]),
     Route("/copy_weights", copy_weights, methods=["POST"]),
 ]

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from tinkex.errors import TinkexError
 from tinkex.server.errors import status_of
@@ -25,12 +26,13 @@ from tinkex.server.http.compression import PLAIN, encoding_of
 from tinkex.server.http.headers import is_declared_json
 from tinkex.server.services import Services, owner, services
 from tinkex.server.submit.body_progress import SeenBody
+from tinkex.server.submit.model_submission import ModelSubmission, SeqWindow, seq_window
 from tinkex.server.submit.peek import Target
-from tinkex.server.submit.submission import SeqWindow, seq_window
+from tinkex.server.submit.submission import ReadSubmission, submit_handler
 from tinkex.store import models, operations
 from tinkex.store.operations import NewOperation
 
-__all__ = ["is_json", "numbered"]
+__all__ = ["is_json", "numbered_route"]
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -38,8 +40,13 @@ _RETRIED = frozenset({402, 408, 409, 429})
 """Statuses after which the official client sends the same request again, as after every 5xx."""
 
 
-def numbered(handle: Handler, *, may_be_protobuf: bool = False) -> Handler:
-    """The handler of a route whose body names a model and a number."""
+def numbered_route(path: str, read: ReadSubmission, *, may_be_protobuf: bool = False) -> Route:
+    """The route of an operation of a model, whose body names the model and a number."""
+    handle = submit_handler(read, ModelSubmission)
+    return Route(path, _numbered(handle, may_be_protobuf=may_be_protobuf), methods=["POST"])
+
+
+def _numbered(handle: Handler, *, may_be_protobuf: bool) -> Handler:
 
     @functools.wraps(handle)
     async def answer(request: Request) -> Response:

@@ -1,0 +1,49 @@
+"""Submissions of sampling requests: numbered by their sampling session, in no order."""
+
+from __future__ import annotations
+
+from tinkex.server.errors import Busy
+from tinkex.server.services import Services
+from tinkex.server.submit.submission import Submission
+from tinkex.store import samples
+from tinkex.store.clock import steady_now
+from tinkex.store.samples import NewSample, Sample
+from tinkex.types.requests import SampleRequest
+from tinkex.types.session import UntypedPromise
+
+__all__ = ["SampleSubmission"]
+
+
+class SampleSubmission(Submission[Sample]):
+    """One sampling request, and its body decoded."""
+
+    kind = "sample"
+
+    def __init__(self, new: NewSample, request: SampleRequest) -> None:
+        self._new = new
+        self._request = request
+
+    @staticmethod
+    def check_room(parts: Services, owner: str) -> None:
+        scheduler, config = parts.scheduler, parts.config
+        if scheduler.pending_samples() >= config.max_pending_samples:
+            most = config.max_pending_samples
+            raise Busy(f"{most} sampling requests wait on this server already.")
+        if scheduler.pending_samples(owner) >= config.max_pending_samples_per_owner:
+            most = config.max_pending_samples_per_owner
+            raise Busy(f"{most} sampling requests of yours are waiting already.")
+
+    async def keep(self, parts: Services) -> tuple[Sample, bool]:
+        sample, is_new = await parts.db.awrite(samples.append, self._new)
+        parts.heard[sample.sampling_session_id] = steady_now()
+        return sample, is_new
+
+    def is_scheduled(self, parts: Services, row: Sample) -> bool:
+        return parts.scheduler.has_sample(row.request_id)
+
+    async def schedule(self, parts: Services, row: Sample) -> None:
+        parts.scheduler.enqueue_sample(row, self._request)
+
+    def promise(self, row: Sample) -> UntypedPromise:
+        sequence_ids = [f"{row.request_id}-{index}" for index in range(row.num_samples)]
+        return UntypedPromise(request_id=row.request_id, sample_sequence_ids=sequence_ids)
