@@ -31,7 +31,8 @@ from tinkex.store.operations import OperationDropped, OperationOutcome
 from tinkex.store.request_ids import was_made_for
 from tinkex.store.results import Result, error_result
 from tinkex.store.samplers import SamplerRecord
-from tinkex.store.samples import CLONE_STRIDE, NewSample, SampleDropped
+from tinkex.store.samples import NewSample, SampleDropped
+from tinkex.types.requests import CLONE_STRIDE
 
 DONE = Result(encoding="json", body=b"{}")
 

@@ -28,6 +28,7 @@ from tinkex.store.operations import OperationOutcome, SequenceError
 from tinkex.store.results import Result
 from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import NewSample
+from tinkex.types.requests import CLONE_STRIDE
 
 DONE = Result(encoding="proto", body=b"1234")
 
@@ -180,7 +181,7 @@ def _sample(session: str, seq_id: int, body: bytes = b"x") -> NewSample:
 
 def test_completions_are_numbered_and_split_by_client(db: Database) -> None:
     session = f"{db.write(add_session)}:sample:0"
-    clone = 28_774_933 * samples.CLONE_STRIDE
+    clone = 28_774_933 * CLONE_STRIDE
     appended = [db.write(samples.append, _sample(session, n)) for n in (0, 1, clone)]
     assert all(is_new for _, is_new in appended)
     made = [sample for sample, _ in appended]

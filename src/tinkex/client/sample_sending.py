@@ -23,16 +23,13 @@ from tinkex.errors import (
     RateLimitError,
     TinkexError,
 )
-from tinkex.types.requests import SampleRequest
+from tinkex.types.requests import CLONE_STRIDE, SampleRequest
 from tinkex.types.sampling import SampleResponse
 from tinkex.types.session import UntypedPromise
 from tinkex.wire import json as wire_json
 from tinkex.wire import protobuf
 
-__all__ = ["CLONE_STRIDE", "SampleSender"]
-
-CLONE_STRIDE = 1_000_000_000
-"""Numbers of requests that each client of one sampler has to itself."""
+__all__ = ["SampleSender"]
 
 _BACKPRESSURE = {"X-Tinker-Sampling-Backpressure": "1"}
 

@@ -19,7 +19,7 @@ from tinkex.client.poller import QueueObserver
 from tinkex.client.polling import Queue
 from tinkex.client.retry import RetryPolicy
 from tinkex.client.runtime import Runtime, default_runtime
-from tinkex.client.sample_sending import CLONE_STRIDE, SampleSender
+from tinkex.client.sample_sending import SampleSender
 from tinkex.client.sampling_extensions import check_announced
 from tinkex.client.session import Session
 from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
@@ -32,6 +32,7 @@ from tinkex.errors import (
 from tinkex.types._numbers import as_int
 from tinkex.types.model_input import ModelInput
 from tinkex.types.requests import (
+    CLONE_STRIDE,
     CreateSamplingSessionRequest,
     JoinSamplingSessionRequest,
     SampleRequest,

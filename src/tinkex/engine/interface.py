@@ -80,6 +80,10 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_rank: int
     losses: tuple[str, ...] = ()  # names of the losses it can be trained with
 
+    def is_same_base(self, other: ModelInfo) -> bool:
+        """Whether both are names of one base model: adapters of the one fit the other."""
+        return self.name == other.name or (bool(self.path) and self.path == other.path)
+
 
 class EngineFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine's numbers depend on besides its base models and the requests.

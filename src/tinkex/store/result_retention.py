@@ -21,7 +21,6 @@ from sqlalchemy import (
 )
 
 from tinkex.store.operations import REPLAYED
-from tinkex.store.samples import CLONE_STRIDE
 from tinkex.store.schema import (
     models,
     operations,
@@ -30,6 +29,7 @@ from tinkex.store.schema import (
     samples,
     sampling_sessions,
 )
+from tinkex.types.requests import CLONE_STRIDE
 
 __all__ = [
     "drop_freed_samplers",

@@ -14,6 +14,7 @@ from tinkex.store.request_ids import new_request_id
 from tinkex.store.results import Result, keep, keep_all
 from tinkex.store.schema import results, sample_marks, samples
 from tinkex.store.upsert import insert_if_absent
+from tinkex.types.requests import CLONE_STRIDE
 
 
 class SampleDropped(ClientError):
@@ -23,9 +24,6 @@ class SampleDropped(ClientError):
     status = 410
 
 
-CLONE_STRIDE = (
-    1_000_000_000  # client n of a sampling session numbers its requests from n times this
-)
 MAX_CLONE = 2**63 // CLONE_STRIDE - 1  # whose numbers still fit 63 bits
 
 

@@ -215,6 +215,10 @@ class CreateSamplingSessionRequest(_Request, frozen=True, kw_only=True):
     type: Literal["create_sampling_session"] = sent("create_sampling_session")
 
 
+CLONE_STRIDE = 1_000_000_000
+"""Client n of a sampling session numbers its requests from n times this."""
+
+
 class JoinSamplingSessionRequest(_Request, frozen=True, kw_only=True):
     """Asks for this clone's number among a sampler's clients."""
 

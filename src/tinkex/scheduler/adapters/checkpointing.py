@@ -249,10 +249,10 @@ class Checkpointer:
 
     def _is_same_base(self, name: str, other: str) -> bool:
         """Whether adapters of the one fit the other: several names may stand for one base."""
-        if name == other:
-            return True
-        paths = {info.name: info.path for info in self._supervisor.engine.models()}
-        return bool(paths.get(name)) and paths.get(name) == paths.get(other)
+        infos = {info.name: info for info in self._supervisor.engine.models()}
+        if name in infos and other in infos:
+            return infos[name].is_same_base(infos[other])
+        return name == other
 
     def _remove_replaced(self, replaced: list[str | None]) -> None:
         for checkpoint_id in replaced:

@@ -51,8 +51,7 @@ class Catalog:
         Raises:
             NotFound: this server does not have one of them.
         """
-        ours, theirs = self.find(name), self.find(other)
-        return ours.name == theirs.name or (bool(ours.path) and ours.path == theirs.path)
+        return self.find(name).is_same_base(self.find(other))
 
     def tokenizer_id(self, info: ModelInfo) -> str:
         """What a client can load the tokenizer from: a local folder, or a hub id."""
