@@ -42,7 +42,7 @@ def test_a_server_that_announces_nothing_is_sent_nothing(
 
 
 def test_an_announced_extension_is_sent(server: LoopbackServer, connect: Connect) -> None:
-    server.service.flags["sampling_extensions"] = ["logit_bias", "of_the_future"]
+    server.service.flags["extensions"] = ["sampling.logit_bias", "sampling.of_the_future"]
     sampling = connect().create_sampling_client(base_model=MODEL)
 
     sampling.sample(PROMPT, 1, types.SamplingParams(max_tokens=2, logit_bias={3: 1})).result(20)

@@ -399,7 +399,7 @@ def test_examples_can_be_made_from_text(server: LoopbackServer, connect: Connect
 
 
 def test_alpha_is_sent_only_when_it_is_given(server: LoopbackServer, connect: Connect) -> None:
-    server.service.flags["lora_alpha"] = True
+    server.service.flags["extensions"] = ["lora.alpha"]
     service = connect()
     service.create_lora_training_client(base_model=MODEL)
     service.create_lora_training_client(base_model=MODEL, alpha=16)
@@ -448,7 +448,7 @@ def test_an_optimizer_the_server_has_not_announced_is_refused_before_it_is_asked
 def test_sgd_is_sent_to_a_server_that_has_announced_it(
     server: LoopbackServer, connect: Connect
 ) -> None:
-    server.service.flags["optimizers"] = ["adamw", "dimuon", "sgd"]
+    server.service.flags["extensions"] = ["optimizer.sgd"]
     training = connect().create_lora_training_client(
         base_model=MODEL, optimizer=types.SgdOptimizerConfig()
     )

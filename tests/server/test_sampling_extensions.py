@@ -48,7 +48,8 @@ def asample(http: Http, params: dict[str, Any]) -> Any:
 
 
 def test_they_are_announced_in_both_places(http: Http) -> None:
-    assert http.post("client/config", {"sdk_version": "0.36.0"})["sampling_extensions"] == NAMES
+    announced = http.post("client/config", {"sdk_version": "0.36.0"})["extensions"]
+    assert announced == ["lora.alpha", "optimizer.sgd", *(f"sampling.{name}" for name in NAMES)]
     assert http.get("get_server_capabilities")["sampling_extensions"] == NAMES
 
 

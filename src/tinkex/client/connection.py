@@ -25,6 +25,7 @@ from tinkex.client.runtime import Runtime
 from tinkex.client.transport import JSON, Answer, Call, Transport
 from tinkex.config import Config
 from tinkex.errors import APIError, NotFoundError, TinkexError, ValidationError
+from tinkex.types._extensions import optimizers_of
 from tinkex.types.requests import AuthTokenRequest, ClientConfigRequest
 from tinkex.types.session import (
     AuthTokenResponse,
@@ -87,10 +88,11 @@ class Connection:
         Raises:
             ValidationError: it has not announced it.
         """
-        if name not in self.flags.optimizers:
+        announced = optimizers_of(self.flags.extensions)
+        if name not in announced:
             raise ValidationError(
                 f"The optimizer {name!r} cannot be used: this server has announced "
-                f"{', '.join(self.flags.optimizers)}.",
+                f"{', '.join(announced)}.",
                 hint="Use one of those, or a Tinkex server of this version.",
             )
 

@@ -10,6 +10,7 @@ from tinkex.client.poller import Promise
 from tinkex.client.session import Session
 from tinkex.client.training import TrainingClient
 from tinkex.errors import ValidationError
+from tinkex.types._extensions import LORA_ALPHA
 from tinkex.types.optimizers import AdamOptimizerConfig, OptimizerConfig, optimizer_name
 from tinkex.types.requests import CreateModelRequest, LoadWeightsRequest, WeightsInfoRequest
 from tinkex.types.training import (
@@ -31,7 +32,7 @@ async def create_model(
     optimizer: OptimizerConfig | None,
 ) -> TrainingClient:
     """A client that trains a new adapter; only to be called on the loop."""
-    if lora.alpha is not None and not session.connection.flags.lora_alpha:
+    if lora.alpha is not None and LORA_ALPHA not in session.connection.flags.extensions:
         raise ValidationError(
             f"alpha={lora.alpha!r} cannot be asked for: this server has not announced that it "
             "takes an alpha.",

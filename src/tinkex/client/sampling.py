@@ -156,7 +156,7 @@ class SamplingClient:
             raise ValidationError(f"num_samples={num_samples} must be at least 1.")
         self._rejoin_after_fork()
         self._session.check_open()
-        check_announced(sampling_params, self._connection.flags.sampling_extensions)
+        check_announced(sampling_params, self._connection.flags.extensions)
         request = SampleRequest(
             num_samples=num_samples,
             prompt=prompt,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tinkex.errors import ValidationError
+from tinkex.types._extensions import sampling_extension
 from tinkex.types._parameters import extensions_used
 from tinkex.types.sampling import SamplingParams
 
@@ -22,7 +23,7 @@ def check_announced(params: SamplingParams, announced: Collection[str]) -> None:
         ValidationError: it has not.
     """
     for name in extensions_used(params):
-        if name not in announced:
+        if sampling_extension(name) not in announced:
             raise ValidationError(
                 f"This server does not announce the sampling parameter {name}, set to "
                 f"{getattr(params, name)!r:.80}, and might ignore it. Nothing was sent.",

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from tinkex.types.optimizers import PROTOCOL_OPTIMIZERS
 from tinkex.types.training import ModelID, RequestID
 
 ClientSessionFinishReasonType = Literal["success", "errored", "interrupted"]
@@ -45,10 +44,9 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     sample_use_retrieve_futures: bool = False
     custom_loss_server_side: bool = False
     sample_join_sampling_session: bool = False
-    optimizers: tuple[str, ...] = PROTOCOL_OPTIMIZERS  # Tinkex servers may send more
-    lora_alpha: bool = False  # whether LoraConfig.alpha is understood; sent by Tinkex servers
-    sampling_extensions: list[str] = []
-    """Sampling parameters beyond the official ones; only Tinkex servers send it."""
+    extensions: list[str] = []
+    """Names of what the server has beyond the protocol: `lora.alpha`, `optimizer.sgd`,
+    `sampling.min_p` and so on; only Tinkex servers send it."""
 
 
 class ClientDynamicConfig(msgspec.Struct, frozen=True, kw_only=True):

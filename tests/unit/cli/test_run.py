@@ -62,9 +62,8 @@ def test_options_reach_the_server(sample, server):
 
 
 def test_extensions_reach_a_server_that_announces_them(sample, server):
-    server.service.flags["sampling_extensions"] = [
-        *("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
-    ]
+    names = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
+    server.service.flags["extensions"] = [f"sampling.{name}" for name in names]
     options = (
         "--min-p 0.1 --repetition-penalty 1.2 --presence-penalty -1 --frequency-penalty 0.5"
         " --logit-bias 5=-2.5 --logit-bias 6=100"

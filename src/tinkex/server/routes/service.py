@@ -10,8 +10,8 @@ from starlette.routing import Route
 from tinkex.server.errors import NotReady, error_response, json_response
 from tinkex.server.services import services
 from tinkex.server.submit.bodies import read_json
+from tinkex.types._extensions import all_extensions
 from tinkex.types._parameters import extensions
-from tinkex.types.optimizers import ALL_OPTIMIZERS
 from tinkex.types.requests import ClientConfigRequest
 from tinkex.types.sampling import SamplingParams
 from tinkex.types.session import ClientConfig, ClientDynamicConfig, SupportedModel
@@ -81,9 +81,7 @@ async def client_config(request: Request) -> Response:
             create_model_via_load_weights=True,
             sample_use_retrieve_futures=True,
             sample_join_sampling_session=True,
-            optimizers=ALL_OPTIMIZERS,
-            lora_alpha=True,
-            sampling_extensions=list(extensions(SamplingParams)),
+            extensions=all_extensions(),
         )
     )
 

@@ -1,0 +1,41 @@
+"""Names of the extensions, as a server announces them in its client config: one list for all.
+
+An extension is a part of the protocol that only Tinkex servers have. A client sends one only to a
+server that announces its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tinkex.types._parameters import extensions
+from tinkex.types.optimizers import ALL_OPTIMIZERS, PROTOCOL_OPTIMIZERS
+from tinkex.types.sampling import SamplingParams
+
+__all__ = ["LORA_ALPHA", "all_extensions", "optimizers_of", "sampling_extension"]
+
+LORA_ALPHA = "lora.alpha"
+"""`alpha` in the `lora_config` of `create_model`."""
+
+_OPTIMIZER, _SAMPLING = "optimizer.", "sampling."
+
+
+def all_extensions() -> list[str]:
+    """What a server of this version announces."""
+    optimizers = [each for each in ALL_OPTIMIZERS if each not in PROTOCOL_OPTIMIZERS]
+    return [
+        LORA_ALPHA,
+        *(f"{_OPTIMIZER}{each}" for each in optimizers),
+        *map(sampling_extension, extensions(SamplingParams)),
+    ]
+
+
+def optimizers_of(announced: Collection[str]) -> list[str]:
+    """The optimizers of a server that announces these extensions, by their names."""
+    more = [each.removeprefix(_OPTIMIZER) for each in announced if each.startswith(_OPTIMIZER)]
+    return [*PROTOCOL_OPTIMIZERS, *more]
+
+
+def sampling_extension(parameter: str) -> str:
+    """The name under which a sampling parameter is announced."""
+    return f"{_SAMPLING}{parameter}"
