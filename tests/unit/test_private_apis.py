@@ -45,17 +45,6 @@ def _adamw() -> Any:
     return adamw
 
 
-def _uvicorn_protocols() -> list[type]:
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    return [H11Protocol, HttpToolsProtocol]
-
-
-def _keepalive() -> Any:
-    return [protocol._unset_keepalive_if_required for protocol in _uvicorn_protocols()]
-
-
 def _aiohttp_connector(name: str) -> Callable[[], Any]:
     def look() -> Any:
         import inspect
@@ -79,7 +68,6 @@ TOUCHES = [
     _torch_op("mkldnn", "_linear_pointwise", "engine/ops/linear.py"),
     _torch_op("aten", "_softmax_backward_data", "engine/attention/cpu.py"),
     Touch("torch", "torch.optim.adamw", "engine/training/update_rules.py", _adamw),
-    Touch("uvicorn", "_unset_keepalive_if_required", "server/listen/connections.py", _keepalive),
     Touch("aiohttp", "connector._closed", "client/pools.py", _aiohttp_connector("_closed")),
     Touch("aiohttp", "connector._loop", "client/pools.py", _aiohttp_connector("_loop")),
     Touch("aiohttp", "connector._factory", "client/pools.py", _aiohttp_connector("_factory")),

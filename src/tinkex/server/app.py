@@ -13,8 +13,10 @@ from starlette.routing import Mount, Route
 from tinkex.errors import TinkexError
 from tinkex.files.errors import StorageError
 from tinkex.server.errors import on_http_error, on_storage_error, on_tinkex_error, on_unexpected
-from tinkex.server.gate.admission import Admission, AdmissionMiddleware
-from tinkex.server.gate.auth import AuthMiddleware, Keyring
+from tinkex.server.gate.admission import Admission
+from tinkex.server.gate.auth import Keyring
+from tinkex.server.gate.gate import Gate
+from tinkex.server.gate.overload import Overload
 from tinkex.server.http.route_table import RouteTable
 from tinkex.server.routes import (
     account,
@@ -48,18 +50,17 @@ def build_app(
     keyring: Keyring,
     admission: Admission | None = None,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
+    overload: Overload | None = None,
 ) -> Starlette:
     """The application; its starter sets `app.state.services` to a `Services`."""
+    admission = admission or Admission(DEFAULT_LIMITS)
     return Starlette(
         routes=[
             RouteTable("/api/v1", API_ROUTES),
             Mount("/api/v1", routes=API_ROUTES),
             Route("/healthz", service.healthz),
         ],
-        middleware=[
-            Middleware(AuthMiddleware, keyring=keyring),
-            Middleware(AdmissionMiddleware, admission=admission or Admission(DEFAULT_LIMITS)),
-        ],
+        middleware=[Middleware(Gate, keyring=keyring, admission=admission, overload=overload)],
         exception_handlers={
             TinkexError: on_tinkex_error,
             StorageError: on_storage_error,

@@ -29,8 +29,7 @@ from tinkex.server.data_folder import lock_folder, make_private
 from tinkex.server.gate.admission import Admission
 from tinkex.server.gate.auth import Keyring
 from tinkex.server.gate.concurrency_limit import ConcurrencyLimit
-from tinkex.server.gate.early_refusal import EarlyRefusal
-from tinkex.server.gate.overload import OverloadGate, OverloadMiddleware
+from tinkex.server.gate.overload import Overload
 from tinkex.server.gate.rate_limit import RateLimit
 from tinkex.server.gate.signing import Signer
 from tinkex.server.gate.signing_secret import SecretFile, ensure_secret_file
@@ -142,12 +141,11 @@ class ServerProcess:
             self._http.drain()
 
     async def _serve(self, listener: socket.socket) -> None:
-        inner = build_app(self._keyring, self._admission, self._lifespan)
         concurrency = ConcurrencyLimit(self._config.busy_after_s)
         rate = RateLimit(self._progress, lambda: concurrency.in_flight)
-        gate = OverloadGate(concurrency, rate, self._keyring.known_owner)
-        overload = OverloadMiddleware(inner, gate)
-        app: ASGIApp = HeadMiddleware(overload, self._config.connections)
+        overload = Overload(concurrency, rate)
+        inner = build_app(self._keyring, self._admission, self._lifespan, overload)
+        app: ASGIApp = HeadMiddleware(inner, self._config.connections)
         access_log = None
         if self._config.verbosity > 0:
             app = access_log = AccessLog(app, with_polls=self._config.verbosity > 1)
@@ -157,7 +155,7 @@ class ServerProcess:
             access_log=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=int(self._config.drain_s),
-            http=protocol_class(self._config.connections, EarlyRefusal(gate)),
+            http=protocol_class(self._config.connections),
             h11_max_incomplete_event_size=self._config.connections.max_head_bytes,
             server_header=False,
             ws="none",

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tests.server.gate.owner_keys import OwnerKeys
 from tests.support.load.wire import connect
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.server.gate.admission import Admission, AdmissionMiddleware, ReleasedSlot
+from tinkex.server.gate.admission import Admission, ReleasedSlot
 from tinkex.server.gate.fair_semaphore import FairSemaphore
+from tinkex.server.gate.gate import Gate
 from tinkex.wire.limits import DEFAULT_LIMITS
 
 
@@ -113,20 +115,13 @@ def test_whoever_goes_away_leaves_no_turn_behind() -> None:
     assert asyncio.run(scene()) == ["c", "c", "c"]
 
 
-class Key:
-    """As much of a key as admission looks at."""
-
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
-
-
 class Doors:
-    """An application behind admission with a single turn, and what was answered."""
+    """An application behind the gate with a single slot, and what was answered."""
 
     def __init__(self, app: ASGIApp) -> None:
         admission = Admission(DEFAULT_LIMITS)
         admission.slots = FairSemaphore(width=1, most=1)
-        self._app = AdmissionMiddleware(app, admission)
+        self._app = Gate(app, OwnerKeys(), admission)
         self.answered: list[str] = []
         self.is_read = asyncio.Event()  # set: clients read their answers
         self.is_read.set()
@@ -140,7 +135,7 @@ class Doors:
         async def receive() -> Message:
             raise AssertionError("there is no body")
 
-        scope = {"type": "http", "method": "GET", "path": path, "state": {"key": Key("me")}}
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"x-api-key", b"me")]}
         return asyncio.create_task(self._app(scope, receive, send))
 
 

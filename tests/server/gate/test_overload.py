@@ -11,15 +11,19 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tests.server.gate.owner_keys import OwnerKeys
 from tinkex.scheduler.scheduler import Progress
+from tinkex.server.gate.admission import Admission
 from tinkex.server.gate.auth import Keyring
 from tinkex.server.gate.concurrency_limit import ConcurrencyLimit
-from tinkex.server.gate.overload import SUBMISSIONS, OverloadGate, OverloadMiddleware
+from tinkex.server.gate.gate import Gate
+from tinkex.server.gate.overload import SUBMISSIONS, Overload
 from tinkex.server.gate.rate_limit import RateLimit
 from tinkex.server.gate.signing import Signer
 from tinkex.server.gate.signing_secret import SecretFile, ensure_secret_file
 from tinkex.store import Database, keys
 from tinkex.store.clock import steady_now
+from tinkex.wire.limits import DEFAULT_LIMITS
 
 TARGET_S = 0.05
 
@@ -222,12 +226,10 @@ def test_a_server_that_gets_nothing_done_still_takes_something_in() -> None:
     assert admitted(rate, now, {"a": 500})["a"] == 1
 
 
-def guarded(app: ASGIApp, limit: ConcurrencyLimit) -> OverloadMiddleware:
-    """The application behind a limit; keys are their owners' names, but for unknown ones."""
-    gate = OverloadGate(
-        limit, RateLimit(Work().look), lambda key: None if key == "unknown" else key
-    )
-    return OverloadMiddleware(app, gate)
+def guarded(app: ASGIApp, limit: ConcurrencyLimit, ring: Keyring | None = None) -> Gate:
+    """The application behind a limit."""
+    overload = Overload(limit, RateLimit(Work().look))
+    return Gate(app, ring or OwnerKeys(), Admission(DEFAULT_LIMITS), overload)
 
 
 class Caller:
@@ -237,7 +239,7 @@ class Caller:
         self.sent: list[Message] = []
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         headers = [(b"x-api-key", key.encode())]
-        self._scope = {"type": "http", "path": path, "headers": headers}
+        self._scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
         self.task = asyncio.create_task(app(self._scope, self._inbox.get, self._keep))
 
     async def _keep(self, message: Message) -> None:
@@ -352,16 +354,18 @@ def test_polls_are_never_refused(limit: ConcurrencyLimit) -> None:
     asyncio.run(scenario())
 
 
-def test_unknown_keys_are_not_counted_and_left_to_authentication(limit: ConcurrencyLimit) -> None:
+def test_unknown_keys_are_refused_as_such_and_not_counted(limit: ConcurrencyLimit) -> None:
     async def scenario() -> None:
         app = guarded(inner := Inner(), limit)
-        inside = [Caller(app, key="k") for _ in range(limit.limit)]
         strangers = [Caller(app, key="unknown") for _ in range(5)]
-        for each in inside + strangers:
+        inside = [Caller(app, key="k") for _ in range(limit.limit)]
+        for each in strangers + inside:
             await each.body()
+        strangers += [Caller(app, key="unknown") for _ in range(5)]
         inner.go.set()
         await asyncio.gather(*(each.task for each in inside + strangers))
-        assert {each.status for each in strangers} == {200}
+        assert {each.status for each in strangers} == {401}
+        assert {each.status for each in inside} == {200}
 
     asyncio.run(scenario())
 
@@ -380,13 +384,17 @@ def test_tokens_are_counted_as_the_keys_they_were_exchanged_for(tmp_path: Path) 
     )
     ring = Keyring(db, signer)
     full = ConcurrencyLimit(1.0, least=1, most=1)
-    full.enter("one")
-    full.enter("two")
-    gate = OverloadGate(full, RateLimit(Work().look), ring.known_owner)
-    assert not gate.refuses(token), "it was not checked yet"
-    assert asyncio.run(ring.authenticate(token)).owner == "me"
-    assert gate.refuses(token)
-    assert gate.refuses(key)
-    for unusable in (ended, of_another_row, token + "x", "eyJ"):
-        assert not gate.refuses(unusable), "it is refused where credentials are checked"
+    full.enter("me")
+
+    async def status_of(credential: str) -> int | None:
+        caller = Caller(guarded(Inner(), full, ring), key=credential)
+        await caller.task
+        return caller.status
+
+    async def scenario() -> None:
+        assert [await status_of(each) for each in (token, key)] == [429, 429]
+        for unusable in (ended, of_another_row, token + "x", "eyJ"):
+            assert await status_of(unusable) == 401
+
+    asyncio.run(scenario())
     db.close()

@@ -12,15 +12,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from tinkex.server.errors import Busy, OverCapacity, error_response
+from tinkex.server.errors import Busy, OverCapacity
 from tinkex.server.gate.fair_semaphore import FairSemaphore
 from tinkex.wire.limits import Limits
 
 _HINT_LASTS_S = 60.0
-_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
-_current: ContextVar[Ticket | None] = ContextVar("current", default=None)
+CURRENT_TICKET: ContextVar[Ticket | None] = ContextVar("current", default=None)
 
 
 @dataclass(slots=True)
@@ -181,45 +178,13 @@ class Admission:
         return Busy(message, retry_after_s=retry_after_s, code="rate-limited")
 
 
-class AdmissionMiddleware:
-    """Admits requests with a key or answers 429; requests without a key pass unchecked."""
-
-    def __init__(self, app: ASGIApp, admission: Admission) -> None:
-        self._app = app
-        self._admission = admission
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = scope.get("state", {}).get("key")
-        if key is None:
-            await self._app(scope, receive, send)
-            return
-        try:
-            ticket = self._admission.enter(key.owner)
-        except Busy as refusal:
-            await error_response(refusal)(scope, receive, send)
-            return
-        scope["state"]["ticket"] = ticket
-        _current.set(ticket)
-
-        async def send_out(message: Message) -> None:
-            ticket.release_slot()  # the work is done; the client reads at its own speed
-            await send(message)
-
-        try:
-            if scope["method"] in _WITHOUT_BODY:  # others acquire it once their body has arrived
-                await ticket.acquire_slot()
-            await self._app(scope, receive, send_out)
-        finally:
-            ticket.leave()
-
-
 class ReleasedSlot:
     """Frees this request's slot for others during a long wait inside the block."""
 
     __slots__ = ("_ticket",)
 
     async def __aenter__(self) -> None:
-        ticket = _current.get()
+        ticket = CURRENT_TICKET.get()
         self._ticket = ticket if ticket is not None and ticket.has_slot else None
         if self._ticket is not None:
             self._ticket.release_slot()

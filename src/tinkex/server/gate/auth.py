@@ -12,19 +12,9 @@ import hmac
 import time
 from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from tinkex.server.errors import (
-    Busy,
-    OverCapacity,
-    Unauthenticated,
-    closing_response,
-    error_response,
-)
+from tinkex.server.errors import Unauthenticated
 from tinkex.server.gate.signing import Signer
-from tinkex.server.http.connection_shares import claim_connection
-from tinkex.server.http.headers import header
-from tinkex.store import Database, StoreError, keys
+from tinkex.store import Database, keys
 from tinkex.store.keys import Key
 
 PUBLIC_PATHS = frozenset({"/api/v1/healthz", "/healthz", "/api/v1/version"})
@@ -35,6 +25,11 @@ SIGNED_PREFIX = "/api/v1/download/"
 _REMEMBER_S = 2.0
 _REMEMBER_MOST = 4096
 _LOOK_UP = 256  # keys at once
+
+
+def is_public(path: str) -> bool:
+    """Whether a request to this path needs no key."""
+    return path in PUBLIC_PATHS or path.startswith(SIGNED_PREFIX)
 
 
 def user_urn(owner: str) -> str:
@@ -72,16 +67,6 @@ class Keyring:
         by the steady clock; None for a key."""
         claims = self._claims(credential)
         return None if claims is None else float(claims["born"])
-
-    def known_owner(self, credential: str) -> str | None:
-        """Whose key or token it is, if the key was looked up a moment ago: a hash, and an HMAC for
-        a token, but no query."""
-        try:
-            claims = self._claims(credential)
-        except Unauthenticated:
-            return None
-        known = self._known.get(_digest(credential, claims))
-        return known[0].owner if known is not None and _is_for(claims, known[0]) else None
 
     def forget(self, key: Key) -> None:
         """Drops what is remembered of a key."""
@@ -148,34 +133,3 @@ def _digest(credential: str, claims: dict[str, Any] | None) -> bytes:
 def _is_for(claims: dict[str, Any] | None, key: Key) -> bool:
     """Whether a token was made for this row; a key always fits the row that its hash found."""
     return claims is None or key.key_id == claims["key_id"]
-
-
-class AuthMiddleware:
-    """Lets a request through with its key in `request.state.key`, or answers 401."""
-
-    def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
-        self._app = app
-        self._keyring = keyring
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._is_public(scope):
-            await self._app(scope, receive, send)
-            return
-        try:
-            key = await self._keyring.authenticate(header(scope, b"x-api-key"))
-        except (Unauthenticated, StoreError) as error:
-            await error_response(error)(scope, receive, send)
-            return
-        state = scope.setdefault("state", {})
-        state["key"] = key
-        try:
-            claim_connection(state, key.owner)
-        except (Busy, OverCapacity) as error:
-            await closing_response(error)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-    @staticmethod
-    def _is_public(scope: Scope) -> bool:
-        path: str = scope["path"]
-        return path in PUBLIC_PATHS or path.startswith(SIGNED_PREFIX)

@@ -38,10 +38,6 @@ class ConcurrencyLimit:
             return True
         return self._total < 2 * self.limit and not self._in_flight[owner]
 
-    def is_full(self) -> bool:
-        """Whether some submissions would be refused."""
-        return self._total >= self.limit
-
     @property
     def in_flight(self) -> int:
         """The number of submissions in flight."""

@@ -41,31 +41,19 @@ class RateLimit:
         self._previous_senders: frozenset[str] = frozenset()
 
     def admits(self, owner: str, now: float) -> bool:
-        """Whether a tenant's submission is accepted now."""
-        if self.refuses(owner, now):
-            return False
-        self._sent[owner] += 1
-        self._count += 1
-        return True
-
-    def is_limited(self, now: float) -> bool:
-        """Whether the rate is limited now."""
+        """Whether a tenant's submission is accepted now; a refused one counts as sent, too."""
         if now - self._started_at >= _INTERVAL_S:
             self._start_interval(now)
-        return self._allowed is not None
+        is_within = self._allowed is None or self._is_within(self._allowed, owner)
+        self._sent[owner] += 1
+        self._count += is_within
+        return is_within
 
-    def refuses(self, owner: str, now: float) -> bool:
-        """Whether a tenant's submission is refused now; a refused one counts as sent."""
-        if not self.is_limited(now):
-            return False
-        assert self._allowed is not None
-        share = max(1, self._allowed // max(1, len(self._previous_senders)))
+    def _is_within(self, allowed: int, owner: str) -> bool:
+        share = max(1, allowed // max(1, len(self._previous_senders)))
         # A tenant that sent nothing in the last interval has no share yet; leave capacity for it.
-        most = self._allowed if owner in self._previous_senders else 2 * self._allowed
-        is_over = self._count >= most or self._sent[owner] >= share
-        if is_over:
-            self._sent[owner] += 1
-        return is_over
+        most = allowed if owner in self._previous_senders else 2 * allowed
+        return self._count < most and self._sent[owner] < share
 
     def _start_interval(self, now: float) -> None:
         """Starts a new interval and sets its limit."""

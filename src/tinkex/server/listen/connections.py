@@ -24,7 +24,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tinkex.errors import ClientError
 from tinkex.server.config import ConnectionBounds
 from tinkex.server.errors import HeadTooLarge, MalformedRequest, OverCapacity, closing_response
-from tinkex.server.gate.early_refusal import EarlyRefusal
 from tinkex.server.http.connection_shares import CLAIM_CONNECTION, FULL, ConnectionShares
 from tinkex.server.http.headers import CAME_WHOLE, answer_bytes
 
@@ -34,26 +33,20 @@ _SPARE_FILES = 256
 """Files the server needs beside its connections: the database, adapters, the engine."""
 
 
-def protocol_class(
-    bounds: ConnectionBounds, early_refusal: EarlyRefusal | None = None
-) -> type[asyncio.Protocol]:
+def protocol_class(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
     """uvicorn's protocol, the quick one if it is installed, with these bounds."""
     config = uvicorn.Config(_over_capacity, log_config=None, ws="none", lifespan="off")
     config.load()
     # Some more than the maximum are open for a moment, to be told that there are too many.
     most = min(bounds.max_connections, _room_for_connections() * 8 // 9)
     bounds = msgspec.structs.replace(bounds, max_connections=most)
-    return bounded(config.http_protocol_class, bounds, early_refusal)
+    return bounded(config.http_protocol_class, bounds)
 
 
-def bounded(
-    base: type[asyncio.Protocol],
-    bounds: ConnectionBounds,
-    early_refusal: EarlyRefusal | None = None,
-) -> type[asyncio.Protocol]:
+def bounded(base: type[asyncio.Protocol], bounds: ConnectionBounds) -> type[asyncio.Protocol]:
     """One of uvicorn's protocols with these bounds."""
     shares = ConnectionShares(bounds.max_connections)
-    attributes = {"bounds": bounds, "early_refusal": early_refusal, "shares": shares}
+    attributes = {"bounds": bounds, "shares": shares}
     return type("BoundedProtocol", (_Bounded, base), attributes)
 
 
@@ -61,7 +54,6 @@ class _Bounded(asyncio.Protocol):
     """What is added to uvicorn's protocol; attributes without a value here are its own."""
 
     bounds: ConnectionBounds
-    early_refusal: EarlyRefusal | None
     shares: ConnectionShares
     app: ASGIApp
     app_state: dict[str, Any]
@@ -69,7 +61,6 @@ class _Bounded(asyncio.Protocol):
     cycle: Any
     loop: asyncio.AbstractEventLoop
     pipeline: Any = ()
-    _unset_keepalive_if_required: Callable[[], None]
     transport: _InOnePiece
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -95,8 +86,6 @@ class _Bounded(asyncio.Protocol):
         before = self.cycle
         body_of = before if before is not None and before.more_body else None
         try:
-            if self._is_refused(data):
-                return
             super().data_received(data)
         except Exception as error:  # a parser that stumbles costs its own connection, no other
             _logger.warning("A connection sent what no parser expects: %r", error)
@@ -176,20 +165,6 @@ class _Bounded(asyncio.Protocol):
             return
         self.transport.write(_closing_bytes(error))
         self.transport.close()
-
-    def _is_refused(self, data: bytes) -> bool:
-        """Whether this was a whole request, refused before it is parsed; uvicorn never sees it."""
-        if self.early_refusal is None or self._head_bytes or self.app is _over_capacity:
-            return False
-        if self.cycle is not None and (self.cycle.more_body or not self.cycle.response_complete):
-            return False
-        if (refusal := self.early_refusal.refusal(data)) is None:
-            return False
-        self._unset_keepalive_if_required()
-        self._stop_head_timer()
-        self._await_head()
-        self.transport.write(refusal)
-        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shares.remove(self._slot)
