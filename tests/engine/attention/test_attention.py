@@ -1,4 +1,4 @@
-"""Attention against the formula, forward and backward, in lanes and by torch."""
+"""Attention against the formula, forward and backward, in padded groups and by torch."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ LENGTHS = [
 
 Make = Callable[[list[int], list[Angles], float], TrainingAttention]
 KINDS: dict[str, Make] = {
-    "weights kept": training_attention,
-    "weights made again": lambda *batch: training_attention(*batch, 0),
+    "probabilities kept": training_attention,
+    "probabilities computed again": lambda *batch: training_attention(*batch, 0),
     "some kept": lambda *batch: training_attention(*batch, 3 * 64 * 64 * 64),
-    "by torch": training._ByTorch,
+    "by torch": training._TorchAttention,
 }
 
 
@@ -41,10 +41,10 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     """One sequence, by the formula."""
     length = q.shape[0]
     distance = torch.arange(length)[:, None] - torch.arange(length)
-    is_seen = (distance >= 0) & ((distance < window) | (window == 0))
+    is_visible = (distance >= 0) & ((distance < window) | (window == 0))
     k, v = (x.repeat_interleave(HEADS // KEY_HEADS, 1) for x in (k, v))
     out = F.scaled_dot_product_attention(
-        q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), attn_mask=is_seen
+        q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), attn_mask=is_visible
     )
     return out.transpose(0, 1).reshape(length, -1)
 
@@ -65,7 +65,7 @@ def _draw(num_tokens: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, 
 
 @pytest.mark.parametrize("window", [0, 5, 70])
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_what_is_seen_follows_the_formula(lengths: list[int], window: int) -> None:
+def test_the_output_follows_the_formula(lengths: list[int], window: int) -> None:
     qk, v, _ = _draw(sum(lengths))
     q, k = qk[:, :HEADS], qk[:, HEADS:]
     wanted = _packed(q, k, v, lengths, window)
@@ -80,15 +80,15 @@ def test_a_training_pass_follows_the_formula(lengths: list[int], window: int, ki
     qk, v, angles = _draw(sum(lengths))
     qk.requires_grad_(True)
     v.requires_grad_(True)
-    turned = apply_rope(qk, *angles)
-    wanted = _packed(turned[:, :HEADS], turned[:, HEADS:], v, lengths, window)
+    rotated = apply_rope(qk, *angles)
+    wanted = _packed(rotated[:, :HEADS], rotated[:, HEADS:], v, lengths, window)
     dout = torch.randn_like(wanted)
     dqk, dv = torch.autograd.grad(wanted, (qk, v), dout)
     attention = KINDS[kind](lengths, [angles], SCALE)
     with torch.no_grad():
-        seen, tape = attention.forward(qk, v, window)
+        out, tape = attention.forward(qk, v, window)
         found = attention.backward(dout, tape, window)
-    torch.testing.assert_close(seen, wanted)
+    torch.testing.assert_close(out, wanted)
     torch.testing.assert_close(found, training.Gradients(dqk[:, :HEADS], dqk[:, HEADS:], dv))
 
 
@@ -101,19 +101,19 @@ def test_layers_have_their_own_angles_and_any_scale(kind: str) -> None:
     attention = KINDS[kind](lengths, [first, second], scale)
     for rope, angles in enumerate((first, second)):
         leaf = qk.clone().requires_grad_(True)
-        turned = apply_rope(leaf, *angles)
-        q = turned[:, :HEADS] * (scale / SCALE)
-        wanted = _packed(q, turned[:, HEADS:], v, lengths, 5)
+        rotated = apply_rope(leaf, *angles)
+        q = rotated[:, :HEADS] * (scale / SCALE)
+        wanted = _packed(q, rotated[:, HEADS:], v, lengths, 5)
         dout = torch.randn_like(wanted)
         (dqk,) = torch.autograd.grad(wanted, (leaf,), dout)
         with torch.no_grad():
-            seen, tape = attention.forward(qk, v, 5, rope)
+            out, tape = attention.forward(qk, v, 5, rope)
             found = attention.backward(dout, tape, 5, rope)
-        torch.testing.assert_close(seen, wanted)
+        torch.testing.assert_close(out, wanted)
         torch.testing.assert_close(torch.cat(found[:2], dim=1), dqk)
 
 
-def test_a_sequence_does_not_feel_the_others() -> None:
+def test_a_sequence_does_not_depend_on_the_others() -> None:
     """To the last bit, and also where another one's numbers are not finite."""
     lengths = [130, 70, 70, 300, 5]
     qk, v, angles = _draw(sum(lengths), torch.float32)
@@ -121,24 +121,24 @@ def test_a_sequence_does_not_feel_the_others() -> None:
     qk[270:570] = torch.inf
     dout = torch.randn(sum(lengths), HEADS * WIDTH)
     together = training_attention(lengths, [angles], SCALE)
-    seen, tape = together.forward(qk, v, 0)
+    out, tape = together.forward(qk, v, 0)
     found = together.backward(dout, tape, 0)
     for start, length in ((0, 130), (130, 70), (570, 5)):
         rows = slice(start, start + length)
         alone = training_attention([length], [Angles(*(x[rows] for x in angles))], SCALE)
-        seen_alone, tape = alone.forward(qk[rows], v[rows], 0)
-        assert torch.equal(seen[rows], seen_alone)
+        out_alone, tape = alone.forward(qk[rows], v[rows], 0)
+        assert torch.equal(out[rows], out_alone)
         for one, same in zip(alone.backward(dout[rows], tape, 0), found, strict=True):
             assert torch.equal(one, same[rows])
 
 
-def test_lanes_hold_every_token_once_and_are_not_much_larger() -> None:
+def test_padded_groups_hold_every_token_once_and_are_not_much_larger() -> None:
     lengths = [500, 3, 480, 3, 64, 65, 2000, 2, *[10] * 40, *[1] * 30, 7, 33]
-    found = pack_sequences(lengths)
-    rows = sorted((run.rows.start, run.rows.stop) for lanes in found for run in lanes.runs)
+    groups = pack_sequences(lengths)
+    rows = sorted((run.rows.start, run.rows.stop) for group in groups for run in group.runs)
     assert rows[0][0] == 0
     assert rows[-1][1] == sum(lengths)
     assert all(before[1] == after[0] for before, after in pairwise(rows))
-    for lanes in found:
-        num_tokens = sum(run.rows.stop - run.rows.start for run in lanes.runs)
-        assert lanes.new(torch.empty(1), 1, 1).numel() <= 4 * num_tokens
+    for group in groups:
+        num_tokens = sum(run.rows.stop - run.rows.start for run in group.runs)
+        assert group.new(torch.empty(1), 1, 1).numel() <= 4 * num_tokens

@@ -1,11 +1,14 @@
-"""The attention of a training pass: forward and backward, with the turning of queries and keys.
+"""The attention of a training pass: forward and backward, with the rotation (RoPE) of queries and
+keys.
 
-On a CPU queries and keys are turned on their way into lanes and their gradients on their way back,
-so that neither is copied for it; the weights are kept for the backward while there is room for
-them, and made again where there is none. Elsewhere torch's attention and autograd do it.
+On a CPU queries and keys are rotated as they are copied into padded groups, and their gradients as
+they are copied back, so that rotation needs no copy of its own. The attention probabilities are
+kept for the backward up to a limit in bytes, and computed again beyond it. Elsewhere torch's
+attention and autograd are used.
 
-Shapes: T tokens of all sequences in a row · H heads · K key/value heads · G = H / K heads that
-share one · J = H + K · C features of a head · B batch of lanes · Q rows of lanes · M keys.
+Shapes: T tokens of all sequences, packed · H heads · K key/value heads · G = H / K query heads per
+key/value head · J = H + K · C features of a head · B batch of a padded group · Q its rows of
+queries · M its keys.
 """
 
 from __future__ import annotations
@@ -17,38 +20,44 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tinkex.engine.attention.cpu import copy, fill, pack_sequences, spread, take
+from tinkex.engine.attention.cpu import (
+    copy_rows,
+    group_by_kv_head,
+    pack_sequences,
+    pad_rows,
+    unpad_rows,
+)
 from tinkex.engine.attention.packed import attend_by_torch
 from tinkex.engine.ops.layer_ops import Angles, apply_rope
 
 __all__ = ["KEPT_BYTES", "AttentionTape", "Gradients", "TrainingAttention", "training_attention"]
 
 KEPT_BYTES = 256 * 2**20
-"""Memory for the weights of all layers of a pass."""
+"""Memory for the attention probabilities of all layers of a pass."""
 
 
 class Gradients(NamedTuple):
-    """The gradients by queries and keys, as they were before they were turned, and by values."""
+    """The gradients by queries and keys before their rotation, and by values."""
 
     q_THC: Tensor
     k_TKC: Tensor
     v_TKC: Tensor
 
 
-class _LaneTape(NamedTuple):
+class _PaddedTape(NamedTuple):
     q_BQC: Tensor
     k_BMC: Tensor
     v_BMC: Tensor
-    kept: list[Tensor] | None
+    kept_probs: list[Tensor] | None
 
 
-class _TurnedTape(NamedTuple):
+class _RotatedTape(NamedTuple):
     q_THC: Tensor
     k_TKC: Tensor
     v_TKC: Tensor
 
 
-AttentionTape = list[_LaneTape] | _TurnedTape
+AttentionTape = list[_PaddedTape] | _RotatedTape
 """What a layer's attention leaves for its backward."""
 
 
@@ -58,83 +67,85 @@ class TrainingAttention(Protocol):
     def forward(
         self, qk_TJC: Tensor, v_TKC: Tensor, window: int, rope: int = 0
     ) -> tuple[Tensor, AttentionTape]:
-        """What each query sees, [T, H * C], and the tape. `window` 0 means everything before it,
-        `rope` says by which of the angles queries and keys are turned."""
+        """The attention output, [T, H * C], and the tape. `window` 0 means full causal attention,
+        `rope` is the index of the angles by which queries and keys are rotated."""
         ...
 
     def backward(
-        self, dseen_TD: Tensor, tape: AttentionTape, window: int, rope: int = 0
+        self, dattn_out_TD: Tensor, tape: AttentionTape, window: int, rope: int = 0
     ) -> Gradients:
-        """The gradients of what `forward` was given."""
+        """The gradients by the inputs of `forward`."""
         ...
 
 
 def training_attention(
     lengths: list[int], ropes: Sequence[Angles], scale: float, kept_bytes: int = KEPT_BYTES
 ) -> TrainingAttention:
-    """The attention of sequences of these lengths, by the angles of each of the model's ropes.
-    `scale` is that of the scores."""
+    """The attention of sequences of these lengths, with the angles of each of the model's ropes.
+    `scale` multiplies the scores."""
     if ropes[0].cos_T1C.device.type == "cpu":
-        return _InLanes(lengths, ropes, scale, kept_bytes)
-    return _ByTorch(lengths, ropes, scale)
+        return _PaddedAttention(lengths, ropes, scale, kept_bytes)
+    return _TorchAttention(lengths, ropes, scale)
 
 
-class _InLanes:
+class _PaddedAttention:
     def __init__(
         self, lengths: list[int], ropes: Sequence[Angles], scale: float, kept_bytes: int
     ) -> None:
-        self._lanes = pack_sequences(lengths)
-        # Of queries and keys, by rope. Keys are turned and scaled in one.
-        self._turns = [(angles, Angles(*(x * scale for x in angles))) for angles in ropes]
-        self._turns_back = [(q.back(), k.back()) for q, k in self._turns]
-        self._room = kept_bytes
+        self._groups = pack_sequences(lengths)
+        # Of queries and keys, by rope. Those of keys include the scale of the scores.
+        self._angles = [(angles, Angles(*(x * scale for x in angles))) for angles in ropes]
+        self._inverse_angles = [(q.inverse(), k.inverse()) for q, k in self._angles]
+        self._kept_bytes_left = kept_bytes
 
     def forward(
         self, qk_TJC: Tensor, v_TKC: Tensor, window: int, rope: int = 0
     ) -> tuple[Tensor, AttentionTape]:
-        turn_q, turn_k = (partial(_turn, angles) for angles in self._turns[rope])
-        num_heads, num_keys = qk_TJC.shape[1] - v_TKC.shape[1], v_TKC.shape[1]
-        q_TKGC = spread(qk_TJC[:, :num_heads], num_keys)
-        k_TKGC = spread(qk_TJC[:, num_heads:], num_keys)
-        seen_TKGC = q_TKGC.new_empty(q_TKGC.shape)
+        rotate_q, rotate_k = (partial(_rotate, angles) for angles in self._angles[rope])
+        num_heads, num_kv_heads = qk_TJC.shape[1] - v_TKC.shape[1], v_TKC.shape[1]
+        q_TKGC = group_by_kv_head(qk_TJC[:, :num_heads], num_kv_heads)
+        k_TKGC = group_by_kv_head(qk_TJC[:, num_heads:], num_kv_heads)
+        attn_out_TKGC = q_TKGC.new_empty(q_TKGC.shape)
         tapes = []
-        for lanes in self._lanes:
-            q_BQC = fill(lanes, q_TKGC, turn_q)
-            k_BMC = fill(lanes, k_TKGC, turn_k)
-            v_BMC = fill(lanes, spread(v_TKC, num_keys), copy)
-            size = lanes.num_weights(num_heads, window) * v_BMC.element_size()
-            kept: list[Tensor] | None = [] if size <= self._room else None
-            self._room -= 0 if kept is None else size
-            out_BQC = lanes.forward(q_BQC, k_BMC, v_BMC, window, kept)
-            take(lanes, out_BQC, seen_TKGC, copy)
-            tapes.append(_LaneTape(q_BQC, k_BMC, v_BMC, kept))
-        return seen_TKGC.flatten(1), tapes
+        for group in self._groups:
+            q_BQC = pad_rows(group, q_TKGC, rotate_q)
+            k_BMC = pad_rows(group, k_TKGC, rotate_k)
+            v_BMC = pad_rows(group, group_by_kv_head(v_TKC, num_kv_heads), copy_rows)
+            size = group.num_probabilities(num_heads, window) * v_BMC.element_size()
+            kept_probs: list[Tensor] | None = [] if size <= self._kept_bytes_left else None
+            self._kept_bytes_left -= 0 if kept_probs is None else size
+            out_BQC = group.forward(q_BQC, k_BMC, v_BMC, window, kept_probs)
+            unpad_rows(group, out_BQC, attn_out_TKGC, copy_rows)
+            tapes.append(_PaddedTape(q_BQC, k_BMC, v_BMC, kept_probs))
+        return attn_out_TKGC.flatten(1), tapes
 
     def backward(
-        self, dseen_TD: Tensor, tape: AttentionTape, window: int, rope: int = 0
+        self, dattn_out_TD: Tensor, tape: AttentionTape, window: int, rope: int = 0
     ) -> Gradients:
         assert isinstance(tape, list), "made by `forward`"
-        turn_q_back, turn_k_back = (partial(_turn, angles) for angles in self._turns_back[rope])
+        unrotate_q, unrotate_k = (partial(_rotate, angles) for angles in self._inverse_angles[rope])
         width = tape[0].q_BQC.shape[-1]
-        num_keys = self._lanes[0].num_keys(tape[0].k_BMC)
-        dseen_TKGC = torch.unflatten(dseen_TD, 1, (num_keys, -1, width))
-        dq_TKGC = torch.empty_like(dseen_TKGC, memory_format=torch.contiguous_format)
-        dk_TKGC, dv_TKGC = (dq_TKGC.new_empty(len(dseen_TD), num_keys, 1, width) for _ in "kv")
-        for lanes, (q_BQC, k_BMC, v_BMC, kept) in zip(self._lanes, tape, strict=True):
-            dout_BQC = fill(lanes, dseen_TKGC, copy)
-            found = lanes.backward(dout_BQC, q_BQC, k_BMC, v_BMC, window, kept)
-            take(lanes, found[0], dq_TKGC, turn_q_back)
-            take(lanes, found[1], dk_TKGC, turn_k_back)
-            take(lanes, found[2], dv_TKGC, copy)
+        num_kv_heads = self._groups[0].num_kv_heads(tape[0].k_BMC)
+        dattn_out_TKGC = torch.unflatten(dattn_out_TD, 1, (num_kv_heads, -1, width))
+        dq_TKGC = torch.empty_like(dattn_out_TKGC, memory_format=torch.contiguous_format)
+        dk_TKGC, dv_TKGC = (
+            dq_TKGC.new_empty(len(dattn_out_TD), num_kv_heads, 1, width) for _ in "kv"
+        )
+        for group, (q_BQC, k_BMC, v_BMC, kept_probs) in zip(self._groups, tape, strict=True):
+            dout_BQC = pad_rows(group, dattn_out_TKGC, copy_rows)
+            result = group.backward(dout_BQC, q_BQC, k_BMC, v_BMC, window, kept_probs)
+            unpad_rows(group, result[0], dq_TKGC, unrotate_q)
+            unpad_rows(group, result[1], dk_TKGC, unrotate_k)
+            unpad_rows(group, result[2], dv_TKGC, copy_rows)
         return Gradients(dq_TKGC.flatten(1, 2), dk_TKGC.flatten(1, 2), dv_TKGC.flatten(1, 2))
 
 
-def _turn(angles: Angles, out_NLKGC: Tensor, x_NLKGC: Tensor, rows: slice) -> None:
+def _rotate(angles: Angles, out_NLKGC: Tensor, x_NLKGC: Tensor, rows: slice) -> None:
     cos, sin = (each[rows].view(*x_NLKGC.shape[:2], 1, 1, -1) for each in angles)
     apply_rope(x_NLKGC, cos, sin, out_NLKGC)
 
 
-class _ByTorch:
+class _TorchAttention:
     def __init__(self, lengths: list[int], ropes: Sequence[Angles], scale: float) -> None:
         self._lengths, self._ropes, self._scale = lengths, ropes, scale
 
@@ -143,17 +154,19 @@ class _ByTorch:
     ) -> tuple[Tensor, AttentionTape]:
         sizes = [qk_TJC.shape[1] - v_TKC.shape[1], v_TKC.shape[1]]
         q_THC, k_TKC = apply_rope(qk_TJC, *self._ropes[rope]).split_with_sizes(sizes, dim=1)
-        seen_TD = attend_by_torch(q_THC, k_TKC, v_TKC, self._lengths, window, self._scale)
-        # A copy, or the tape would hold queries and keys a second time.
-        return seen_TD, _TurnedTape(q_THC, k_TKC, v_TKC.contiguous())
+        attn_out_TD = attend_by_torch(q_THC, k_TKC, v_TKC, self._lengths, window, self._scale)
+        # A copy: a view would keep the whole of qkv alive.
+        return attn_out_TD, _RotatedTape(q_THC, k_TKC, v_TKC.contiguous())
 
     def backward(
-        self, dseen_TD: Tensor, tape: AttentionTape, window: int, rope: int = 0
+        self, dattn_out_TD: Tensor, tape: AttentionTape, window: int, rope: int = 0
     ) -> Gradients:
-        assert isinstance(tape, _TurnedTape), "made by `forward`"
+        assert isinstance(tape, _RotatedTape), "made by `forward`"
         q_THC, k_TKC, v_TKC = (x.detach().requires_grad_(True) for x in tape)
         with torch.enable_grad():
-            seen_TD = attend_by_torch(q_THC, k_TKC, v_TKC, self._lengths, window, self._scale)
-        dq_THC, dk_TKC, dv_TKC = torch.autograd.grad(seen_TD, (q_THC, k_TKC, v_TKC), dseen_TD)
-        back = self._ropes[rope].back()
-        return Gradients(apply_rope(dq_THC, *back), apply_rope(dk_TKC, *back), dv_TKC)
+            attn_out_TD = attend_by_torch(q_THC, k_TKC, v_TKC, self._lengths, window, self._scale)
+        dq_THC, dk_TKC, dv_TKC = torch.autograd.grad(
+            attn_out_TD, (q_THC, k_TKC, v_TKC), dattn_out_TD
+        )
+        inverse = self._ropes[rope].inverse()
+        return Gradients(apply_rope(dq_THC, *inverse), apply_rope(dk_TKC, *inverse), dv_TKC)

@@ -27,7 +27,7 @@ class AttentionBlockTape(NamedTuple):
 
     qk_norm: QkNormTape | None
     inner: AttentionTape
-    seen_TD: Tensor
+    attn_out_TD: Tensor
     qkv_downs: list[Tensor]
     out_downs: list[Tensor]
 
@@ -47,14 +47,14 @@ class AttentionBlock:
         weights, layer = self._weights, self._layer
         qkv, qkv_downs = lora_linear(x_TD, weights.qkv, lora.at(self._qkv_site))
         qkv = torch.unflatten(qkv, -1, (-1, self._spec.head_dim))
-        num_turned = self._spec.num_heads + self._spec.num_kv_heads
-        qk_TJC, v_TKC = qkv[:, :num_turned], qkv[:, num_turned:]
+        num_rotated = self._spec.num_heads + self._spec.num_kv_heads
+        qk_TJC, v_TKC = qkv[:, :num_rotated], qkv[:, num_rotated:]
         norm_tape = None
         if self._norms is not None:
             qk_TJC, norm_tape = self._norms.forward(qk_TJC)
-        seen_TD, inner = attention.forward(qk_TJC, v_TKC, layer.window, layer.rope)
-        out_TD, out_downs = lora_linear(seen_TD, weights.out, lora.at(self._out_site), plus_TD)
-        return out_TD, AttentionBlockTape(norm_tape, inner, seen_TD, qkv_downs, out_downs)
+        attn_out_TD, inner = attention.forward(qk_TJC, v_TKC, layer.window, layer.rope)
+        out_TD, out_downs = lora_linear(attn_out_TD, weights.out, lora.at(self._out_site), plus_TD)
+        return out_TD, AttentionBlockTape(norm_tape, inner, attn_out_TD, qkv_downs, out_downs)
 
     def backward(
         self,
@@ -66,10 +66,12 @@ class AttentionBlock:
     ) -> Tensor:
         """The gradient by `x`, which is made again when it is needed."""
         weights, layer = self._weights, self._layer
-        dseen_TD = lora_linear_backward(
-            [dy_TD], tape.seen_TD, weights.out, lora.at(self._out_site), tape.out_downs
+        dattn_out_TD = lora_linear_backward(
+            [dy_TD], tape.attn_out_TD, weights.out, lora.at(self._out_site), tape.out_downs
         )
-        dq_THC, dk_TKC, dv_TKC = attention.backward(dseen_TD, tape.inner, layer.window, layer.rope)
+        dq_THC, dk_TKC, dv_TKC = attention.backward(
+            dattn_out_TD, tape.inner, layer.window, layer.rope
+        )
         if self._norms is not None and tape.qk_norm is not None:
             dq_THC, dk_TKC = self._norms.backward(dq_THC, dk_TKC, tape.qk_norm)
         parts = [dq_THC.flatten(1), dk_TKC.flatten(1), dv_TKC.flatten(1)]

@@ -123,15 +123,15 @@ class Angles(NamedTuple):
     cos_T1C: Tensor
     sin_T1R: Tensor
 
-    def back(self) -> Angles:
-        """Those that turn back, which is the backward."""
+    def inverse(self) -> Angles:
+        """The angles of the inverse rotation, which is the backward."""
         return Angles(self.cos_T1C, -self.sin_T1R)
 
 
 def apply_rope(
     x_THC: Tensor, cos_T1C: Tensor, sin_T1R: Tensor, out: Tensor | None = None
 ) -> Tensor:
-    """`x` turned by its position's angles."""
+    """`x` rotated by the angles of its positions."""
     rotated = sin_T1R.shape[-1]
     half = rotated // 2
     out = torch.mul(x_THC, cos_T1C, out=out)
