@@ -54,26 +54,26 @@ def _same_numbers() -> None:
 
 
 def _config(
-    heads: int, key_heads: int, width: int, window: int = 0, qk_norm: QkNorm = "head"
+    heads: int, kv_heads: int, width: int, window: int = 0, qk_norm: QkNorm = "head"
 ) -> DecoderSpec:
     return DecoderSpec(
         arch="llama", vocab_size=9, hidden_size=heads * width, intermediate_size=8,
-        num_heads=heads, num_kv_heads=key_heads, head_dim=width, norm=NormSpec(1e-5),
+        num_heads=heads, num_kv_heads=kv_heads, head_dim=width, norm=NormSpec(1e-5),
         context_length=4096, ropes=(RopeSpec(theta=10_000.0),), has_tied_head=True,
         layers=(LayerSpec(window),), query_scale=1 / math.sqrt(width), qk_norm=qk_norm,
     )  # fmt: skip
 
 
 class _Part:
-    """As much of a prompt's part as a step looks at."""
+    """The attributes of a prefill chunk that a step reads."""
 
     def __init__(self, start: int, end: int, blocks: list[int]) -> None:
         self.start, self.end, self.stem = start, end, self
         self.tokens, self.blocks = np.zeros(end, np.int64), blocks
 
 
-class _Texts:
-    """Texts of which some rows are new, in scattered blocks, and what their rows should see."""
+class _Sequences:
+    """Sequences with some new rows, in scattered blocks, and the expected attention output."""
 
     def __init__(
         self, config: DecoderSpec, parts: list[tuple[int, int, bool]], rotated: int | None = None
@@ -87,11 +87,11 @@ class _Texts:
             blocks = [free.pop() for _ in range(-(-end // BLOCK_TOKENS))] if is_kept else []
             shape = 2, start, config.num_kv_heads, config.head_dim
             keys, values = torch.randn(shape)
-            place = np.arange(start)
+            position = np.arange(start)
             if start:
                 where = self.cache.places(
-                    np.array(blocks)[place // BLOCK_TOKENS].tolist(),
-                    (place % BLOCK_TOKENS).tolist(),
+                    np.array(blocks)[position // BLOCK_TOKENS].tolist(),
+                    (position % BLOCK_TOKENS).tolist(),
                 )
                 self.cache.store(0, where, keys, values)
             self.past.append((keys, values))
@@ -102,13 +102,13 @@ class _Texts:
         width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self.qkv = torch.randn(self.rows.num_rows, width)
 
-    def seen(self, kernels: Kernels) -> torch.Tensor:
+    def output(self, kernels: Kernels) -> torch.Tensor:
         config, qkv = self.config, self.qkv.clone()
         step = KernelStep(self.rows, self.cache, config, [self.angles], kernels)
-        kernels.turn(step.turn(0, qkv, (None, None)))
-        seen = torch.full((len(qkv), config.num_heads * config.head_dim), math.nan)
-        kernels.attend(step.attention(0, qkv, seen))
-        return seen
+        kernels.rotate(step.rotate(0, qkv, (None, None)))
+        output = torch.full((len(qkv), config.num_heads * config.head_dim), math.nan)
+        kernels.attend(step.attention(0, qkv, output))
+        return output
 
     def expected(self) -> torch.Tensor:
         config, found, row = self.config, [], 0
@@ -116,125 +116,129 @@ class _Texts:
         for (start, end, _), (keys, values) in zip(self.parts, self.past, strict=True):
             rows = self.qkv[row : row + end - start].double().unflatten(1, (-1, config.head_dim))
             row += end - start
-            places = torch.arange(start, end)
-            turned = _turned(rows, self.angles, places)
-            q, k = turned[:, : config.num_heads], turned[:, config.num_heads :]
+            positions = torch.arange(start, end)
+            rotated = _rotated(rows, self.angles, positions)
+            q, k = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
             k = torch.cat([keys.double(), k[:, : config.num_kv_heads]])
             v = torch.cat([values.double(), rows[:, -config.num_kv_heads :]])
             k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-            distance = places[:, None] - torch.arange(end)
+            distance = positions[:, None] - torch.arange(end)
             hidden = distance < 0
             if config.layers[0].window:
                 hidden |= distance >= config.layers[0].window
             scores = torch.einsum("thc,mhc->htm", q, k) / math.sqrt(config.head_dim)
-            weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
-            found.append(torch.einsum("htm,mhc->thc", weights, v).flatten(1))
+            probs = scores.masked_fill(hidden, -math.inf).softmax(-1)
+            found.append(torch.einsum("htm,mhc->thc", probs, v).flatten(1))
         return torch.cat(found)
 
 
-def _turned(rows_THC: torch.Tensor, angles: RopeTable, places: torch.Tensor) -> torch.Tensor:
+def _rotated(rows_THC: torch.Tensor, angles: RopeTable, positions: torch.Tensor) -> torch.Tensor:
     half = angles.cos_PZ.shape[1]
-    cos, sin = (x[places][:, None].double() for x in angles)
+    cos, sin = (x[positions][:, None].double() for x in angles)
     a, b, rest = rows_THC.split([half, half, rows_THC.shape[-1] - 2 * half], dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)
 
 
 @pytest.mark.parametrize("window", [0, 70])
 @pytest.mark.parametrize(
-    ("heads", "key_heads", "width"), [(9, 3, 64), (6, 2, 8), (4, 4, 80), (16, 2, 128), (5, 1, 20)]
+    ("heads", "kv_heads", "width"), [(9, 3, 64), (6, 2, 8), (4, 4, 80), (16, 2, 128), (5, 1, 20)]
 )
-def test_rows_see_what_they_should(heads, key_heads, width, window, kernels) -> None:
+def test_attention_follows_the_formula(heads, kv_heads, width, window, kernels) -> None:
     # Beginnings, continued prompts, single rows; kept or not; ends on both sides of blocks' edges.
     parts = [
         (0, 3, True), (0, 130, True), (0, 64, False), (64, 65, True), (63, 64, True),
         (700, 701, True), (128, 200, True), (5, 6, True), (0, 1, False), (0, 100, False),
     ]  # fmt: skip
-    texts = _Texts(_config(heads, key_heads, width, window), parts)
-    expected = texts.expected()
-    torch.testing.assert_close(texts.seen(kernels).double(), expected, atol=1e-5, rtol=1e-5)
+    sequences = _Sequences(_config(heads, kv_heads, width, window), parts)
+    expected = sequences.expected()
+    torch.testing.assert_close(sequences.output(kernels).double(), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("width", "rotated"), [(64, 48), (20, 2), (32, 16)])
-def test_a_part_of_each_head_is_turned(width, rotated, kernels) -> None:
+def test_partial_rope_rotates_the_first_features_of_each_head(width, rotated, kernels) -> None:
     parts = [(0, 3, True), (64, 65, True), (0, 100, False)]
-    texts = _Texts(_config(6, 2, width), parts, rotated)
-    expected = texts.expected()
-    torch.testing.assert_close(texts.seen(kernels).double(), expected, atol=1e-5, rtol=1e-5)
+    sequences = _Sequences(_config(6, 2, width), parts, rotated)
+    expected = sequences.expected()
+    torch.testing.assert_close(sequences.output(kernels).double(), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_few_texts_are_shared_out_by_heads_and_give_the_same_bits() -> None:
-    many = _Texts(_config(9, 3, 64), [(500, 501, True), *[(20, 21, True)] * 40])
-    alone = _Texts(_config(9, 3, 64), [(500, 501, True)])
+def test_few_sequences_are_divided_by_heads_and_give_the_same_bits() -> None:
+    many = _Sequences(_config(9, 3, 64), [(500, 501, True), *[(20, 21, True)] * 40])
+    alone = _Sequences(_config(9, 3, 64), [(500, 501, True)])
     alone.qkv[:] = many.qkv[:1]
     alone.angles = many.angles
     keys, values = many.past[0]
     where = alone.cache.places(
-        [int(alone.rows.tables()[i // BLOCK_TOKENS]) for i in range(500)],
+        [int(alone.rows.block_tables()[i // BLOCK_TOKENS]) for i in range(500)],
         [i % BLOCK_TOKENS for i in range(500)],
     )
     alone.cache.store(0, where, keys, values)
     for num_threads in (1, 2, 30):
         kernels = _kernels(num_threads)
-        assert torch.equal(alone.seen(kernels)[0], many.seen(kernels)[0]), num_threads
+        assert torch.equal(alone.output(kernels)[0], many.output(kernels)[0]), num_threads
 
 
-def test_what_lies_beyond_the_end_has_no_share_in_anything(kernels) -> None:
-    texts = _Texts(_config(6, 2, 64), [(70, 71, True), (0, 30, True)])
-    expected = texts.seen(kernels)
-    blocks = texts.rows.tables().tolist()
-    texts.cache._k_LNKCW[0, blocks[1], :, :, 7:] = math.nan
-    texts.cache._v_LNKWC[0, blocks[1], :, 7:] = math.inf
-    texts.cache._k_LNKCW[0, blocks[2], :, :, 30:] = math.inf
-    texts.cache._v_LNKWC[0, blocks[2], :, 30:] = math.nan
-    assert torch.equal(texts.seen(kernels), expected)
+def test_cache_entries_beyond_the_end_do_not_affect_the_output(kernels) -> None:
+    sequences = _Sequences(_config(6, 2, 64), [(70, 71, True), (0, 30, True)])
+    expected = sequences.output(kernels)
+    blocks = sequences.rows.block_tables().tolist()
+    sequences.cache._k_LNKCW[0, blocks[1], :, :, 7:] = math.nan
+    sequences.cache._v_LNKWC[0, blocks[1], :, 7:] = math.inf
+    sequences.cache._k_LNKCW[0, blocks[2], :, :, 30:] = math.inf
+    sequences.cache._v_LNKWC[0, blocks[2], :, 30:] = math.nan
+    assert torch.equal(sequences.output(kernels), expected)
 
 
-def test_a_ruined_key_ruins_who_sees_it_and_no_other_text(kernels) -> None:
-    texts = _Texts(_config(6, 2, 64), [(70, 71, True), (0, 30, True), (3, 9, True)])
-    expected = texts.seen(kernels)
-    texts.qkv[13] = math.nan  # in the midst of the second text
-    found = texts.seen(kernels)
+def test_a_key_that_is_not_a_number_affects_only_the_rows_that_attend_to_it(kernels) -> None:
+    sequences = _Sequences(_config(6, 2, 64), [(70, 71, True), (0, 30, True), (3, 9, True)])
+    expected = sequences.output(kernels)
+    sequences.qkv[13] = math.nan  # within the second sequence
+    found = sequences.output(kernels)
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[31:], expected[31:])
     assert found[13:31].isnan().all()
 
 
 @pytest.mark.parametrize("width", [8, 20, 64])
-def test_queries_and_keys_are_normed_where_the_model_wants_it(width, kernels) -> None:
+def test_queries_and_keys_are_normed_per_head(width, kernels) -> None:
     config = _config(4, 2, width)
-    texts = _Texts(config, [(0, 15, True)])
+    sequences = _Sequences(config, [(0, 15, True)])
     norms = torch.randn(2, width)
-    step = KernelStep(texts.rows, texts.cache, config, [texts.angles], kernels)
-    qkv = texts.qkv.clone()
-    kernels.turn(step.turn(0, qkv, (norms[0], norms[1])))
-    rows = texts.qkv.double().unflatten(1, (-1, width))
+    step = KernelStep(sequences.rows, sequences.cache, config, [sequences.angles], kernels)
+    qkv = sequences.qkv.clone()
+    kernels.rotate(step.rotate(0, qkv, (norms[0], norms[1])))
+    rows = sequences.qkv.double().unflatten(1, (-1, width))
     unit = rows / (rows.square().mean(-1, keepdim=True) + config.norm.eps).sqrt()
     weight = torch.cat([norms[:1].expand(4, -1), norms[1:].expand(2, -1)]).double()
-    turned = _turned(unit[:, :6] * weight, texts.angles, torch.arange(15))
+    rotated = _rotated(unit[:, :6] * weight, sequences.angles, torch.arange(15))
     found = qkv.double().unflatten(1, (-1, width))
-    torch.testing.assert_close(found[:, :4] * math.sqrt(width), turned[:, :4], atol=1e-5, rtol=1e-5)
-    (block,) = texts.rows.tables().tolist()
-    stored = texts.cache._k_LNKCW[0, block, :, :, :15].permute(2, 0, 1).double()
-    torch.testing.assert_close(stored, turned[:, 4:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found[:, :4] * math.sqrt(width), rotated[:, :4], atol=1e-5, rtol=1e-5
+    )
+    (block,) = sequences.rows.block_tables().tolist()
+    stored = sequences.cache._k_LNKCW[0, block, :, :, :15].permute(2, 0, 1).double()
+    torch.testing.assert_close(stored, rotated[:, 4:], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("width", [8, 20, 64])
-def test_all_heads_are_normed_together_where_the_model_wants_it(width, kernels) -> None:
+def test_queries_and_keys_are_normed_over_all_heads(width, kernels) -> None:
     config = _config(4, 2, width, qk_norm="projection")
-    texts = _Texts(config, [(0, 15, True)])
+    sequences = _Sequences(config, [(0, 15, True)])
     q_norm, k_norm = torch.randn(4 * width), torch.randn(2 * width)
-    step = KernelStep(texts.rows, texts.cache, config, [texts.angles], kernels)
-    qkv = texts.qkv.clone()
-    kernels.turn(step.turn(0, qkv, (q_norm, k_norm)))
-    halves = texts.qkv.double().split([4 * width, 2 * width, 2 * width], dim=1)
+    step = KernelStep(sequences.rows, sequences.cache, config, [sequences.angles], kernels)
+    qkv = sequences.qkv.clone()
+    kernels.rotate(step.rotate(0, qkv, (q_norm, k_norm)))
+    halves = sequences.qkv.double().split([4 * width, 2 * width, 2 * width], dim=1)
     q, k = (F.rms_norm(x, x.shape[1:], eps=config.norm.eps) for x in halves[:2])
     rows = torch.cat([q * q_norm, k * k_norm], dim=1).unflatten(1, (-1, width))
-    turned = _turned(rows, texts.angles, torch.arange(15))
+    rotated = _rotated(rows, sequences.angles, torch.arange(15))
     found = qkv.double().unflatten(1, (-1, width))
-    torch.testing.assert_close(found[:, :4] * math.sqrt(width), turned[:, :4], atol=1e-5, rtol=1e-5)
-    (block,) = texts.rows.tables().tolist()
-    stored = texts.cache._k_LNKCW[0, block, :, :, :15].permute(2, 0, 1).double()
-    torch.testing.assert_close(stored, turned[:, 4:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found[:, :4] * math.sqrt(width), rotated[:, :4], atol=1e-5, rtol=1e-5
+    )
+    (block,) = sequences.rows.block_tables().tolist()
+    stored = sequences.cache._k_LNKCW[0, block, :, :, :15].permute(2, 0, 1).double()
+    torch.testing.assert_close(stored, rotated[:, 4:], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 48), (40, 576), (7, 50)])
@@ -283,7 +287,7 @@ def test_swiglu_holds_for_small_and_large_numbers(kernels) -> None:
 
 
 def _groups(inputs: int, outputs: list[int]) -> list[LoraGroup]:
-    """A layer's places, of which the first is the one of interest."""
+    """The sites of a layer, of which the first is the one under test."""
     targets = tuple(LoraTarget(f"t{i}", inputs, o) for i, o in enumerate(outputs))
     other = (LoraTarget("x", inputs, 16),)
     return [
@@ -346,7 +350,7 @@ def test_rows_without_an_adapter_need_no_lora() -> None:
     assert rows.at(0, torch.zeros(3, 48), torch.zeros(3, 40)) is None
 
 
-def test_copies_are_made_once_and_go_with_their_adapters() -> None:
+def test_copies_are_made_once_and_freed_with_their_adapters() -> None:
     groups = _groups(48, [40])
     adapters = [_adapter(groups, 4), _adapter(groups, 4, train_mlp=False)]
     copies = AdapterCopies(groups)
@@ -380,7 +384,7 @@ def test_the_log_says_why_a_model_is_sampled_without_kernels(
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "qwen3_moe"])
-def test_a_pass_is_the_trainers(shape, model_folder, kernels) -> None:
+def test_a_native_pass_equals_the_forward_of_training(shape, model_folder, kernels) -> None:
     decoder = _decoder(model_folder(shape))
     layout = LoraLayout(decoder.groups, LoraSpec(rank=4))
     weights = AdapterWeights(layout, torch.randn(layout.numel) / 8)
@@ -409,7 +413,7 @@ Find = Callable[[], "ctypes.CDLL | build.NoKernels"]
 
 @pytest.fixture
 def fresh_find(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Find:
-    """Looks for kernels as a new process of a new user would."""
+    """Finds kernels as a new process of a new user does."""
     with suppress(build.NoKernels):
         build.library()  # this process's own are not built into the new user's cache
     tmp_path.chmod(0o700)
@@ -459,7 +463,7 @@ def test_without_a_compiler_there_are_none(
     ],
     ids=["fails", "makes nothing", "makes something else"],
 )
-def test_what_a_compiler_does_wrong_is_told_and_nothing_is_kept(
+def test_a_compiler_that_fails_is_reported_and_nothing_is_kept(
     script, said, fresh_find: Find, install: Install, tmp_path: Path
 ) -> None:
     install(script)
@@ -470,7 +474,7 @@ def test_what_a_compiler_does_wrong_is_told_and_nothing_is_kept(
 
 
 @pytest.mark.parametrize("script", ["exit 1", "exit 0"], ids=["fails", "makes nothing"])
-def test_the_next_compiler_is_tried_and_its_work_used_again(
+def test_the_next_compiler_is_tried_and_its_library_is_kept(
     script, fresh_find: Find, install: Install, tmp_path: Path
 ) -> None:
     install(f"echo >> $0.count; {script}", "cc")
@@ -489,12 +493,12 @@ def test_a_compiler_of_two_names_is_tried_once(
     assert (tmp_path / "bin" / "cc.count").read_text() == "\n"
 
 
-def test_a_compiler_may_say_what_it_likes(fresh_find: Find, install: Install) -> None:
+def test_the_output_of_a_compiler_may_be_any_bytes(fresh_find: Find, install: Install) -> None:
     install("printf 'warning: \\351\\n' >&2; exec $real \"$@\"")
     assert isinstance(fresh_find(), ctypes.CDLL)
 
 
-def test_they_are_built_once(fresh_find: Find, install: Install, tmp_path: Path) -> None:
+def test_kernels_are_built_once(fresh_find: Find, install: Install, tmp_path: Path) -> None:
     install('echo >> $0.count; exec $real "$@"')
     for _ in range(3):
         assert isinstance(fresh_find(), ctypes.CDLL)
@@ -503,7 +507,7 @@ def test_they_are_built_once(fresh_find: Find, install: Install, tmp_path: Path)
     assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
 
 
-def test_what_nobody_asked_for_in_a_long_time_goes(fresh_find: Find, tmp_path: Path) -> None:
+def test_libraries_that_were_not_used_for_long_are_deleted(fresh_find: Find, tmp_path: Path) -> None:
     _kernels()
     fresh_find()
     (made,) = _kept(tmp_path)
@@ -542,7 +546,7 @@ def test_a_folder_others_can_write_to_is_not_trusted(
     assert _kept(tmp_path) == []
 
 
-def test_somebody_without_a_home_has_kernels_too(
+def test_a_user_without_a_home_folder_has_kernels_too(
     fresh_find: Find, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _kernels()
@@ -554,7 +558,7 @@ def test_somebody_without_a_home_has_kernels_too(
     assert isinstance(fresh_find(), ctypes.CDLL)
 
 
-def test_another_kind_of_threads_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_openmp_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: {}.get)
     with pytest.raises(build.NoKernels, match="OpenMP"):
         build.team_function()

@@ -1,10 +1,10 @@
-"""Kernels compiled on the machine they run on, by its own C compiler, once.
+"""Compiles the kernels, once, with the C compiler of the machine they run on.
 
-The result is kept in the user's cache folder, named by everything it depends on (sources, compiler,
-flags, processor) and by its own hash, and loaded from there only if folder and file are the user's
-alone and the hash is right. Where there is no compiler, or torch has another team of
-threads than GNU's OpenMP, there are no kernels, and sampling runs on torch's operations alone:
-nothing that goes wrong here is worse than that. Knows nothing of torch.
+The library is kept in the user's cache folder, named by everything it depends on (sources,
+compiler, flags, processor) and by its own hash. It is loaded from there only if no other user can
+write to folder and file and the hash is right. Without a compiler, or if torch uses another OpenMP
+than GNU's, there are no kernels and sampling runs on torch's operations; every failure here has
+only that effect. Knows nothing of torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tinkex.child_environment import child_environment
 
 __all__ = ["FUNCTIONS", "NoKernels", "library", "team_function"]
 
-FUNCTIONS = ("tinkex_norm", "tinkex_gate", "tinkex_turn", "tinkex_attend", "tinkex_lora")
+FUNCTIONS = ("tinkex_norm", "tinkex_gate", "tinkex_rotate", "tinkex_attend", "tinkex_lora")
 
 _HERE = Path(__file__).parent
 _FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared")
@@ -39,7 +39,7 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NoKernels(Exception):
-    """Why there are none here, and what could be done about it."""
+    """Why kernels are not available, and what to do about it."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class NoKernels(Exception):
 
 
 def library() -> ctypes.CDLL:
-    """The compiled kernels; built if they are not there yet, which takes about two seconds.
+    """The compiled kernels, built on first use, which takes about two seconds.
 
     Raises:
         NoKernels: they cannot be built or loaded here.
@@ -59,10 +59,10 @@ def library() -> ctypes.CDLL:
 
 
 def team_function() -> int:
-    """The address of what starts work on the threads torch's operations run on.
+    """The address of the function that starts a parallel region on torch's threads.
 
     Raises:
-        NoKernels: torch is not loaded, or has threads of another kind.
+        NoKernels: torch is not loaded, or uses another OpenMP.
     """
     try:
         function = ctypes.CDLL(None)["GOMP_parallel"]
@@ -86,26 +86,26 @@ def _find() -> ctypes.CDLL | NoKernels:
 
 
 def _compilers() -> list[str]:
-    """Those there are, each once: `cc` is mostly another name for one of the others."""
+    """The installed compilers, each once: `cc` is usually another name for one of the others."""
     found = filter(None, map(shutil.which, _COMPILERS))
     by_file = {Path(compiler).resolve(): compiler for compiler in reversed(list(found))}
     return list(by_file.values())[::-1]
 
 
 def _build_by_any(names: dict[str, str], kept: Path | None) -> ctypes.CDLL | NoKernels:
-    """What the first of these compilers makes that can."""
-    troubles = []
+    """Builds with the first of these compilers that succeeds."""
+    errors = []
     for compiler, name in names.items():
         try:
             return _build(compiler, kept, name)
         except (OSError, AttributeError, subprocess.SubprocessError) as error:
-            said = str(getattr(error, "stderr", None) or error).strip()[-500:]
-            troubles.append(f"{compiler} did not build them: {said}")
-    return NoKernels("; ".join(troubles), f"See what {next(iter(names))} lacks.")
+            output = str(getattr(error, "stderr", None) or error).strip()[-500:]
+            errors.append(f"{compiler} did not build them: {output}")
+    return NoKernels("; ".join(errors), f"See what {next(iter(names))} lacks.")
 
 
 def _build(compiler: str, kept: Path | None, name: str) -> ctypes.CDLL:
-    """Compiles and loads; what is good is kept."""
+    """Compiles and loads the library, and keeps it if it loads."""
     sources = [str(path) for path in sorted(_HERE.glob("*.c"))]
     with tempfile.TemporaryDirectory(prefix="tinkex-kernels-") as folder:
         made = Path(folder) / "kernels.so"
@@ -116,7 +116,7 @@ def _build(compiler: str, kept: Path | None, name: str) -> ctypes.CDLL:
         )  # fmt: skip
         found = _load(made)
         if kept is not None:
-            with suppress(OSError):  # then it is built at the next start again
+            with suppress(OSError):  # then it is built again at the next start
                 _keep(made.read_bytes(), kept, name)
                 _drop_unused(kept)
     return found
@@ -130,13 +130,14 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _load_kept(folder: Path, name: str) -> ctypes.CDLL | None:
-    """What was kept, if it is our own file, whole, and loads. Any other file goes."""
+    """The library kept under this name, if the file is ours, unchanged and loads. Any other file
+    of this name is deleted."""
     for path in folder.glob(f"{name}-*.so"):
         with suppress(OSError, AttributeError):
             content = _own_content(path)
             if content is not None and path.name == _file_name(name, content):
                 found = _load_content(content)
-                with suppress(OSError):  # it is as good without
+                with suppress(OSError):  # only `_drop_unused` needs it
                     os.utime(path)
                 return found
             path.unlink()
@@ -156,7 +157,7 @@ def _own_content(path: Path) -> bytes | None:
 
 
 def _load_content(content: bytes) -> ctypes.CDLL:
-    """Loads these very bytes from a private copy: the file they came from may be another by now."""
+    """Loads these bytes from a private copy: the file they were read from may have changed."""
     with tempfile.TemporaryDirectory(prefix="tinkex-kernels-") as folder:
         copy = Path(folder) / "kernels.so"
         copy.write_bytes(content)
@@ -176,7 +177,7 @@ def _keep(content: bytes, folder: Path, name: str) -> None:
 
 
 def _drop_unused(folder: Path) -> None:
-    """Removes what no start has asked for in a long time: that of older versions, mostly."""
+    """Deletes libraries that were not used for a long time, mostly those of older versions."""
     oldest = time.time() - _UNUSED_S
     for path in folder.glob("*.so"):
         if path.stat().st_mtime < oldest:
@@ -188,7 +189,7 @@ def _file_name(name: str, content: bytes) -> str:
 
 
 def _kept_folder() -> Path | None:
-    """Where they are kept from one start to the next; None if there is no safe place.
+    """The folder that keeps libraries between starts; None if there is no safe one.
 
     Its files are executed, so no other user may be able to change it or a folder above it.
     """
@@ -212,7 +213,7 @@ def _is_safe(folder: Path, *, is_above: bool) -> bool:
 
 
 def _fingerprint(compiler: str) -> str:
-    """A name for what these sources become with this compiler on this processor."""
+    """A name for the library that these sources give with this compiler on this processor."""
     real = Path(compiler).resolve()
     parts = [platform.machine(), str(real), str(real.stat().st_mtime_ns), *_FLAGS, _processor()]
     digest = sha256("\n".join(parts).encode())
@@ -222,7 +223,7 @@ def _fingerprint(compiler: str) -> str:
 
 
 def _processor() -> str:
-    """What the processor can do, in the system's words."""
+    """The processor's features, as the system lists them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,9 +1,9 @@
-"""The lean decoder's forward by compiled kernels: what a sampling step runs where they are there.
+"""The lean decoder's forward by compiled kernels, for sampling steps where kernels are available.
 
-The same function as `inference.InferencePass`. The products with frozen weights stay oneDNN's; all
-between them is one kernel each, which adds the LoRA of its rows on the way.
+The same function as `sampling.forward`. oneDNN computes the products with frozen weights; each step
+between two of them is one kernel, which also adds the LoRA of its rows.
 
-Shapes: T rows · D hidden · X heads times their features · N rows that are wanted.
+Shapes: T rows · D hidden · X heads times their features · N output rows.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from torch import Tensor
 
 from tinkex.engine.model.decoder import Decoder
 from tinkex.engine.model.weights import MlpWeights
-from tinkex.engine.native.adapters import LAYER_PLACES, AdapterCopies, RowRuns, Run
+from tinkex.engine.native.adapters import LAYER_SITES, AdapterCopies, RowRuns, Run
 from tinkex.engine.native.kernels import Kernels, Lora
 from tinkex.engine.native.step import KernelStep
 from tinkex.engine.ops.linear import FrozenLinear
 
 __all__ = ["KernelOutputRows", "NativePass"]
 
-_QKV, _OUT, _GATE_UP, _DOWN = range(LAYER_PLACES)
-"""The places of a layer that LoRA can be at, in the order of the decoder's groups."""
+_QKV, _OUT, _GATE_UP, _DOWN = range(LAYER_SITES)
+"""The LoRA sites of a layer, in the order of the decoder's groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelOutputRows:
-    """The rows whose last hidden state is asked for, and whose they are."""
+    """The rows whose last hidden state is needed, and their adapters."""
 
     row_N: Tensor
     runs: list[Run]
 
 
 class NativePass:
-    """Runs rows through a decoder; fastest with weights laid out for few rows."""
+    """Runs rows through a decoder; fastest with packed weights."""
 
     def __init__(self, decoder: Decoder, kernels: Kernels, copies: AdapterCopies) -> None:
         self._kernels = kernels
@@ -50,7 +50,7 @@ class NativePass:
         runs: list[Run],
         wanted: KernelOutputRows | None = None,
     ) -> Tensor:
-        """The last hidden states, normed, ready for the head: of all rows or those wanted."""
+        """The last hidden states after the final norm, of all rows or of the `wanted` ones."""
         kernels, spec, eps = self._kernels, self.spec, self.spec.norm.eps
         rows = RowRuns(step.num_rows, runs, self._copies)
         x_TD = self._weights.embed(tokens_T)
@@ -59,13 +59,13 @@ class NativePass:
         for index, layer in enumerate(self._weights.layers):
             normed_TD = kernels.norm(x_TD, plus_TD, layer.before_attn_D, eps, lora, after_D)
             qkv, lora = self._product(layer.qkv, normed_TD, rows, index, _QKV)
-            kernels.turn(step.turn(index, qkv, (layer.q_norm_C, layer.k_norm_C)), lora)
-            seen_TX = qkv.new_empty(len(qkv), spec.query_width)
-            kernels.attend(step.attention(index, qkv, seen_TX))
+            kernels.rotate(step.rotate(index, qkv, (layer.q_norm_C, layer.k_norm_C)), lora)
+            attn_out_TX = qkv.new_empty(len(qkv), spec.query_width)
+            kernels.attend(step.attention(index, qkv, attn_out_TX))
             if index == last and wanted is not None:
-                x_TD, seen_TX = (x.index_select(0, wanted.row_N) for x in (x_TD, seen_TX))
+                x_TD, attn_out_TX = (x.index_select(0, wanted.row_N) for x in (x_TD, attn_out_TX))
                 rows = RowRuns(len(x_TD), wanted.runs, self._copies)
-            out_TD, lora = self._product(layer.out, seen_TX, rows, index, _OUT)
+            out_TD, lora = self._product(layer.out, attn_out_TX, rows, index, _OUT)
             normed_TD = kernels.norm(
                 x_TD, out_TD, layer.before_mlp_D, eps, lora, layer.after_attn_D
             )
@@ -77,11 +77,11 @@ class NativePass:
         return kernels.norm(x_TD, plus_TD, self._weights.norm_D, eps, lora, after_D)
 
     def _product(
-        self, linear: FrozenLinear, x_TD: Tensor, rows: RowRuns, layer: int, place: int
+        self, linear: FrozenLinear, x_TD: Tensor, rows: RowRuns, layer: int, site: int
     ) -> tuple[Tensor, Lora | None]:
-        """The product with a frozen weight, and the LoRA that is still to be added to it."""
+        """The product with a frozen weight, and the LoRA that the next kernel has to add to it."""
         y_TO = linear.forward(x_TD)
-        lora = rows.at(LAYER_PLACES * layer + place, x_TD, y_TO)
+        lora = rows.at(LAYER_SITES * layer + site, x_TD, y_TO)
         if lora is not None:
             self._kernels.begin_lora(lora)
         return y_TO, lora

@@ -1,14 +1,14 @@
-/* A product of a few rows, whose sums stay in registers. */
+/* A matrix product of a few rows, with all sums in registers. */
 #include "common.h"
 
-/* out[i][0..vectors) (+)= sum over k of a[i][k] * b[k][...]; `rows` and `vectors` are constants where
- * it is called, so that all sums stay in registers. */
+/* out[i][0..vectors) (+)= sum over k of a[i][k] * b[k][...]. `rows` and `vectors` are compile-time
+ * constants at every call, so that all sums stay in registers. */
 INLINE void tile(const int rows, const int vectors, const float *const *a, long depth,
                  const float *b, long stride, float *const *out, long column, int adds) {
     vec sum[TILE_ROWS][TILE_VECTORS];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++)
-            sum[i][j] = adds ? load(out[i] + column + j * LANES) : all_lanes(0.0f);
+            sum[i][j] = adds ? load(out[i] + column + j * LANES) : broadcast(0.0f);
     const float *line = b + column;
     for (long k = 0; k < depth; k++, line += stride) {
         vec right[TILE_VECTORS];

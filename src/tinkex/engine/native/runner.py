@@ -38,12 +38,12 @@ class NativeRunner(CachedRunner):
         return self._copies.size_bytes(layout)
 
     def clear_block(self, block: int) -> None:
-        """Does nothing: what lies beyond a sequence's end has no share in any number here."""
+        """Does nothing: the kernels never read beyond the end of a sequence."""
 
     def run(
         self, sequences: Sequence[RunningSequence], parts: Sequence[PrefillChunk]
     ) -> StepOutput:
-        # All rows of an adapter side by side, those of sequences before those of prompts.
+        # The rows of an adapter are adjacent, those of running sequences before those of prompts.
         items = [(_identity(each.job), False, i) for i, each in enumerate(sequences)]
         items += [(_identity(part.stem.job), True, i) for i, part in enumerate(parts)]
         rows, kept = StepList(), list[int]()

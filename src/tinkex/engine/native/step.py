@@ -1,4 +1,4 @@
-"""The rows of one step for the kernels: tokens, positions, where each is stored, what it sees.
+"""The rows of one step for the kernels: tokens, positions, cache slots, block tables.
 
 Shapes: T rows · K key/value heads · C features of a head · W tokens of a block.
 """
@@ -20,7 +20,8 @@ from tinkex.engine.sampling.state import PrefillChunk, RunningSequence
 __all__ = ["KernelStep", "StepList"]
 
 _CHUNK_ROWS = 8
-"""Of a prompt: enough that blocks are read for many queries, few enough to be shared out."""
+"""Rows of a prompt per chunk: many queries per block that is read, and enough chunks for all
+threads."""
 
 
 class StepList:
@@ -40,11 +41,12 @@ class StepList:
         if sequence is None:
             self._add(np.zeros(1, np.int64), 0, np.array([WASTE_BLOCK]))
         else:
-            place = sequence.num_tokens - 1
-            self._add(np.array(sequence.tokens[-1:]), place, np.array(sequence.blocks))
+            position = sequence.num_tokens - 1
+            self._add(np.array(sequence.tokens[-1:]), position, np.array(sequence.blocks))
 
     def add_part(self, part: PrefillChunk) -> None:
-        """The rows of a part of a prompt; one without blocks is given spare ones for the step."""
+        """The rows of a chunk of a prompt; without blocks of its own it gets spare ones for the
+        step."""
         blocks = np.array(part.stem.blocks)
         if not len(blocks):
             count = blocks_for(part.end)
@@ -54,10 +56,10 @@ class StepList:
 
     def _add(self, tokens: np.ndarray, start: int, blocks: np.ndarray) -> None:
         count = len(tokens)
-        place = np.arange(start, start + count)
+        positions = np.arange(start, start + count)
         self._tokens.append(tokens)
-        self._positions.append(place)
-        self._blocks.append(blocks[place // BLOCK_TOKENS])
+        self._positions.append(positions)
+        self._blocks.append(blocks[positions // BLOCK_TOKENS])
         self._tables.append(blocks)
         for first in range(0, count, _CHUNK_ROWS):
             rows = min(_CHUNK_ROWS, count - first)
@@ -70,26 +72,26 @@ class StepList:
         return torch.from_numpy(np.concatenate(self._tokens).astype(np.int64))
 
     def positions(self) -> np.ndarray:
-        """Where in its text every row is."""
+        """The position of every row in its sequence."""
         return np.concatenate(self._positions).astype(np.int64)
 
-    def places(self) -> np.ndarray:
-        """The block of every row and its place in it."""
+    def slots(self) -> np.ndarray:
+        """The block of every row and its offset in it."""
         blocks = np.concatenate(self._blocks)
         return np.stack([blocks, self.positions() % BLOCK_TOKENS], axis=1).astype(np.int32)
 
-    def tables(self) -> np.ndarray:
-        """The blocks of all texts."""
+    def block_tables(self) -> np.ndarray:
+        """The block tables of all sequences, end to end."""
         return np.concatenate(self._tables).astype(np.int32)
 
     def chunks(self) -> np.ndarray:
-        """Rows that are computed together, the longest work first."""
+        """Rows that are computed together, the most expensive first."""
         work = [-rows * (position + rows) for _, rows, position, _ in self._chunks]
         return np.array(self._chunks, np.int32)[np.argsort(work, kind="stable")]
 
 
 class KernelStep:
-    """How the rows of a step find their places in the cache, and what they see there."""
+    """The arguments of the kernels for the rows of a step."""
 
     def __init__(
         self,
@@ -101,22 +103,22 @@ class KernelStep:
     ) -> None:
         self.num_rows = rows.num_rows
         self._cache, self._layers, self._ropes = cache, spec.layers, ropes
-        self._positions, self._places = rows.positions(), rows.places()
-        self._tables, self._chunks = rows.tables(), rows.chunks()
+        self._positions, self._slots = rows.positions(), rows.slots()
+        self._block_tables, self._chunks = rows.block_tables(), rows.chunks()
         block_shape = rows.num_spare, spec.num_kv_heads, spec.head_dim, BLOCK_TOKENS
-        # Blocks for one layer: no other ever looks at what a layer has left there.
+        # Memory for one layer, used by all in turn: no layer reads what another wrote there.
         self._spare_keys, self._spare_values = torch.empty(block_shape), torch.empty(block_shape)
         kernels.reserve(int((self._chunks[:, 1] + self._chunks[:, 2]).max()))
         shape = {
             "heads": spec.num_heads,
-            "key_heads": spec.num_kv_heads,
+            "kv_heads": spec.num_kv_heads,
             "width": spec.head_dim,
             "spare_keys": self._spare_keys.data_ptr(),
             "spare_values": self._spare_values.data_ptr(),
         }
-        self._turn = RotateArgs(
+        self._rotate = RotateArgs(
             positions=self._positions.ctypes.data,
-            places=self._places.ctypes.data,
+            slots=self._slots.ctypes.data,
             rows=rows.num_rows,
             norm_is_whole=spec.qk_norm == "projection",
             eps=spec.norm.eps,
@@ -125,7 +127,7 @@ class KernelStep:
         )
         has_many_chunks = len(self._chunks) >= 4 * kernels.num_threads
         self._attention = AttentionArgs(
-            tables=self._tables.ctypes.data,
+            block_tables=self._block_tables.ctypes.data,
             chunks=self._chunks.ctypes.data,
             num_chunks=len(self._chunks),
             query_stride=(spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim,
@@ -133,12 +135,12 @@ class KernelStep:
             **shape,
         )
 
-    def turn(
+    def rotate(
         self, layer: int, qkv: Tensor, norms: tuple[Tensor | None, Tensor | None]
     ) -> RotateArgs:
-        """The job to turn queries and keys by their positions and to store keys and values. Good
-        until another layer's is asked for, like the other."""
-        job = self._turn
+        """The job to rotate queries and keys and to store keys and values. Valid until the next
+        call, as is that of `attention`."""
+        job = self._rotate
         job.qkv = qkv.data_ptr()
         angles = self._ropes[self._layers[layer].rope]
         job.cos, job.sin = angles.cos_PZ.data_ptr(), angles.sin_PZ.data_ptr()
@@ -147,10 +149,10 @@ class KernelStep:
         job.query_norm, job.key_norm = (None if x is None else x.data_ptr() for x in norms)
         return job
 
-    def attention(self, layer: int, qkv: Tensor, seen_TX: Tensor) -> AttentionArgs:
-        """The job to find what every row sees."""
+    def attention(self, layer: int, qkv: Tensor, attn_out_TX: Tensor) -> AttentionArgs:
+        """The job to compute the attention output of every row."""
         job = self._attention
-        job.queries, job.seen = qkv.data_ptr(), seen_TX.data_ptr()
+        job.queries, job.out = qkv.data_ptr(), attn_out_TX.data_ptr()
         job.keys, job.values = self._cache.pointers[layer]
         job.window = self._layers[layer].window
         return job
