@@ -507,7 +507,7 @@ def test_kernels_are_built_once(fresh_find: Find, install: Install, tmp_path: Pa
     assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
 
 
-def test_libraries_that_were_not_used_for_long_are_deleted(fresh_find: Find, tmp_path: Path) -> None:
+def test_libraries_not_used_for_long_are_deleted(fresh_find: Find, tmp_path: Path) -> None:
     _kernels()
     fresh_find()
     (made,) = _kept(tmp_path)

@@ -1,11 +1,12 @@
 """A batch of training requests as packed forward and backward passes.
 
-Takes requests that were found valid, sorts their sequences by adapter, packs them into micro-
-batches of bounded size, and gives back logprobs, losses and one gradient per adapter. Nothing is
-added to any adapter here: the caller does that once the whole batch has gone well.
+Takes validated requests, packs their sequences into micro-batches of bounded size (`batching`), and
+returns logprobs, losses and one gradient per adapter. Nothing is added to any adapter here: the
+caller does that once the whole batch has succeeded.
 
-On two cores the sequences are divided between two threads (`halves`). Who computes what depends on
-the batch alone, and what they find is put together in a fixed order, so every bit comes out again.
+On a CPU with several threads the sequences may be divided among them (`part_threads`). The division
+depends on the batch and the number of threads alone, and results are summed in a fixed order, so
+the same batch gives the same bits on the same number of threads.
 
 Shapes: T tokens of a micro-batch · P its targets · D hidden.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -22,29 +23,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tinkex.engine.interface import FloatArray, TrainDatum, TrainRequest, TrainResult
+from tinkex.engine.interface import FloatArray, TrainRequest, TrainResult
 from tinkex.engine.lora.adapter import LoraBatch
 from tinkex.engine.lora.linear import LoraPair
 from tinkex.engine.model.decoder import Backbone, Decoder
 from tinkex.engine.model.lm_head import Head, Targets, score, score_with_gradient
-from tinkex.engine.training.halves import can_halve, run_halves
+from tinkex.engine.training.batching import Item, Job, divide, group_jobs, microbatches
 from tinkex.engine.training.loss_slope import loss_and_slope, loss_metrics, may_have_slope
 from tinkex.engine.training.metric_totals import MetricTotals
 from tinkex.engine.training.optimizer import TrainingState
+from tinkex.engine.training.part_threads import num_part_threads, run_parts
 from tinkex.losses import BUILT_IN, TARGETS, Loss, LossBatch, LossInput
 
 __all__ = ["TrainOutput", "run_training"]
 
-_FEWEST_TOKENS = 256
-"""Of a batch that is divided. Below, a second gradient costs more than is gained."""
-
-_HEAVIEST = 0.55
-"""How much of it one half may have."""
-
 
 @dataclass(slots=True)
 class TrainOutput:
-    """What a batch computed. `gradients` are flat, by adapter id."""
+    """The results of a batch. `gradients` are flat, by adapter id."""
 
     logprobs: list[list[FloatArray]]
     losses: list[float]
@@ -52,7 +48,8 @@ class TrainOutput:
     gradients: dict[str, Tensor]
 
     def not_finite(self, requests: Sequence[TrainRequest]) -> set[int]:
-        """The requests whose loss or metrics are not finite; if there are none, whose gradients."""
+        """The requests whose loss or metrics are not finite; if there are none, those whose
+        gradients are not."""
         bad = {
             i
             for i, loss in enumerate(self.losses)
@@ -60,40 +57,16 @@ class TrainOutput:
         }
         if bad:
             return bad
-        wild = {i for i, g in self.gradients.items() if not bool(torch.isfinite(g.sum()))}
-        return {i for i, r in enumerate(requests) if r.backward and r.adapter_id in wild}
+        not_finite = {i for i, g in self.gradients.items() if not bool(torch.isfinite(g.sum()))}
+        return {i for i, r in enumerate(requests) if r.backward and r.adapter_id in not_finite}
 
     def result(self, index: int, request: TrainRequest) -> TrainResult:
-        """The answer to one request of the batch."""
+        """The result of one request of the batch."""
         return TrainResult(
             logprobs=self.logprobs[index],
             metrics={"loss:sum": self.losses[index], **self.metrics[index].reduced()},
             num_tokens=sum(int(datum.tokens.size) for datum in request.data),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """One sequence of the batch, and where its answer goes."""
-
-    request_index: int
-    datum_index: int
-    datum: TrainDatum
-    adapter_id: str
-
-    @property
-    def num_tokens(self) -> int:
-        return int(self.datum.tokens.size)
-
-
-@dataclass(slots=True)
-class _Job:
-    """Sequences that can share passes: one loss, one config, all with or all without backward."""
-
-    loss: Loss
-    config: dict[str, float]
-    backward: bool
-    items: list[_Item] = field(default_factory=list)
 
 
 def run_training(
@@ -103,7 +76,8 @@ def run_training(
     max_tokens: int,
     losses: Mapping[str, Loss] = BUILT_IN,
 ) -> TrainOutput:
-    """Forward, and where asked backward, of all requests; `max_tokens` bounds a micro-batch."""
+    """The forward of all requests, and the backward of those that want one; `max_tokens` bounds
+    the tokens of all micro-batches in memory at the same time."""
     output = TrainOutput(
         logprobs=[[np.empty(0, np.float32)] * len(r.data) for r in requests],
         losses=[0.0] * len(requests),
@@ -114,128 +88,84 @@ def run_training(
             if r.backward
         },
     )
-    may_halve = isinstance(backbone, Decoder) and can_halve(backbone.head_VD)
-    for job in _jobs(requests, losses):
-        pairs = {i: s.weights.pairs for i, s in states.items()}
-        if job.backward:
-            pairs = _leaves(states, output.gradients)
-        halves = _in_halves(job.items, max_tokens) if may_halve else None
-        if halves is None:
-            found = _run_passes(backbone, job, _microbatches(job.items, max_tokens), pairs)
+    num_parts = num_part_threads(backbone.head_VD) if isinstance(backbone, Decoder) else 1
+    for job in group_jobs(requests, losses):
+        parts = divide(job.items, num_parts, max_tokens)
+        if parts is None:
+            pairs = _pairs(job, states, output.gradients)
+            passes = _run_passes(backbone, job, microbatches(job.items, max_tokens), pairs)
         else:
-            found = _run_halves(backbone, job, halves, max_tokens // 2, pairs, states, output)
-        for each in found:
-            each.file(output)
+            passes = _run_parts(backbone, job, parts, max_tokens, states, output)
+        for each in passes:
+            each.scatter_results(output)
     return output
 
 
-def _leaves(
-    states: dict[str, TrainingState], gradients: dict[str, Tensor]
+def _pairs(
+    job: Job, states: dict[str, TrainingState], gradients: dict[str, Tensor]
 ) -> dict[str, dict[str, LoraPair]]:
-    return {i: states[i].trainable_pairs(gradient) for i, gradient in gradients.items()}
+    """The LoRA matrices of each adapter; for a backward, with these gradients to add to."""
+    if job.backward:
+        return {i: states[i].trainable_pairs(gradient) for i, gradient in gradients.items()}
+    return {i: state.weights.pairs for i, state in states.items()}
 
 
 def _run_passes(
     backbone: Backbone,
-    job: _Job,
-    batches: Iterable[list[_Item]],
+    job: Job,
+    batches: Iterable[list[Item]],
     pairs: dict[str, dict[str, LoraPair]],
 ) -> list[_Pass]:
-    """Micro-batches, one after the other, their gradients added to the pairs'."""
+    """Runs micro-batches one after the other; their gradients are added to those of the pairs."""
     passes = [_Pass(backbone, job, items, pairs) for items in batches]
     for each in passes:
         each.run()
     return passes
 
 
-def _run_halves(
+def _run_parts(
     backbone: Backbone,
-    job: _Job,
-    halves: tuple[list[_Item], list[_Item]],
+    job: Job,
+    parts: Sequence[list[Item]],
     max_tokens: int,
-    pairs: dict[str, dict[str, LoraPair]],
     states: dict[str, TrainingState],
     output: TrainOutput,
 ) -> list[_Pass]:
-    """Both halves at once. An adapter that is in both has a gradient in each, added up after."""
-    in_first, in_second = ({item.adapter_id for item in half} for half in halves)
-    more = {
-        i: torch.zeros_like(gradient)
-        for i, gradient in output.gradients.items()
-        if job.backward and i in in_first & in_second
-    }
-    first, second = (
-        partial(_run_passes, backbone, job, list(_microbatches(half, max_tokens)), leaves)
-        for half, leaves in zip(halves, (pairs, pairs | _leaves(states, more)), strict=True)
+    """All parts at the same time. An adapter in several parts has a gradient in each of them;
+    they are added up afterwards, in the order of the parts."""
+    extra = _extra_gradients(parts, output.gradients) if job.backward else [{}] * len(parts)
+    batches = [list(microbatches(part, max_tokens // len(parts))) for part in parts]
+    pairs = [_pairs(job, states, output.gradients | more) for more in extra]
+    results = run_parts(
+        [partial(_run_passes, backbone, job, *each) for each in zip(batches, pairs, strict=True)]
     )
-    found = run_halves(first, second)
-    for adapter_id, gradient in more.items():
-        output.gradients[adapter_id].add_(gradient)
-    return [*found[0], *found[1]]
+    for more in extra:
+        for adapter_id, gradient in more.items():
+            output.gradients[adapter_id].add_(gradient)
+    return [each for passes in results for each in passes]
 
 
-def _jobs(requests: Sequence[TrainRequest], losses: Mapping[str, Loss]) -> Iterable[_Job]:
-    jobs: dict[tuple[object, ...], _Job] = {}
-    for index, request in enumerate(requests):
-        loss = losses[request.loss_fn]
-        config = loss.config_with(request.loss_config)
-        for position, datum in enumerate(request.data):
-            names = tuple(sorted(datum.inputs))
-            key = (loss.name, tuple(sorted(config.items())), request.backward, names)
-            job = jobs.setdefault(key, _Job(loss, config, request.backward))
-            job.items.append(_Item(index, position, datum, request.adapter_id))
-    return jobs.values()
-
-
-def _in_halves(items: list[_Item], max_tokens: int) -> tuple[list[_Item], list[_Item]] | None:
-    """The sequences in two lists that take about as long; None if that would not pay.
-
-    Two micro-batches are under way then, so each may have half of the tokens. Those of one adapter
-    are dealt out, of several each adapter stays in one half where it can.
-    """
-    total = sum(item.num_tokens for item in items)
-    if total < _FEWEST_TOKENS or max(item.num_tokens for item in items) > max_tokens // 2:
-        return None
-    ordered = _by_adapter(items)
-    has_one = ordered[0].adapter_id == ordered[-1].adapter_id
-    halves: tuple[list[_Item], list[_Item]] = ([], [])
-    sizes = [0, 0]
-    for item in ordered:
-        is_first = sizes[0] <= sizes[1] if has_one else 2 * (sizes[0] + item.num_tokens) <= total
-        half = 0 if is_first else 1
-        halves[half].append(item)
-        sizes[half] += item.num_tokens
-    return halves if max(sizes) <= _HEAVIEST * total else None
-
-
-def _by_adapter(items: list[_Item]) -> list[_Item]:
-    """Sorted by adapter (one LoRA segment each), then by length (equal ones attend together)."""
-    order = {
-        adapter_id: n for n, adapter_id in enumerate(dict.fromkeys(i.adapter_id for i in items))
-    }
-    return sorted(items, key=lambda i: (order[i.adapter_id], -i.num_tokens))
-
-
-def _microbatches(items: list[_Item], max_tokens: int) -> Iterable[list[_Item]]:
-    batch: list[_Item] = []
-    size = 0
-    for item in _by_adapter(items):
-        if batch and size + item.num_tokens > max_tokens:
-            yield batch
-            batch, size = [], 0
-        batch.append(item)
-        size += item.num_tokens
-    yield batch
+def _extra_gradients(
+    parts: Sequence[list[Item]], gradients: dict[str, Tensor]
+) -> list[dict[str, Tensor]]:
+    """For each part, a gradient of zeros for every adapter that is in an earlier part too."""
+    extra: list[dict[str, Tensor]] = []
+    earlier: set[str] = set()
+    for part in parts:
+        here = {item.adapter_id for item in part}
+        extra.append({i: torch.zeros_like(gradients[i]) for i in gradients if i in here & earlier})
+        earlier |= here
+    return extra
 
 
 class _Pass:
-    """One micro-batch on its way through model, head and loss, and back."""
+    """One micro-batch: forward through model, head and loss, and the backward."""
 
     def __init__(
         self,
         backbone: Backbone,
-        job: _Job,
-        items: list[_Item],
+        job: Job,
+        items: list[Item],
         pairs: dict[str, dict[str, LoraPair]],
     ) -> None:
         self._backbone, self._job, self._items = backbone, job, items
@@ -273,16 +203,16 @@ class _Pass:
         is_live_P = may_have_slope(loss, inputs)
         if loss.is_separable:
 
-            def slope_of(place_P: Tensor, lp_P: Tensor) -> Tensor:
-                return loss_and_slope(loss, lp_P, inputs.select(place_P))[1]
+            def slope_of(index_P: Tensor, lp_P: Tensor) -> Tensor:
+                return loss_and_slope(loss, lp_P, inputs.select(index_P))[1]
 
         else:
             # A loss over whole sequences needs every logprob before the first slope is known.
             first_P = score(head, hidden_TD, self._targets)
             all_P = loss_and_slope(loss, first_P, inputs)[1]
 
-            def slope_of(place_P: Tensor, lp_P: Tensor) -> Tensor:
-                return all_P[place_P]
+            def slope_of(index_P: Tensor, lp_P: Tensor) -> Tensor:
+                return all_P[index_P]
 
         lp_P, dhidden_TD = score_with_gradient(head, hidden_TD, self._targets, is_live_P, slope_of)
         return lp_P, loss_and_slope(loss, lp_P, inputs)[0], dhidden_TD
@@ -290,8 +220,8 @@ class _Pass:
     def _head(self) -> Head:
         return Head(self._backbone.head, self._lora)
 
-    def file(self, output: TrainOutput) -> None:
-        """Puts logprobs and losses where they belong."""
+    def scatter_results(self, output: TrainOutput) -> None:
+        """Writes logprobs, losses and metrics to the requests they belong to."""
         start = 0
         for item, count in zip(self._items, self._counts, strict=True):
             shape = item.datum.inputs[TARGETS].shape

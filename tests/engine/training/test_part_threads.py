@@ -1,7 +1,8 @@
-"""A training batch divided between two threads: the same answers, and the same bits every time."""
+"""A training batch divided among threads: the same results, and the same bits every time."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +15,24 @@ from tinkex.engine.interface import LoraSpec, RequestError, TrainRequest
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
 from tinkex.engine.training import step
-from tinkex.engine.training.halves import run_halves
+from tinkex.engine.training.part_threads import num_part_threads, run_parts
 
 LENGTHS = [90, 33, 120, 64, 10, 77, 101, 5, 60]
 
 
 @pytest.fixture
 def divided(monkeypatch: pytest.MonkeyPatch):
-    """Divides batches or not, whatever the machine; how many were."""
+    """Sets into how many parts batches are divided, on any machine; how many batches were."""
     counts = {"divided": 0}
 
-    def count(*halves):
+    def count(parts):
         counts["divided"] += 1
-        return run_halves(*halves)
+        return run_parts(parts)
 
-    monkeypatch.setattr(step, "run_halves", count)
+    monkeypatch.setattr(step, "run_parts", count)
 
-    def use(is_divided: bool) -> dict[str, int]:
-        monkeypatch.setattr(step, "can_halve", lambda _: is_divided)
+    def use(num_parts: int) -> dict[str, int]:
+        monkeypatch.setattr(step, "num_part_threads", lambda _: num_parts)
         return counts
 
     return use
@@ -39,7 +40,7 @@ def divided(monkeypatch: pytest.MonkeyPatch):
 
 def _engine(tiny: Path, **options: object) -> TorchEngine:
     engine = TorchEngine(
-        EngineOptions(models={"tiny": str(tiny)}, microbatch_tokens=256, **options)
+        EngineOptions(models={"tiny": str(tiny)}, **{"microbatch_tokens": 256, **options})
     )
     for name in "abc":
         engine.create_adapter(name, "tiny", LoraSpec(rank=4, seed=ord(name)))
@@ -66,20 +67,21 @@ def _gradients(engine: TorchEngine, folder: Path) -> dict[str, dict[str, torch.T
     return found
 
 
+@pytest.mark.parametrize("num_parts", [2, 3, 4])
 @pytest.mark.parametrize("adapters", ["a", "ab", "abc"])
-def test_halves_find_what_the_whole_finds(adapters, tiny, tmp_path, divided) -> None:
+def test_parts_give_the_results_of_the_whole(adapters, num_parts, tiny, tmp_path, divided) -> None:
     saved, results = [], []
-    for is_divided in (False, True):
-        counts = divided(is_divided)
-        engine = _engine(tiny)
+    for count in (1, num_parts):
+        counts = divided(count)
+        engine = _engine(tiny, microbatch_tokens=120 * num_parts)
         results.append(engine.forward_backward(_requests(adapters)))
-        saved.append(_gradients(engine, tmp_path / str(is_divided)))
-    assert counts["divided"] >= 2
-    for whole, halves in zip(*results, strict=True):
+        saved.append(_gradients(engine, tmp_path / str(count)))
+    assert counts["divided"] >= 1
+    for whole, parts in zip(*results, strict=True):
         assert not isinstance(whole, RequestError)
-        for one, other in zip(whole.logprobs, halves.logprobs, strict=True):
+        for one, other in zip(whole.logprobs, parts.logprobs, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
-        assert halves.metrics == pytest.approx(whole.metrics, rel=1e-5)
+        assert parts.metrics == pytest.approx(whole.metrics, rel=1e-5)
     for name in adapters:
         assert saved[0][name].keys() == saved[1][name].keys() != set()
         for key, whole in saved[0][name].items():
@@ -87,22 +89,25 @@ def test_halves_find_what_the_whole_finds(adapters, tiny, tmp_path, divided) -> 
             torch.testing.assert_close(saved[1][name][key], whole, atol=atol, rtol=1e-4)
 
 
-def test_halves_give_the_same_bits_every_time(tiny, tmp_path, divided) -> None:
-    counts = divided(True)
+@pytest.mark.parametrize("num_parts", [2, 4])
+def test_parts_give_the_same_bits_every_time(num_parts, tiny, tmp_path, divided) -> None:
+    counts = divided(num_parts)
     saved = []
-    for turn in range(3):
-        engine = _engine(tiny)
+    for repeat in range(3):
+        engine = _engine(tiny, microbatch_tokens=120 * num_parts)
         engine.forward_backward(_requests("ab"))
+        folder = tmp_path / str(repeat)
         for name in "ab":
-            engine.save_adapter(name, tmp_path / str(turn) / name, "all")
-        folder = tmp_path / str(turn)
+            engine.save_adapter(name, folder / name, "all")
         saved.append([(folder / n / "gradients.safetensors").read_bytes() for n in "ab"])
     assert saved[0] == saved[1] == saved[2]
     assert counts["divided"] >= 3
 
 
-def test_requests_of_one_adapter_are_exact_however_they_come(tiny, tmp_path, divided) -> None:
-    counts = divided(True)
+def test_requests_of_one_adapter_give_the_same_bits_in_one_call_or_two(
+    tiny, tmp_path, divided
+) -> None:
+    counts = divided(2)
     requests = [
         TrainRequest(adapter_id="a", data=[sft_datum(n, seed) for n in (70, 80, 90, 100)])
         for seed in (1, 2)
@@ -121,17 +126,17 @@ def test_requests_of_one_adapter_are_exact_however_they_come(tiny, tmp_path, div
 
 def test_logprobs_alone_are_divided_too(tiny, divided) -> None:
     results = []
-    for is_divided in (False, True):
-        counts = divided(is_divided)
+    for num_parts in (1, 2):
+        counts = divided(num_parts)
         results.append(_engine(tiny).forward_backward(_requests("ab", backward=False)))
     assert counts["divided"] >= 2
-    for whole, halves in zip(*results, strict=True):
-        for one, other in zip(whole.logprobs, halves.logprobs, strict=True):
+    for whole, parts in zip(*results, strict=True):
+        for one, other in zip(whole.logprobs, parts.logprobs, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_what_cannot_be_divided_evenly_is_not(tiny, divided) -> None:
-    counts = divided(True)
+def test_a_batch_that_cannot_be_divided_evenly_is_not_divided(tiny, divided) -> None:
+    counts = divided(2)
     for lengths in ([200, 70], [40, 40], [129, 129]):  # uneven, small, too long for half a batch
         request = TrainRequest(adapter_id="a", data=[sft_datum(n) for n in lengths])
         (result,) = _engine(tiny).forward_backward([request])
@@ -139,11 +144,12 @@ def test_what_cannot_be_divided_evenly_is_not(tiny, divided) -> None:
     assert counts["divided"] == 0
 
 
+@pytest.mark.parametrize("num_parts", [2, 3])
 @pytest.mark.parametrize("failing", [0, 1])
-def test_both_halves_have_ended_when_one_fails(failing) -> None:
+def test_all_parts_have_ended_when_one_fails(failing, num_parts) -> None:
     ended = []
 
-    def half(number: int) -> int:
+    def part(number: int) -> int:
         threads = torch.get_num_threads()
         ended.append(number)
         if number == failing:
@@ -151,8 +157,19 @@ def test_both_halves_have_ended_when_one_fails(failing) -> None:
         return threads
 
     with pytest.raises(RuntimeError, match="no memory"):
-        run_halves(lambda: half(0), lambda: half(1))
-    assert sorted(ended) == [0, 1]
+        run_parts([partial(part, n) for n in range(num_parts)])
+    assert sorted(ended) == list(range(num_parts))
     num_threads = torch.get_num_threads()
-    assert run_halves(lambda: half(2), lambda: half(3)) == (1, 1)
+    assert run_parts([partial(part, 10 + n) for n in range(num_parts)]) == [1] * num_parts
     assert torch.get_num_threads() == num_threads
+
+
+def test_the_number_of_parts_is_the_number_of_threads_up_to_four() -> None:
+    num_threads = torch.get_num_threads()
+    try:
+        for count, num_parts in ((1, 1), (2, 2), (3, 3), (4, 4), (5, 1)):
+            torch.set_num_threads(count)
+            assert num_part_threads(torch.zeros(1)) == num_parts
+    finally:
+        torch.set_num_threads(num_threads)
+    assert num_part_threads(torch.zeros(1, device="meta")) == 1
