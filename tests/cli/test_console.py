@@ -43,7 +43,7 @@ def test_no_key_is_3(shell):
     assert shell("run", "list").returncode == 3
 
 
-def test_traceback_only_when_asked_for(shell):
+def test_traceback_only_on_request(shell):
     assert "Traceback" not in shell("run", "info", "nope").stderr
     debugged = shell("run", "info", "nope", TINKEX_DEBUG="1")
     assert "Traceback" in debugged.stderr
@@ -92,7 +92,7 @@ def test_output_can_be_piped_into_the_next_command(shell, model):
     assert json.loads(ran.stdout)["deleted_count"] == 2
 
 
-def test_nothing_is_asked_without_a_terminal(shell):
+def test_there_is_no_question_without_a_terminal(shell):
     ran = shell("checkpoint", "delete", "tinker://r/weights/a")
     assert ran.returncode == 2
     assert "--yes" in ran.stderr

@@ -25,7 +25,7 @@ def test_an_example_runs(example: Path, run_python: Run) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_an_example_is_short_and_stands_alone(example: Path) -> None:
+def test_an_example_is_short_and_self_contained(example: Path) -> None:
     lines = example.read_text(encoding="utf-8").splitlines()
     assert len(lines) < 80
     assert lines[0].startswith('"""'), "it begins by saying what it shows"

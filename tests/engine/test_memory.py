@@ -86,7 +86,7 @@ def test_trimming_in_the_midst_of_samples_leaves_them_alone(tiny: Path) -> None:
     np.testing.assert_array_equal(finished[0].sequences[0].tokens, expected.sequences[0].tokens)
 
 
-def test_a_pool_that_forgets_frees_what_no_sequence_owns() -> None:
+def test_a_pool_that_is_cleared_frees_what_no_sequence_owns() -> None:
     pool = BlockPool(4)
     keys = prefix_keys(b"", np.arange(8), 4)
     owned, idle = pool.take(2) or []

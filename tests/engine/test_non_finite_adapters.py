@@ -34,7 +34,7 @@ def ruined(engine):
 
 
 @pytest.mark.usefixtures("with_and_without_kernels")
-def test_sampling_from_a_ruined_adapter_is_a_user_error(ruined) -> None:
+def test_sampling_from_an_adapter_that_is_not_finite_is_a_user_error(ruined) -> None:
     wrong = [
         sample_request("many", sampler_id="ruined", num_samples=3),
         sample_request("score", sampler_id="ruined", prompt_logprobs=True, max_tokens=1),
@@ -51,7 +51,7 @@ def test_sampling_from_a_ruined_adapter_is_a_user_error(ruined) -> None:
 
 
 @pytest.mark.usefixtures("with_and_without_kernels")
-def test_memory_of_a_ruined_sequence_does_not_reach_the_next_one(tiny: Path) -> None:
+def test_cache_of_a_sequence_that_is_not_finite_does_not_reach_the_next_one(tiny: Path) -> None:
     # Room for two blocks: whoever comes next lies where the ruined one lay.
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=2 * BLOCK_TOKENS))
     fields = {"tokens": tokens(40), "max_tokens": 40, "seed": 1, "stop": []}
@@ -92,7 +92,7 @@ def test_numbers_that_do_not_fit_the_border_are_user_errors(tiny: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_and_without_kernels")
-def test_training_beside_a_ruined_adapter_gives_the_same_numbers(ruined) -> None:
+def test_training_beside_an_adapter_that_is_not_finite_gives_the_same_numbers(ruined) -> None:
     for name in ("alone", "beside"):
         ruined.create_adapter(name, "tiny", LoraSpec(rank=4, seed=3))
     huge = sft_datum(8, 1)

@@ -37,7 +37,7 @@ forms = pytest.mark.parametrize("form", FORMS)
 
 
 @forms
-def test_a_training_request_comes_back_when_it_was_told_to(
+def test_a_training_request_is_retried_after_the_time_in_retry_after(
     server: LoopbackServer, connect: Connect, clock: FakeClock, form: str
 ) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
@@ -52,7 +52,7 @@ def test_a_training_request_comes_back_when_it_was_told_to(
 
 
 @forms
-def test_a_poll_comes_back_when_it_was_told_to(
+def test_a_poll_is_retried_after_the_time_in_retry_after(
     server: LoopbackServer, connect: Connect, clock: FakeClock, form: str
 ) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)

@@ -69,7 +69,7 @@ def test_how_long_a_snapshot_took_that_was_waited_for(bench: Make, disk: Disk) -
     assert held.saving_s >= 0.3
 
 
-def test_a_run_that_ends_while_its_snapshot_is_written_harms_nobody(
+def test_a_run_that_ends_while_its_snapshot_is_written_affects_no_other(
     bench: Make,
     disk: Disk,
     caplog: pytest.LogCaptureFixture,
@@ -140,7 +140,7 @@ def test_a_replay_does_not_race_with_the_row_of_a_snapshot(
     assert disk.engines == 1, "an engine was thrown away: " + caplog.text[-2000:]
 
 
-def test_a_rebuild_that_fails_half_way_is_nobodys_state(
+def test_a_rebuild_that_fails_half_way_leaves_no_state(
     bench: Make,
     disk: Disk,
     monkeypatch: pytest.MonkeyPatch,

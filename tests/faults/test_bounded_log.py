@@ -134,7 +134,7 @@ def restarted(brief: tuple[EmbeddedServer, Http]) -> Http:
     return http
 
 
-def test_a_trimmed_result_is_told_and_its_number_never_runs_again(
+def test_a_trimmed_result_is_reported_and_its_number_never_runs_again(
     brief: tuple[EmbeddedServer, Http],
 ) -> None:
     _, http = brief
@@ -158,7 +158,7 @@ def test_a_trimmed_result_is_told_and_its_number_never_runs_again(
     assert http.get(f"training_runs/{model}")["usage"]["optimizer_steps"] == 3
 
 
-def test_somebody_elses_or_a_made_up_request_is_not_known(
+def test_another_owners_or_an_invented_request_is_unknown(
     brief: tuple[EmbeddedServer, Http],
 ) -> None:
     _, http = brief

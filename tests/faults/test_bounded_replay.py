@@ -129,7 +129,7 @@ def test_snapshots_leave_time_for_work_where_saving_is_slow(bench: Make, disk: D
     assert disk.saves <= 30
 
 
-def test_a_disk_that_stays_bad_is_asked_less_and_less(
+def test_a_disk_that_stays_bad_is_tried_less_and_less_often(
     bench: Make, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "_LONGEST_PAUSE_S", 60.0)

@@ -150,7 +150,7 @@ def test_a_sample_cancelled_at_once_leaves_nothing(
     assert sampling.sample(PROMPT, 1, PARAMS).outcome(20).ok
 
 
-def test_reports_go_to_the_server_only_if_asked_and_end_with_the_session(
+def test_reports_go_to_the_server_only_if_enabled_and_end_with_the_session(
     server: LoopbackServer, connect: Connect
 ) -> None:
     service = connect(telemetry_to_server=True)

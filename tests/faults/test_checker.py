@@ -184,7 +184,7 @@ def test_a_save_that_is_not_listed_is_lost(tmp_path: Path, check: Any) -> None:
     assert any("is not listed" in each for each in check(history(steps, answers)))
 
 
-def test_a_checkpoint_nobody_saved_is_wrong(tmp_path: Path, check: Any) -> None:
+def test_a_checkpoint_that_was_never_saved_is_wrong(tmp_path: Path, check: Any) -> None:
     steps = script(1)
     answers = Server(tmp_path).play(steps)
     place = next(n for n, step in enumerate(steps) if step[0] == "list")
@@ -263,5 +263,7 @@ def test_histories_of_several_clients_are_read_in_order_of_time(tmp_path: Path) 
         ([12, 53, 205], False),
     ],
 )
-def test_a_draw_on_an_edge_is_told_from_a_wrong_one(tokens: list[int], is_same: bool) -> None:
+def test_a_draw_on_an_edge_is_distinguished_from_a_wrong_one(
+    tokens: list[int], is_same: bool
+) -> None:
     assert same_draw(tokens, [177, 53, 205]) is is_same

@@ -83,7 +83,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         return Client(http).run(12)
 
 
-def test_a_full_disk_is_told_and_the_run_ends_as_if_nothing_was(
+def test_a_full_disk_is_reported_and_the_run_ends_with_the_same_numbers(
     tmp_path: Path, expected: list[Any]
 ) -> None:
     with small_disk(tmp_path / "disk", size_mb=4) as disk:

@@ -89,7 +89,7 @@ def test_a_page_torn_while_the_log_was_folded_in_comes_from_the_log(tmp_path: Pa
     assert opened(torn) == [0, 1, 2, 3, 4]
 
 
-def test_folders_half_written_are_swept_and_nothing_speaks_of_them(tmp_path: Path) -> None:
+def test_half_written_folders_are_deleted_and_never_listed(tmp_path: Path) -> None:
     work = Bench(tmp_path, NullEngine).start()
     model = work.model()
     work.result(work.train(model, 1))

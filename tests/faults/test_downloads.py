@@ -87,7 +87,7 @@ def test_a_file_name_cannot_leave_the_folder(
     assert server.count("file") == 0
 
 
-def test_a_damaged_file_is_told_by_its_hash(
+def test_a_damaged_file_is_recognised_by_its_hash(
     server: LoopbackServer, export: tuple[RestClient, Checkpoint], tmp_path: Path
 ) -> None:
     rest, saved = export

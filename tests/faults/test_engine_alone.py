@@ -100,7 +100,9 @@ def test_no_memory_for_a_large_request(benches: list[Bench], tmp_path: Path) -> 
     assert_alone(work, bad, good, mine, theirs)
 
 
-def test_the_system_kills_whoever_takes_too_much(benches: list[Bench], tmp_path: Path) -> None:
+def test_the_system_kills_the_process_that_takes_too_much(
+    benches: list[Bench], tmp_path: Path
+) -> None:
     engines = Engines("hungry")
     work = bench(benches, tmp_path, engines)
     mine, theirs = work.model(), work.model("b")

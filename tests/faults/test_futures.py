@@ -110,7 +110,7 @@ def test_cancelling_samples_leaves_no_task_and_no_poll_behind(
     assert server.count("retrieve_future") == 10
 
 
-def test_a_cancelled_sample_is_told_to_a_server_that_wants_to_know(
+def test_a_cancelled_sample_is_sent_to_a_server_that_supports_it(
     server: LoopbackServer, connect: Connect
 ) -> None:
     server.service.dynamic_flags["sample_cancel_enabled"] = True
@@ -275,7 +275,7 @@ def test_as_completed_yields_each_handle_once(server: LoopbackServer, connect: C
     assert sorted(map(id, finished)) == sorted(map(id, handles))
 
 
-def test_an_error_names_the_line_that_asked_for_the_work(
+def test_an_error_names_the_line_that_submitted_the_work(
     server: LoopbackServer, connect: Connect
 ) -> None:
     sampling = connect().create_sampling_client(base_model=MODEL)
@@ -338,7 +338,7 @@ def test_a_request_leaves_only_when_the_one_before_was_taken(
     assert server.count("optim_step") == 3
 
 
-def test_handles_nobody_waits_for_do_their_work(server: LoopbackServer, connect: Connect) -> None:
+def test_handles_without_a_waiter_do_their_work(server: LoopbackServer, connect: Connect) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
 
     for _ in range(3):

@@ -103,7 +103,7 @@ CAMPAIGNS = -(-len(all_points()) // AT_ONCE)
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(amount(1, CAMPAIGNS)))
-def test_whatever_is_killed_nothing_is_lost_doubled_or_late(
+def test_kills_lose_double_and_delay_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
     kills = plan(number)
@@ -119,14 +119,14 @@ def test_whatever_is_killed_nothing_is_lost_doubled_or_late(
 @pytest.mark.soak
 @pytest.mark.skipif(not IS_SOAK, reason="the campaign above kills engines too")
 @pytest.mark.parametrize("number", range(3))
-def test_an_engine_killed_again_and_again_is_nobodys_trouble(tmp_path: Path, number: int) -> None:
+def test_an_engine_killed_again_and_again_fails_no_request(tmp_path: Path, number: int) -> None:
     """The server stays up all the while."""
     outcome = Campaign(tmp_path / "campaign", SEED + 1000 + number).run(["engine"] * 12)
     assert outcome.violations == []
     assert len(outcome.ready_s) == 1, "the server was never restarted"
 
 
-def test_every_point_has_its_turn_in_the_soak() -> None:
+def test_every_crash_point_occurs_in_the_soak() -> None:
     single = [each for text in all_points() for each in text.split(",")]
     planned = {re.split("[=:@!]", each)[0] for each in single}
     assert planned == {each for each in crashpoints.POINTS if not each.startswith("depot.")}

@@ -83,7 +83,7 @@ def test_a_training_request_whose_answer_is_lost_is_applied_once(
 
 
 @lost
-def test_a_poll_whose_answer_is_lost_is_asked_again(
+def test_a_poll_whose_answer_is_lost_is_sent_again(
     server: LoopbackServer, connect: Connect, lose: Callable[[Rule], Rule]
 ) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)

@@ -116,7 +116,9 @@ def test_a_slow_answer_that_keeps_coming_is_let_through(
     assert server.count("retrieve_future") - polls == 1
 
 
-def test_a_silent_answer_is_asked_for_again(server: LoopbackServer, connect: Connect) -> None:
+def test_a_request_without_a_response_is_sent_again(
+    server: LoopbackServer, connect: Connect
+) -> None:
     training = connect(timeout_s=0.1).create_lora_training_client(base_model=MODEL, rank=8)
     silent = server.on("optim_step").hold()
 
@@ -128,7 +130,7 @@ def test_a_silent_answer_is_asked_for_again(server: LoopbackServer, connect: Con
     assert server.applied() == [(1, "optim_step")]
 
 
-def test_an_unasked_100_continue_and_a_stall_delay_only_their_own_request(
+def test_an_unexpected_100_continue_and_a_stall_delay_only_their_own_request(
     server: LoopbackServer, connect: Connect
 ) -> None:
     """The interim answer is not the answer; other requests do not wait behind it."""
@@ -274,7 +276,7 @@ def test_redirects_in_a_circle_end(server: LoopbackServer, connect: Connect) -> 
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/json; charset=utf-8", "none"])
-def test_json_is_read_whatever_it_is_called(
+def test_json_is_read_with_any_content_type(
     server: LoopbackServer, connect: Connect, kind: str
 ) -> None:
     headers = {} if kind == "none" else {"Content-Type": kind}

@@ -258,7 +258,7 @@ def test_a_process_that_waits_can_be_interrupted(server: LoopbackServer) -> None
     assert "KeyboardInterrupt" in errors
 
 
-def test_a_program_that_forgets_to_close_still_ends(server: LoopbackServer) -> None:
+def test_a_program_that_does_not_close_still_ends(server: LoopbackServer) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", _program(server, "print('done')")],
         cwd=ROOT,

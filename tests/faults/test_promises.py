@@ -38,7 +38,7 @@ def test_a_lost_promise_is_not_sent_again_by_itself(
     assert training.optim_step(types.AdamParams()).outcome(20).ok
 
 
-def test_a_lost_sample_is_an_error_unless_retries_were_asked_for(
+def test_a_lost_sample_is_an_error_without_a_retry_policy(
     server: LoopbackServer, connect: Connect
 ) -> None:
     sampling = connect().create_sampling_client(base_model=MODEL)
@@ -50,7 +50,7 @@ def test_a_lost_sample_is_an_error_unless_retries_were_asked_for(
     assert server.count("asample") == 1
 
 
-def test_with_retries_a_lost_sample_is_asked_for_anew(
+def test_with_retries_a_lost_sample_is_requested_again(
     server: LoopbackServer, connect: Connect
 ) -> None:
     """The old number stands for the lost promise, so the new request has a new one."""
@@ -65,7 +65,7 @@ def test_with_retries_a_lost_sample_is_asked_for_anew(
 
 
 @pytest.mark.parametrize("category", ["user", "server", "unknown"])
-def test_a_failed_request_says_whose_turn_it_is(
+def test_a_failed_request_keeps_its_category(
     server: LoopbackServer, connect: Connect, category: str
 ) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
@@ -82,7 +82,7 @@ def test_a_failed_request_says_whose_turn_it_is(
 @pytest.mark.parametrize(
     "body", [{"error": None}, {"error": "x", "category": "martian"}, {"error": {"nested": 1}}]
 )
-def test_the_key_error_means_failure_whatever_it_holds(
+def test_the_key_error_means_failure_with_any_value(
     server: LoopbackServer, connect: Connect, body: dict[str, Any]
 ) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
@@ -156,7 +156,7 @@ def test_one_failed_chunk_fails_the_batch_and_no_wait_is_left_behind(
 QUEUE = "tinkex.queue.state_change"
 
 
-def test_queue_states_are_told_on_transitions_only(
+def test_queue_states_are_reported_on_transitions_only(
     server: LoopbackServer, connect: Connect
 ) -> None:
     """Five polls say "paused" and two "active": an observer and telemetry hear two changes."""
@@ -180,7 +180,7 @@ def test_queue_states_are_told_on_transitions_only(
     assert heard[0]["request_id"]
 
 
-def test_a_samplers_observer_is_told_and_telemetry_is_not(
+def test_a_samplers_observer_is_called_and_telemetry_is_not(
     server: LoopbackServer, connect: Connect
 ) -> None:
     heard: list[dict[str, Any]] = []
@@ -198,7 +198,7 @@ def test_a_samplers_observer_is_told_and_telemetry_is_not(
     assert heard == []
 
 
-def test_an_observer_that_raises_harms_nobody(server: LoopbackServer, connect: Connect) -> None:
+def test_an_observer_that_raises_has_no_effect(server: LoopbackServer, connect: Connect) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
 
     def explode(queue: object) -> None:
@@ -230,7 +230,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_the_end_of_a_wait_is_told_with_its_reason(
+def test_the_end_of_a_wait_is_reported_with_its_reason(
     server: LoopbackServer, connect: Connect, name: str
 ) -> None:
     heard: list[tuple[str, dict[str, Any]]] = []

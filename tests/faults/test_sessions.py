@@ -133,7 +133,7 @@ def test_a_finished_session_stops_beating(
     assert server.count("session_heartbeat") == 1
 
 
-def test_failures_are_told_at_once_and_warned_of_after_two_minutes(
+def test_failures_are_reported_at_once_and_warned_of_after_two_minutes(
     server: LoopbackServer,
     service: ServiceClient,
     clock: FakeClock,
@@ -216,7 +216,7 @@ def test_closing_twice_finishes_once_and_ends_the_heartbeat(
     assert server.count("session_heartbeat") == 0
 
 
-def test_a_close_nobody_waits_for_is_still_sent(
+def test_a_close_without_a_waiter_is_still_sent(
     server: LoopbackServer, service: ServiceClient, runtime: Runtime
 ) -> None:
     service.close("errored", "it went wrong")

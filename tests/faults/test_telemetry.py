@@ -38,7 +38,7 @@ def _of(heard: Heard, path: str) -> list[tuple[str, dict[str, Any], dict[str, An
     ]
 
 
-def test_a_retried_request_is_told_once_with_its_retries(
+def test_a_retried_request_is_one_event_with_its_retries(
     server: LoopbackServer, connect: Connect, heard: Heard
 ) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
@@ -57,7 +57,7 @@ def test_a_retried_request_is_told_once_with_its_retries(
     assert retries == [500.0, 1000.0]
 
 
-def test_a_poll_of_many_answers_is_told_once(
+def test_a_poll_of_many_answers_is_one_event(
     server: LoopbackServer, connect: Connect, heard: Heard
 ) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
@@ -72,7 +72,7 @@ def test_a_poll_of_many_answers_is_told_once(
     ]
 
 
-def test_a_refused_sample_is_told_as_an_error(
+def test_a_refused_sample_is_an_error_event(
     server: LoopbackServer, connect: Connect, heard: Heard
 ) -> None:
     sampling = connect().create_sampling_client(base_model=MODEL)
@@ -87,7 +87,7 @@ def test_a_refused_sample_is_told_as_an_error(
     assert measured["duration"] >= 0
 
 
-def test_a_broken_connection_is_told_as_an_exception(
+def test_a_broken_connection_is_an_exception_event(
     server: LoopbackServer, connect: Connect, heard: Heard
 ) -> None:
     sampling = connect().create_sampling_client(base_model=MODEL)

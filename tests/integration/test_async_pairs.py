@@ -217,7 +217,7 @@ def test_serial_servers_get_chunks_one_after_the_other(
     assert passed.result(20).metrics["loss:sum"] == loss_of([3, 4, 5])
 
 
-def test_what_the_server_says_later_is_obeyed(
+def test_dynamic_config_is_read_again_at_its_interval(
     server: LoopbackServer, connect: Connect, clock: FakeClock
 ) -> None:
     """The dynamic config is read again at its interval; a failed reading keeps the old one."""

@@ -135,7 +135,7 @@ def test_snapshots_keep_the_step_they_were_taken_at(run: Run) -> None:
     assert seen["ephemeral_logprobs"] == after_one_step
 
 
-def test_nothing_the_official_client_asked_for_was_unknown(run: Run) -> None:
+def test_no_request_of_the_official_client_was_unknown(run: Run) -> None:
     server, seen = run
     assert server.count("unknown") == 0
     assert server.count("finish_session") == 1

@@ -70,7 +70,7 @@ def test_shared_polls_carry_many_samples(server: LoopbackServer, connect: Connec
     assert server.count("retrieve_futures") < 40
 
 
-def test_a_shared_poll_that_breaks_is_asked_again(server: LoopbackServer, connect: Connect) -> None:
+def test_a_shared_poll_that_breaks_is_sent_again(server: LoopbackServer, connect: Connect) -> None:
     server.service.flags["sample_use_retrieve_futures"] = True
     sampling = connect().create_sampling_client(base_model=MODEL)
     server.on("retrieve_futures").drop_before_answer(is_reset=True)

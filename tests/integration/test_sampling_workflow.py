@@ -60,7 +60,9 @@ def test_one_sample_awaited(server: LoopbackServer, connect: Connect) -> None:
     assert asyncio.run(ask()) == [expected] * 3
 
 
-def test_what_is_asked_of_the_prompt_comes_back(server: LoopbackServer, connect: Connect) -> None:
+def test_requested_logprobs_of_the_prompt_come_back(
+    server: LoopbackServer, connect: Connect
+) -> None:
     """R49: prompt logprobs, top-k of prompt and sample, and scores for chosen tokens."""
     sampling = connect().create_sampling_client(base_model=MODEL)
 
@@ -189,7 +191,7 @@ def test_a_user_error_surfaces_at_once(
     assert server.count("asample") == 1
 
 
-def test_a_failed_sample_is_told_from_a_refused_one(
+def test_a_failed_sample_is_distinguished_from_a_refused_one(
     server: LoopbackServer, connect: Connect
 ) -> None:
     """R15: accepted and then failed: its category says whose turn it is; the next one works."""
@@ -240,7 +242,7 @@ def test_a_429_surfaces_and_closes_the_gate(server: LoopbackServer, still_clock:
         assert limiter.backoff_until is None
 
 
-def test_a_429_without_a_figure_holds_nobody_back(
+def test_a_429_without_a_time_closes_no_gate(
     server: LoopbackServer, connect: Connect, runtime: Runtime
 ) -> None:
     """R10: the limiter gates only after a 429 that says how long."""
@@ -256,7 +258,7 @@ def test_a_429_without_a_figure_holds_nobody_back(
     assert server.count("asample") == 2
 
 
-def test_retrying_is_a_named_wish(
+def test_with_a_retry_policy_the_same_number_is_sent_again(
     server: LoopbackServer, connect: Connect, clock: FakeClock
 ) -> None:
     """R13, R61: with retry=RetryPolicy(...) the same number is sent again until it is accepted."""
@@ -270,7 +272,7 @@ def test_retrying_is_a_named_wish(
     assert any(slept == pytest.approx(0.05) for slept in clock.sleeps)
 
 
-def test_a_wish_for_retries_ends(server: LoopbackServer, connect: Connect) -> None:
+def test_retries_end_after_max_retries(server: LoopbackServer, connect: Connect) -> None:
     """R13: max_retries is a bound: three tries in all, then the error as it is."""
     server.on("asample").reply(503).always()
     sampling = connect().create_sampling_client(base_model=MODEL, retry=RetryPolicy(max_retries=2))

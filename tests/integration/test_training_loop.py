@@ -346,7 +346,9 @@ def test_configs_stay_apart(server: LoopbackServer, runtime: Runtime) -> None:
     }
 
 
-def test_what_the_session_is_told(server: LoopbackServer, connect: Connect) -> None:
+def test_tags_metadata_and_project_arrive_with_the_session(
+    server: LoopbackServer, connect: Connect
+) -> None:
     """R24, R27: session, tags and metadata arrive; no heartbeat is needed for the loop."""
     service = connect(tags=["a", "b"], user_metadata={"run": "7"}, project_id="p-1")
     training = service.create_lora_training_client(
@@ -408,7 +410,7 @@ def test_alpha_is_sent_only_when_it_is_given(server: LoopbackServer, connect: Co
     assert asked["alpha"] == 16.0
 
 
-def test_alpha_is_refused_before_a_server_that_does_not_take_one_is_asked(
+def test_alpha_is_refused_before_a_request_to_a_server_without_it(
     server: LoopbackServer, connect: Connect
 ) -> None:
     service = connect()
@@ -427,7 +429,7 @@ def test_an_impossible_alpha_is_refused_before_anything_is_sent(
     assert server.requests == []
 
 
-def test_an_optimizer_the_server_has_not_announced_is_refused_before_it_is_asked(
+def test_an_optimizer_the_server_has_not_announced_is_refused_before_a_request(
     server: LoopbackServer, connect: Connect
 ) -> None:
     service = connect()

@@ -118,7 +118,7 @@ def test_an_engine_that_does_not_start_again_at_once_fails_no_request(bench: Mak
     assert len(refusals) == 3
 
 
-def test_a_death_while_idle_counts_against_nobody(bench: Make) -> None:
+def test_a_death_while_idle_counts_against_no_request(bench: Make) -> None:
     started: list[Poisonable] = []
 
     def factory() -> Engine:
@@ -181,7 +181,7 @@ def test_a_request_that_always_hangs_the_engine_ends(bench: Make) -> None:
     assert engine.deaths == 4 + 4, "three times as it was, and once more"
 
 
-def test_the_state_of_the_engine_is_told() -> None:
+def test_the_state_of_the_engine_is_reported() -> None:
     states: list[str] = []
 
     def factory() -> Engine:

@@ -174,7 +174,7 @@ def test_a_sampler_not_yet_written_when_the_engine_died_comes_back(bench: Make) 
     assert scores(work, session) != scores(work, other)
 
 
-def test_no_snapshot_is_asked_of_an_engine_that_never_had_the_adapter(
+def test_no_snapshot_is_requested_from_an_engine_that_never_had_the_adapter(
     bench: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults = Faults()
@@ -203,7 +203,7 @@ def test_loading_survives_the_deletion_of_what_was_loaded(bench: Make) -> None:
     assert run(again, target, 1, start=2) == expected
 
 
-def test_adapters_make_room_for_each_other(bench: Make) -> None:
+def test_adapters_are_evicted_for_each_other(bench: Make) -> None:
     faults = Faults()
     work = bench(faults.factory(), max_adapters=2).start()
     fleet = [work.model() for _ in range(5)]
@@ -214,7 +214,7 @@ def test_adapters_make_room_for_each_other(bench: Make) -> None:
     assert len(faults.engines[0].adapters()) <= 3
 
 
-def test_samplers_make_room_for_each_other(bench: Make) -> None:
+def test_samplers_are_evicted_for_each_other(bench: Make) -> None:
     faults = Faults()
     work = bench(faults.factory(), max_samplers=2).start()
     model = work.model()
@@ -430,7 +430,7 @@ def test_cancelled_samples_end_at_once(bench: Make) -> None:
     assert work.result(ids[0]).encoding == "proto"
 
 
-def test_sampling_and_training_take_turns(bench: Make) -> None:
+def test_sampling_and_training_alternate(bench: Make) -> None:
     # Long beside a commit: training's hold up the driver, sampling's do not.
     work = bench(lambda: NullEngine(delay_s=0.05), max_running_samples=1, max_batch_operations=1)
     work.start()
@@ -485,7 +485,7 @@ class _SmallEngine(NullEngine):
         super().load_sampler(sampler_id, model, folder)
 
 
-def test_a_full_engine_lets_go_of_what_is_idle(bench: Make) -> None:
+def test_a_full_engine_evicts_what_is_idle(bench: Make) -> None:
     work = bench(_SmallEngine).start()
     fleet = [work.model() for _ in range(6)]
     first = [run(work, model, 1) for model in fleet]

@@ -132,7 +132,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
         yield running
 
 
-def test_a_client_above_its_rate_is_told_when_to_come_back(strict: EmbeddedServer) -> None:
+def test_a_client_above_its_rate_is_refused_with_a_retry_time(strict: EmbeddedServer) -> None:
     with httpx.Client(base_url=strict.base_url, timeout=30) as client:
         tenant = Http(client, strict.api_key)
         answers = [tenant.call("GET", "sessions") for _ in range(60)]

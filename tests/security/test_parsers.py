@@ -269,7 +269,7 @@ def inputs_of(rng: random.Random, seeds: Seeds) -> bytes:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", PARSERS)
-def test_whatever_comes_is_read_or_refused(name: str) -> None:
+def test_any_input_is_read_or_refused(name: str) -> None:
     parser = PARSERS[name]
     for number in range(INPUTS):
         rng = random.Random(f"{SEED}-{name}-{number}")

@@ -91,7 +91,7 @@ def test_beside_another_tenant_capacity_is_short(tenants: list[Http]) -> None:
             tenant.result(promise)
 
 
-def test_a_sample_without_a_place_says_so(tenants: list[Http]) -> None:
+def test_a_sample_without_a_slot_reports_paused_capacity(tenants: list[Http]) -> None:
     http = tenants[0]
     session = http.session()
     asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL}
@@ -104,7 +104,7 @@ def test_a_sample_without_a_place_says_so(tenants: list[Http]) -> None:
         http.result(promise)
 
 
-def test_a_throttled_tenant_is_told_so_and_another_is_not(tenants: list[Http]) -> None:
+def test_a_throttled_tenant_sees_it_and_another_does_not(tenants: list[Http]) -> None:
     greedy, polite = tenants
     models = [tenant.model() for tenant in tenants]
     promises = [greedy.train(models[0], number).json()["request_id"] for number in range(1, 11)]

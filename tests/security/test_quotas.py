@@ -110,7 +110,7 @@ def test_bytes_on_disk(tenant: Callable[[], Http], folder: Path, server: Embedde
     assert "path" in http.result(answer.json()["request_id"])
 
 
-def test_saves_queued_below_the_limit_are_refused_when_their_turn_comes(
+def test_saves_queued_below_the_limit_are_refused_when_they_run(
     tenant: Callable[[], Http],
 ) -> None:
     http = tenant()

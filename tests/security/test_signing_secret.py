@@ -274,7 +274,7 @@ def test_there_is_nothing_to_rotate_before_the_first_start(
     assert "first start" in shown
 
 
-def test_a_file_spoiled_meanwhile_leaves_a_running_server_as_it_is(
+def test_a_file_damaged_later_leaves_a_running_server_as_it_is(
     server: EmbeddedServer, http: Http, tmp_path: Path
 ) -> None:
     token = http.post("auth/token")["jwt"]

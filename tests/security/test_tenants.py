@@ -81,7 +81,7 @@ def told(answer: httpx.Response, things: Things) -> Any:
 
 
 @pytest.mark.parametrize("route", NAMING, ids=" ".join)
-def test_what_is_hers_is_like_what_nobody_has(
+def test_another_owners_id_is_like_an_unknown_id(
     route: RouteKey, bob: Http, hers: Things, alice: Http
 ) -> None:
     nobodys, make = Things.of_nobody(), REQUESTS[route].make
@@ -183,9 +183,7 @@ def test_her_things_inside_my_requests(name: str, bob: Http, hers: Things) -> No
     assert told(answer, hers) == told(send(bob, MIXED[name](mine, nobodys)), nobodys)
 
 
-def test_her_weights_loaded_onto_my_model_fail_like_ones_nobody_has(
-    bob: Http, hers: Things
-) -> None:
+def test_another_owners_weights_fail_to_load_like_unknown_ones(bob: Http, hers: Things) -> None:
     mine = Things.make(bob)
 
     def load(things: Things, seq_id: int) -> str:
@@ -271,7 +269,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Http, Th
 
 
 @pytest.mark.parametrize("route", NAMING, ids=" ".join)
-def test_her_id_takes_the_same_way_as_one_nobody_has(
+def test_another_owners_id_takes_the_same_path_as_an_unknown_id(
     route: RouteKey, counted: tuple[Http, Things, Any]
 ) -> None:
     bob, hers, db = counted

@@ -36,5 +36,5 @@ def run(folder: Path, kills: int) -> Any:
     return json.loads(output.strip().splitlines()[-1])
 
 
-def test_clients_see_the_same_numbers_whatever_is_killed(tmp_path: Path) -> None:
+def test_clients_see_the_same_numbers_when_processes_are_killed(tmp_path: Path) -> None:
     assert run(tmp_path / "killed", kills=2) == run(tmp_path / "quiet", kills=0)

@@ -119,7 +119,7 @@ def test_unknown_requests_are_not_found(http: Http) -> None:
     assert answer.json()["code"] == "unknown-request"
 
 
-def test_results_come_in_the_encoding_that_is_asked_for(http: Http) -> None:
+def test_results_come_in_the_requested_encoding(http: Http) -> None:
     model = http.model()
     request_id = http.train(model, 1).json()["request_id"]
     as_json = http.result(request_id)

@@ -95,9 +95,7 @@ def test_the_start_names_the_owners_and_the_way_back(tmp_path: Path, operator: O
         assert f"tinkex keys create --owner NAME --data-dir {tmp_path}" in third["text"]
 
 
-def test_the_way_back_can_be_pasted_whatever_the_owner_is_called(
-    tmp_path: Path, operator: Operator
-) -> None:
+def test_the_printed_command_quotes_any_owner_name(tmp_path: Path, operator: Operator) -> None:
     operator.create("--owner", "bob's team")
     with serving(tmp_path) as started:
         assert """tinkex keys create --owner 'bob'"'"'s team' --data-dir""" in started["text"]

@@ -29,7 +29,7 @@ def test_a_publication_from_a_thread_wakes_within_20_ms() -> None:
     assert min(asyncio.run(scene()) for _ in range(3)) < 0.02
 
 
-def test_nobody_is_woken_for_somebody_else() -> None:
+def test_a_result_wakes_only_its_own_waiters() -> None:
     async def scene() -> None:
         waiters = Waiters()
         with waiters.watch("a") as mine, waiters.watch("b") as other:
@@ -40,7 +40,7 @@ def test_nobody_is_woken_for_somebody_else() -> None:
     asyncio.run(scene())
 
 
-def test_one_result_is_not_told_after_another_tenants_many() -> None:
+def test_one_result_is_not_published_after_another_tenants_many() -> None:
     async def scene() -> list[str]:
         waiters = Waiters()
         told: list[str] = []
@@ -78,7 +78,7 @@ def test_closing_lets_everybody_go() -> None:
     asyncio.run(scene())
 
 
-def test_results_are_known_to_their_owner_until_they_make_room() -> None:
+def test_results_are_known_to_their_owner_until_they_are_dropped() -> None:
     async def scene() -> None:
         waiters = Waiters(max_bytes=2_000)
         for number in range(5):

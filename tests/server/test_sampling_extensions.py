@@ -164,6 +164,6 @@ def test_each_parameter_reaches_the_engine(sampler: tinkex.SamplingClient) -> No
     assert hot.logprobs != plain.logprobs  # those of the tempered distribution
 
 
-def test_a_bias_outside_the_models_vocabulary_is_told(sampler: tinkex.SamplingClient) -> None:
+def test_a_bias_outside_the_models_vocabulary_is_refused(sampler: tinkex.SamplingClient) -> None:
     with pytest.raises(RequestFailedError, match="logit_bias has token id 272"):
         answer(sampler, logit_bias={272: 1.0})

@@ -91,7 +91,7 @@ def test_serve_without_a_usable_stdout_fails_and_keeps_no_key(tmp_path: Path, na
         assert len(server["keys"]) == 1
 
 
-def test_login_that_the_store_refuses_is_told(
+def test_a_login_that_the_store_refuses_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:

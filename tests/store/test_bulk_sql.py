@@ -104,7 +104,7 @@ def test_new_operations_of_many_models_are_appended_at_once(
     assert len(log_of(db)) == 30
 
 
-def test_one_that_is_refused_or_known_spoils_no_other(db: Database, at_once: list[int]) -> None:
+def test_one_that_is_refused_or_known_affects_no_other(db: Database, at_once: list[int]) -> None:
     model = db.write(add_model)
     known = db.write(append_one, new_operation(model, 1))
     other = new_operation(model, 1, body=b"something else")

@@ -101,7 +101,7 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databas
     db.close()
 
 
-def test_what_a_thread_waits_for_does_not_wait_for_company(patient: Database) -> None:
+def test_a_write_with_a_waiting_thread_is_committed_at_once(patient: Database) -> None:
     async def scenario() -> None:
         request = asyncio.create_task(patient.awrite(add_session))
         await asyncio.sleep(0)  # it waits for as many as came before
@@ -112,7 +112,7 @@ def test_what_a_thread_waits_for_does_not_wait_for_company(patient: Database) ->
     assert patient.read(count) == 10
 
 
-def test_nobody_waits_for_company_that_has_come(patient: Database) -> None:
+def test_a_commit_does_not_wait_for_writes_that_have_arrived(patient: Database) -> None:
     async def scenario() -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
@@ -180,7 +180,7 @@ def test_all_that_wait_share_the_next_commit_with_a_thread(tmp_path: Path) -> No
     assert len(commits) == 2
 
 
-def test_a_database_error_is_told_as_ours(db: Database) -> None:
+def test_a_database_error_becomes_one_of_ours(db: Database) -> None:
     with pytest.raises(StoreError) as failure:
         db.write(lambda conn: conn.execute(text("insert into nowhere values (1)")))
     assert failure.value.__cause__ is not None

@@ -57,7 +57,7 @@ def test_a_write_that_does_not_fit_takes_no_acknowledged_one_with_it(disk: Small
     db.close()
 
 
-def test_a_full_disk_is_told_and_forgotten(disk: SmallDisk) -> None:
+def test_after_a_full_disk_writes_succeed_once_there_is_space(disk: SmallDisk) -> None:
     db = opened(disk)
     db.write(put, 1, 100)
     disk.fill()

@@ -125,7 +125,7 @@ def test_bodies_go_a_few_at_a_time_and_what_is_left_is_found_again(db: Database)
     assert numbers_with_body(other) == list(range(1, 131))
 
 
-def test_dropped_results_are_told_apart_from_unfinished_ones(db: Database) -> None:
+def test_dropped_results_are_distinguished_from_unfinished_ones(db: Database) -> None:
     model = db.write(add_model)
     operation = db.write(append, model, 1).operation
     waiting = db.read(results.find, OWNER, operation.request_id)

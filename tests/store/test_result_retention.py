@@ -261,7 +261,7 @@ def finished(db: Database, model: str) -> str:
     return session_id
 
 
-def test_an_ended_session_lets_go_of_what_it_held(
+def test_an_ended_session_frees_what_it_held(
     db: Database, pass_by: Callable[[float], None]
 ) -> None:
     model = db.write(add_model)

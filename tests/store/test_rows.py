@@ -124,7 +124,7 @@ def test_the_log_works_here_too(db: Database) -> None:
     assert "a" * 32 in db.read(models.snapshot_folders)
 
 
-def test_what_was_kept_and_not_told_replaces_nothing_when_it_comes_again(db: Database) -> None:
+def test_a_record_written_a_second_time_replaces_nothing(db: Database) -> None:
     """Or the one file of it would be taken for an old one and removed."""
     model = db.write(add_model)
     first, second = (SnapshotRecord(folder=each * 32, size_bytes=10) for each in "ab")

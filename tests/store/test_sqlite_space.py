@@ -33,7 +33,7 @@ def db(path: Path) -> Database:
     return database
 
 
-def test_deleted_rows_give_their_room_back(db: Database, path: Path) -> None:
+def test_deleted_rows_free_their_space(db: Database, path: Path) -> None:
     for _ in range(10):
         db.write(put, 20)
     db.write(clear)
@@ -42,7 +42,7 @@ def test_deleted_rows_give_their_room_back(db: Database, path: Path) -> None:
     assert path.stat().st_size < 5_500_000, "of ten that were there"
 
 
-def test_room_is_used_again_before_the_file_grows(db: Database, path: Path) -> None:
+def test_free_space_is_used_before_the_file_grows(db: Database, path: Path) -> None:
     db.write(put, 100)
     sizes = []
     for _ in range(5):

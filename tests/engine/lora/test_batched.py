@@ -64,7 +64,7 @@ def _plain(x_TD: Tensor, weight_OD: Tensor, segments: list[Segment], numbers: li
 
 @pytest.mark.parametrize("counts", [[3] * 5, [2, 3, 2, 3], [1] * 4, [4, 3, 2, 3], [5, 4, 6, 5]])
 @pytest.mark.parametrize("rank", [1, 3, 16, 20])
-def test_together_is_what_autograd_says(counts: list[int], rank: int) -> None:
+def test_batched_products_agree_with_autograd(counts: list[int], rank: int) -> None:
     segments = _segments(counts, rank=rank)
     rows = together(segments)
     assert len(rows) == 1
@@ -86,7 +86,7 @@ def test_together_is_what_autograd_says(counts: list[int], rank: int) -> None:
         torch.testing.assert_close(ours, leaf.grad + 1)  # added to the ones that were there
 
 
-def test_a_ruined_adapter_ruins_nobody_else() -> None:
+def test_an_adapter_that_is_not_finite_affects_no_other() -> None:
     segments = _segments([2, 3, 2, 2])
     segments[1].pair.a_RD.fill_(float("nan"))
     x, weight, dy = _random(9, INPUTS), _random(sum(PARTS), INPUTS), _random(9, sum(PARTS))

@@ -119,7 +119,7 @@ def test_rope_of_a_part_leaves_the_other_features() -> None:
     torch.testing.assert_close(apply_rope(dy, cos, -sin), wanted)
 
 
-def test_rope_turns_back_by_its_backward() -> None:
+def test_the_backward_of_rope_is_the_inverse_rotation() -> None:
     angles = _random(3, 1, 2).repeat(1, 1, 2)
     cos, sin = angles.cos(), angles.sin()
     x, dy = _random(3, 2, 4), _random(3, 2, 4)

@@ -219,7 +219,7 @@ def test_worker_ends_with_its_parent_side(null_process) -> None:
         null_process.models()
 
 
-def test_bad_model_folder_is_told_at_the_start(tmp_path) -> None:
+def test_bad_model_folder_is_reported_at_the_start(tmp_path) -> None:
     with pytest.raises(EngineUserError, match=r"no config\.json"):
         EngineProcess(EngineOptions(models={"tiny": str(tmp_path)}))
 
@@ -271,13 +271,13 @@ def test_an_engine_takes_the_worker_begun_for_it(options) -> None:
     begun.close()
 
 
-def test_a_worker_nobody_wants_ends_at_once() -> None:
+def test_a_worker_that_is_closed_unused_ends_at_once() -> None:
     begun = spawn.begin(with_torch=True)
     begun.close()
     assert begun.process.poll() is not None
 
 
-def test_a_worker_ends_with_whoever_began_it() -> None:
+def test_a_worker_ends_with_the_process_that_started_it() -> None:
     begun = spawn.begin()
     begun.connection.close()
     assert begun.process.wait(20) == 0

@@ -57,7 +57,7 @@ def test_mixed_batch_equals_each_request_alone(tiny, tmp_path) -> None:
         assert_same(*pair, rtol=1e-5)
 
 
-def test_deterministic_engine_is_exact_in_any_company(tiny, tmp_path) -> None:
+def test_deterministic_engine_is_exact_beside_any_other_requests(tiny, tmp_path) -> None:
     together, alone = _engine(tiny, deterministic=True), _engine(tiny, deterministic=True)
     mixed = together.forward_backward(_requests())
     single = [alone.forward_backward([request])[0] for request in _requests()]
@@ -153,7 +153,7 @@ MORE_BROKEN = [
 
 
 @pytest.mark.parametrize(("code", "request_"), [*BROKEN.items(), *MORE_BROKEN])
-def test_bad_request_is_refused_and_its_neighbours_are_served(
+def test_bad_request_is_refused_and_the_others_of_its_batch_are_served(
     code, request_, tiny, tmp_path
 ) -> None:
     engine, clean = _engine(tiny), _engine(tiny)
@@ -213,7 +213,7 @@ def test_failure_inside_a_batch_adds_nothing(engine, monkeypatch) -> None:
     assert train(engine, "a", request.data).num_tokens == 17
 
 
-def test_bad_optimizer_numbers_leave_the_neighbours_step(engine) -> None:
+def test_bad_optimizer_numbers_do_not_stop_the_other_steps(engine) -> None:
     for adapter_id in "ab":
         engine.create_adapter(adapter_id, "tiny", LoraSpec(rank=2))
         train(engine, adapter_id, [sft_datum(5)])

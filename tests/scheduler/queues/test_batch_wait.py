@@ -30,7 +30,7 @@ def test_those_who_trained_a_moment_ago_are_waited_for() -> None:
     assert not policy.is_worth_a_wait({"a": 100}, 11.0), "b trains no more"
 
 
-def test_nobody_waits_on_a_server_of_one() -> None:
+def test_a_single_model_never_waits() -> None:
     assert not BatchWaitPolicy().is_worth_a_wait({"a": 100}, 0.0)
     assert not _known("a").is_worth_a_wait({"a": 100}, 1.0)
 
@@ -43,13 +43,13 @@ def test_patience_is_a_small_share_of_the_work() -> None:
     assert BatchWaitPolicy().patience_s({"a": 10_000}) == 0.0
 
 
-def test_one_slow_batch_makes_nobody_patient() -> None:
+def test_one_slow_batch_does_not_lengthen_the_wait() -> None:
     policy = _known("a", "b", seconds=0.2)  # a millisecond a token
     policy.trained({"a": 16}, 5.0, 1.0)  # an adapter came back from the disk
     assert policy.patience_s({"a": 100}) == pytest.approx(0.004)
 
 
-def test_waits_in_vain_become_seldom_and_company_makes_them_usual_again() -> None:
+def test_fruitless_waits_become_rare_and_a_shared_batch_makes_them_usual_again() -> None:
     policy = _known("a", "b")
 
     def num_waits(count: int) -> int:
@@ -131,7 +131,7 @@ def test_a_batch_begins_when_the_last_of_those_who_train_has_come(
     bench.close()
 
 
-def test_nobody_waits_while_there_is_other_work(
+def test_no_batch_waits_while_there_is_other_work(
     tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, (one, other) = _patient(tmp_path, monkeypatch)
@@ -144,7 +144,7 @@ def test_nobody_waits_while_there_is_other_work(
     bench.close()
 
 
-def test_a_deterministic_server_waits_for_nobody(
+def test_a_deterministic_server_never_waits(
     tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BatchWaitPolicy, "patience_s", lambda *_: 60.0)

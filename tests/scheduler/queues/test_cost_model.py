@@ -20,7 +20,7 @@ def forwards(model_id: str, count: int, cost: int) -> list[Operation]:
     return [operation(model_id, n, kind="forward", cost=cost) for n in range(count)]
 
 
-def test_time_per_pass_and_per_token_are_told_apart() -> None:
+def test_time_per_pass_and_per_token_are_estimated_separately() -> None:
     costs, dice = CostModel(), random.Random(3)
     for _ in range(30):
         batch = forwards("a", dice.randint(1, 4), dice.randint(10, 2000))
@@ -51,7 +51,7 @@ def test_another_model_shares_the_pass() -> None:
     assert estimate.seconds_with(other) == pytest.approx(0.52, rel=0.05)
 
 
-def test_no_estimate_is_negative_whatever_was_measured() -> None:
+def test_no_estimate_is_negative_for_any_measurements() -> None:
     dice = random.Random(5)
     for _ in range(200):
         costs = CostModel()

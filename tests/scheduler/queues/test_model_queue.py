@@ -22,7 +22,7 @@ def drain(waiting: ModelQueue) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_the_order_of_arrival_the_order_of_numbers_holds(seed: int) -> None:
+def test_operations_run_in_the_order_of_their_numbers_for_any_order_of_arrival(seed: int) -> None:
     numbers = list(range(1, 30))
     random.Random(seed).shuffle(numbers)
     waiting, done = queue(), []
@@ -78,7 +78,7 @@ def test_each_missing_number_counts_from_the_first_later_arrival() -> None:
     assert waiting.missing(19.0, 10.0) == [4]
 
 
-def test_the_clock_stands_still_while_a_request_is_on_its_way_in() -> None:
+def test_the_clock_is_stopped_while_a_request_is_being_received() -> None:
     waiting = queue()
     waiting.add(operation("m", 3), 0.0)
     waiting.stop_clock(2.0)

@@ -14,7 +14,7 @@ from tinkex.scheduler.queues.planner import BatchLimits, Computed, Planner
 from tinkex.store.operations import Operation
 
 
-def test_equal_cost_is_served_whatever_the_size_of_the_pieces() -> None:
+def test_equal_cost_is_served_for_any_size_of_the_operations() -> None:
     turns = FairTurns()
     costs = {"small": 10, "large": 1000}
     served: Counter[str] = Counter()
@@ -43,7 +43,7 @@ def test_a_newcomer_is_next_however_small_the_pieces_of_the_others() -> None:
             turns.pick({"many": 1, "others": 1})
 
 
-def test_nobody_escapes_what_it_has_used_by_going_away_for_a_moment() -> None:
+def test_a_short_pause_does_not_reset_what_a_tenant_has_used() -> None:
     turns = FairTurns()
     served: Counter[str] = Counter()
     for _ in range(100):
@@ -252,7 +252,7 @@ def test_blocked_models_are_known() -> None:
     assert [each.model_id for each in plan.blocked()] == ["a"]
 
 
-def test_what_could_run_is_told_only_if_others_may_join_it() -> None:
+def test_the_next_batch_is_reported_only_if_others_may_join_it() -> None:
     planner = Planner(BatchLimits(max_tokens=1000, max_operations=3))
     assert planner.forward_heads() is None
 
@@ -268,7 +268,7 @@ def test_what_could_run_is_told_only_if_others_may_join_it() -> None:
     assert planner.forward_heads() is None, "the batch is full"
 
 
-def test_steps_and_other_bases_wait_for_nobody() -> None:
+def test_optimizer_steps_and_other_base_models_do_not_wait() -> None:
     for base, kind in (("base", "optim_step"), ("other", "forward_backward")):
         planner = Planner(BatchLimits())
         planner.open(ModelQueue("one", "a", "base"))

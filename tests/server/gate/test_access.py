@@ -129,7 +129,7 @@ def test_a_revoked_key_is_refused(other: Http) -> None:
     assert other.call("GET", "sessions").status_code == 401
 
 
-def test_a_token_stands_for_its_key(http: Http) -> None:
+def test_a_token_authorises_like_its_key(http: Http) -> None:
     token = http.post("auth/token")["jwt"]
     by_token = Http(http.client, token)
     assert by_token.get("sessions") == http.get("sessions")

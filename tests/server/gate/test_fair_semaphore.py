@@ -96,7 +96,7 @@ def test_one_tenant_cannot_hold_every_turn() -> None:
     assert served == 5
 
 
-def test_whoever_goes_away_leaves_no_turn_behind() -> None:
+def test_a_waiter_that_is_cancelled_holds_no_slot() -> None:
     async def scene() -> list[str]:
         crowd = Crowd(FairSemaphore(width=1, most=1))
         crowd.send("a", 1, steps=30)
@@ -174,7 +174,7 @@ def test_a_client_that_does_not_read_its_answer_holds_no_turn() -> None:
     assert asyncio.run(scene()) == ["/slow reader", "/other"]
 
 
-def test_a_request_that_fails_gives_its_turn_back() -> None:
+def test_a_request_that_fails_releases_its_slot() -> None:
     async def scene() -> list[str]:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["path"] == "/broken":

@@ -50,7 +50,7 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
         yield Http(client, server.api_key)
 
 
-def test_the_limits_are_told(roomy: Http) -> None:
+def test_the_limits_are_announced(roomy: Http) -> None:
     told = roomy.get("get_server_capabilities")["limits"]
     assert told.pop("max_disk_bytes_per_owner") > 0, "a share of the disk, as none is set"
     expected = msgspec.to_builtins(LIMITS)
@@ -111,7 +111,7 @@ def test_sampling(roomy: Http, change: dict[str, Any], status: int) -> None:
     assert answer.status_code == status, answer.text
 
 
-def test_too_many_waiting_samples_are_told_when_to_come_back(strict: Http) -> None:
+def test_too_many_waiting_samples_are_refused_with_a_retry_time(strict: Http) -> None:
     answer = sample(strict)
     assert answer.status_code == 429
     assert float(answer.headers["retry-after"]) > 0

@@ -33,14 +33,14 @@ def fill(limit: ConcurrencyLimit, who: str, count: int) -> None:
         limit.enter(who)
 
 
-def test_a_full_room_is_open_to_those_who_have_nothing_inside() -> None:
+def test_a_full_limit_admits_keys_that_have_no_request_in_flight() -> None:
     limit = ConcurrencyLimit(TARGET_S, least=4, most=8)
     fill(limit, "greedy", limit.limit)
     assert not limit.admits("greedy")
     assert limit.admits("polite")
 
 
-def test_not_even_strangers_without_end_are_let_in() -> None:
+def test_keys_without_requests_in_flight_are_admitted_up_to_twice_the_limit() -> None:
     limit = ConcurrencyLimit(TARGET_S, least=4, most=8)
     for number in range(2 * limit.limit):
         assert limit.admits(f"stranger {number}")
@@ -54,7 +54,7 @@ def work(limit: ConcurrencyLimit, count: int, *, took_s: float, now: float) -> N
         limit.leave("a", took_s, now)
 
 
-def test_the_room_shrinks_while_even_the_quickest_is_slow_but_never_below_the_least() -> None:
+def test_the_limit_shrinks_while_even_the_fastest_is_slow_but_not_below_its_minimum() -> None:
     limit = ConcurrencyLimit(TARGET_S, least=4, most=100)
     sizes = []
     for tenth in range(100):
@@ -83,7 +83,7 @@ def test_one_quick_submission_shows_that_there_is_no_standing_queue() -> None:
     assert limit.limit == 100
 
 
-def test_the_room_grows_again_when_it_is_used_up_and_all_is_quick() -> None:
+def test_the_limit_grows_again_when_it_is_used_up_and_requests_are_fast() -> None:
     limit = ConcurrencyLimit(TARGET_S, least=4, most=100)
     for tenth in range(100):
         work(limit, limit.limit, took_s=2 * TARGET_S, now=tenth / 10)

@@ -134,7 +134,7 @@ def test_at_the_maximum_the_address_with_most_connections_without_a_key_loses_on
     assert flood[-1].is_open
 
 
-def test_without_an_idle_connection_a_new_one_is_told_so() -> None:
+def test_without_an_idle_connection_a_new_one_is_refused() -> None:
     shares = ConnectionShares(MOST)
     for _ in range(MOST):
         Connection(shares).ask()

@@ -116,7 +116,7 @@ def test_every_pipelined_request_before_a_half_close_is_answered(
 
 
 @pytest.mark.parametrize("cut", [20, 60, -1], ids=["line", "headers", "body"])
-def test_a_request_cut_by_a_half_close_is_told_so(
+def test_a_request_cut_by_a_half_close_gets_an_error(
     raw: RawClient, server: EmbeddedServer, cut: int
 ) -> None:
     raw.send(request("POST", CONFIG, key=server.api_key, body=BODY)[:cut])
@@ -129,7 +129,7 @@ def test_a_request_cut_by_a_half_close_is_told_so(
 
 
 @pytest.mark.parametrize("path", [CONFIG, "/api/v1/forward_backward", "/api/v1/asample"])
-def test_a_body_too_large_is_refused_before_it_is_asked_for(
+def test_a_body_too_large_is_refused_before_100_continue(
     raw: RawClient, server: EmbeddedServer, path: str
 ) -> None:
     length = f"Content-Length: {1 << 30}"
@@ -140,14 +140,14 @@ def test_a_body_too_large_is_refused_before_it_is_asked_for(
     assert raw.is_closed()
 
 
-def test_a_body_without_a_key_is_not_asked_for(raw: RawClient) -> None:
+def test_a_body_without_a_key_gets_no_100_continue(raw: RawClient) -> None:
     answer = raw.ask(request("POST", CONFIG, EXPECT, "Content-Length: 2"))
     check_typed(answer, 401, "unauthenticated")
     assert answer.headers["connection"] == "close"
     assert raw.is_closed()
 
 
-def test_a_body_that_is_welcome_is_asked_for(raw: RawClient, server: EmbeddedServer) -> None:
+def test_an_acceptable_body_gets_100_continue(raw: RawClient, server: EmbeddedServer) -> None:
     for _ in range(2):
         length = f"Content-Length: {len(BODY)}"
         head = request("POST", CONFIG, EXPECT, length, key=server.api_key)
@@ -287,7 +287,7 @@ def test_a_request_to_upgrade_is_answered_and_ends_its_connection(
     assert raw.is_closed()
 
 
-def test_an_endless_head_is_told_its_limit(raw: RawClient) -> None:
+def test_an_endless_head_is_refused_with_its_limit(raw: RawClient) -> None:
     raw.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 70_000)
     check_typed(raw.read(), 431, "head-too-large")
     assert raw.is_closed()

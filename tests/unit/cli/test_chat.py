@@ -122,7 +122,7 @@ def test_ctrl_c_breaks_off_the_answer_only(speak, chat, monkeypatch, capsys):
     assert len(chat.messages) == 1
 
 
-def test_error_of_the_server_is_told_and_the_chat_goes_on(speak, chat, sampler, capsys):
+def test_error_of_the_server_is_printed_and_the_chat_goes_on(speak, chat, sampler, capsys):
     sampler.error = RateLimitError("Too much.", status=429)
     speak("Hello")
     assert "Error: Too much.\n  Wait a little" in capsys.readouterr().err

@@ -242,7 +242,7 @@ def test_wrong_ttl(cli, arguments, message):
     assert (ran.code, message in ran.err) == (2, True)
 
 
-def test_one_failure_is_told_in_full_with_its_code(cli, checkpoints):
+def test_one_failure_is_printed_in_full_with_its_code(cli, checkpoints):
     ran = cli("checkpoint", "publish", checkpoints[0] + "x")
     assert ran.code == 4
     assert "no such checkpoint" in ran.err
@@ -294,7 +294,7 @@ def test_dry_run_deletes_nothing(cli, checkpoints, server, is_json):
     assert len(left(server)) == 3
 
 
-def test_without_a_terminal_nobody_is_asked_and_nothing_deleted(cli, checkpoints, server):
+def test_without_a_terminal_there_is_no_question_and_nothing_is_deleted(cli, checkpoints, server):
     ran = cli("checkpoint", "delete", checkpoints[0])
     assert ran.code == 2
     assert "add --yes" in ran.err
@@ -302,7 +302,9 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_deleted(cli, checkpoints
 
 
 @pytest.mark.parametrize(("answer", "code", "count"), [("y", 0, 2), ("n", 1, 3), ("", 1, 3)])
-def test_with_a_terminal_one_is_asked(cli, checkpoints, server, monkeypatch, answer, code, count):
+def test_with_a_terminal_there_is_a_question(
+    cli, checkpoints, server, monkeypatch, answer, code, count
+):
     monkeypatch.setattr("tinkex.cli.output.is_interactive", lambda: True)
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda prompt: answer)
     ran = cli("checkpoint", "delete", checkpoints[0])

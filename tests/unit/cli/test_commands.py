@@ -143,7 +143,7 @@ def test_config_show_masks_secrets(run, monkeypatch, extra):
 
 
 @pytest.mark.parametrize("is_json", [True, False])
-def test_config_error_is_told_without_the_key(run, is_json):
+def test_config_error_is_reported_without_the_key(run, is_json):
     ran = run("config", "show", "--api-key", KEY + " x", *(["--json"] if is_json else []))
     assert ran.code == 2
     assert "api_key" in ran.err

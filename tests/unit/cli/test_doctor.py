@@ -37,7 +37,7 @@ def test_no_key(run):
     assert "tinkex auth login" in ran.json["checks"][-1]["next_step"]
 
 
-def test_nobody_there(run, monkeypatch):
+def test_no_server_there(run, monkeypatch):
     monkeypatch.setenv("TINKER_API_KEY", "tml-a")
     monkeypatch.setenv("TINKER_BASE_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("TINKEX_RETRY_BUDGET_S", "0.01")

@@ -81,7 +81,7 @@ def test_every_error_of_the_tree_has_an_exit_code_and_words(kind):
         (RuntimeError("m"), "Error: Tinkex stumbled over itself: RuntimeError: m"),
     ],
 )
-def test_users_servers_and_networks_are_told_apart(error, start):
+def test_errors_of_users_servers_and_networks_are_distinguished(error, start):
     assert as_text(error).startswith(start)
 
 
@@ -109,14 +109,14 @@ def plain_port():
 
 
 @pytest.mark.parametrize("command", [["run", "list"], ["doctor"]])
-def test_https_to_a_plain_port_is_told(cli, plain_port, command):
+def test_https_to_a_plain_port_is_reported(cli, plain_port, command):
     ran = cli(*command, "--base-url", f"https://127.0.0.1:{plain_port}")
     assert ran.code != 0
     assert "this port speaks plain HTTP: write http://" in ran.out + ran.err
 
 
 @pytest.mark.parametrize("command", [["run", "list"], ["doctor"]])
-def test_address_with_the_prefix_is_told(cli, server, command):
+def test_address_with_the_prefix_is_reported(cli, server, command):
     missing = {"detail": "Not Found", "code": "no-such-route", "hint": ""}
     for call in ("client_config", "list_training_runs", "get_server_capabilities"):
         server.on(call).reply(status=404, json_body=missing).always()

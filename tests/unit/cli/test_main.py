@@ -87,7 +87,7 @@ def test_json_after_a_double_dash_is_an_argument(run):
     assert run("version", "--", "--json").err.startswith("Error: ")
 
 
-def test_error_of_a_command_is_told_in_words_with_its_code(run, command):
+def test_error_of_a_command_is_printed_in_words_with_its_code(run, command):
     def fail():
         raise NotFoundError("No such run.", status=404, request_id="r-1", hint="List the runs.")
 
@@ -118,7 +118,7 @@ def test_error_of_a_command_under_json(run, command):
     }
 
 
-def test_traceback_only_when_asked_for(run, command, monkeypatch):
+def test_traceback_only_on_request(run, command, monkeypatch):
     def fail():
         raise ZeroDivisionError(f"oops {KEY}")
 

@@ -101,7 +101,7 @@ def test_long_texts_keep_their_lines_but_steer_nothing():
     assert printable_lines("a\tb\n\x1b[1mc\r") == "a\tb\n\\x1b[1mc\\r"
 
 
-def test_nobody_is_asked_who_agreed(monkeypatch):
+def test_confirm_does_not_ask_after_agreement(monkeypatch):
     monkeypatch.setattr(output, "is_interactive", lambda: pytest.fail("was asked"))
     confirm("Sure?", is_agreed=True)
 

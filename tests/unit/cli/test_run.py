@@ -194,7 +194,7 @@ def test_no_model_is_a_usage_error_that_says_where_to_find_one(cli):
     assert "tinkex checkpoint list" in ran.err
 
 
-def test_missing_prompt_file_is_told_with_its_name(sample):
+def test_missing_prompt_file_is_reported_with_its_name(sample):
     ran = sample("--prompt-file", "nowhere.txt")
     assert (ran.code, "nowhere.txt: No such file" in ran.err) == (1, True)
     assert "Check the name" in ran.err
@@ -266,7 +266,7 @@ def test_refusals_have_their_exit_codes_and_a_next_step(
         assert "Traceback" not in ran.err
 
 
-def test_failed_sampling_is_told_apart_by_whose_fault_it_was(sample, server):
+def test_failed_sampling_has_an_exit_code_by_its_cause(sample, server):
     server.on("retrieve_future").failed("too long", "user")
     assert sample("--prompt", "a").code == 1
     server.on("retrieve_future").failed("out of memory", "server")
@@ -274,7 +274,7 @@ def test_failed_sampling_is_told_apart_by_whose_fault_it_was(sample, server):
     assert (ran.code, "Server error: " in ran.err) == (6, True)
 
 
-def test_nobody_there_is_7_and_says_how_to_start_one(run, monkeypatch):
+def test_no_server_is_7_and_says_how_to_start_one(run, monkeypatch):
     monkeypatch.setenv("TINKEX_RETRY_BUDGET_S", "0.01")
     ran = run("run", "list", "--base-url", "http://127.0.0.1:1", "--api-key", KEY)
     assert ran.code == 7
@@ -300,7 +300,7 @@ def test_key_comes_from_a_file_or_stdin(run, server, tmp_path, monkeypatch, is_s
     assert "Warning" not in ran.err
 
 
-def test_empty_key_file_is_told(run, tmp_path):
+def test_empty_key_file_is_reported(run, tmp_path):
     (tmp_path / "key").write_text("\n")
     ran = run("run", "list", "--api-key-file", "key")
     assert (ran.code, "no API key in key" in ran.err) == (2, True)
@@ -339,7 +339,7 @@ def test_saved_weights_can_be_sampled_from(cli, checkpoints, server):
     assert cli("run", "--model-path", "nonsense", "--prompt", "a").code == 1
 
 
-def test_waiting_in_the_queue_is_told(sample, server):
+def test_waiting_in_the_queue_is_reported(sample, server):
     server.on("retrieve_future").not_ready("paused_capacity", "3 requests are ahead")
     ran = sample("--prompt", "a")
     assert ran.code == 0

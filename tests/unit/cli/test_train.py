@@ -297,7 +297,7 @@ def test_run_that_crashed_goes_on_from_its_last_checkpoint(cli, train, server, t
     assert len(batches(server, last)) == 3
 
 
-def test_lost_server_is_told_with_the_way_on(train, server):
+def test_lost_server_is_reported_with_the_command_to_resume(train, server):
     server.on("forward_backward").after(3).drop_before_answer().always()
     ran = train("--save-every", "1")
     assert ran.code == 7

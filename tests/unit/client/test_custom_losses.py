@@ -273,7 +273,7 @@ def test_a_handle_serves_its_own_session_only(connect: Connect) -> None:
         (lambda logprobs: (logprobs.detach().sum(), {}), "no gradient"),
     ],
 )
-def test_a_loss_that_is_no_loss_is_told_so(connect: Connect, fn: Any, words: str) -> None:
+def test_a_loss_that_is_no_loss_is_refused(connect: Connect, fn: Any, words: str) -> None:
     service = connect()
     training = service.create_lora_training_client(base_model="tiny/model")
     handle = service.create_custom_loss(fn, {"logprobs": 1}).result(10)
@@ -290,7 +290,7 @@ def test_a_loss_that_is_no_loss_is_told_so(connect: Connect, fn: Any, words: str
         (lambda data, logprobs: (logprobs[0].detach().sum(), {}), "no gradient"),
     ],
 )
-def test_a_batch_loss_that_is_no_loss_is_told_so(connect: Connect, fn: Any, words: str) -> None:
+def test_a_batch_loss_that_is_no_loss_is_refused(connect: Connect, fn: Any, words: str) -> None:
     training = connect().create_lora_training_client(base_model="tiny/model")
     with pytest.raises(ValidationError, match=words):
         training.forward_backward_custom([example(2)], fn)

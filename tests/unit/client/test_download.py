@@ -62,7 +62,7 @@ def test_plain_names_are_let_through(name: str) -> None:
     assert _safe_name(name) == name
 
 
-def test_files_arrive_whole_and_progress_is_told(
+def test_files_arrive_whole_and_progress_is_reported(
     path: str, rest: RestClient, tmp_path: Path
 ) -> None:
     told: list[tuple[str, int, int | None]] = []
@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_swapped_in_gives_the_old_one_back(tmp_path: Pat
     assert leftovers(folder) == []
 
 
-def test_a_hash_that_fits_is_silent_and_one_that_does_not_is_told(
+def test_a_wrong_hash_is_an_error_and_a_right_one_is_not(
     server: LoopbackServer, path: str, rest: RestClient, tmp_path: Path
 ) -> None:
     body = b"weights"
@@ -122,7 +122,7 @@ def test_a_hash_that_fits_is_silent_and_one_that_does_not_is_told(
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
-def test_a_storage_that_refuses_is_told_by_file(
+def test_a_storage_that_refuses_is_reported_by_file(
     server: LoopbackServer, path: str, rest: RestClient, tmp_path: Path, status: int
 ) -> None:
     server.on("file").reply(status, body="secret-signature")

@@ -115,7 +115,7 @@ def test_a_handle_cancelled_while_awaited_wakes_its_waiters(operation: Operation
     assert isinstance(asyncio.run(wait()).error, FutureCancelledError)
 
 
-def test_an_outcome_never_raises_whatever_happened(operation: Operation) -> None:
+def test_an_outcome_never_raises(operation: Operation) -> None:
     operation.inner.set_exception(ZeroDivisionError("by what?"))
     for outcome in (operation.handle.outcome(), asyncio.run(operation.handle.outcome_async())):
         assert outcome.error is not None
@@ -288,7 +288,7 @@ def test_handles_come_in_the_order_in_which_they_end() -> None:
     assert list(found) == []
 
 
-def test_what_does_not_end_in_time_is_told(operation: Operation) -> None:
+def test_what_does_not_end_in_time_is_reported(operation: Operation) -> None:
     with pytest.raises(FutureTimeoutError):
         list(as_completed([operation.handle], 0.001))
 

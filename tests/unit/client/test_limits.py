@@ -154,7 +154,7 @@ def test_what_is_larger_than_the_budget_passes_alone() -> None:
 
 @steady
 @given(st.lists(st.tuples(st.integers(0, 15), st.booleans()), max_size=25), st.randoms())
-def test_whatever_is_cancelled_the_budget_comes_back(
+def test_a_cancelled_request_returns_its_budget(
     pieces: list[tuple[int, bool]], random: Any
 ) -> None:
     budget, high_water = ByteBudget(10), []
@@ -206,7 +206,7 @@ def test_a_cancelled_wait_that_was_just_served_gives_its_share_back() -> None:
 # Places in the order.
 
 
-def test_numbers_are_dense_whoever_takes_them() -> None:
+def test_numbers_are_dense_across_threads() -> None:
     order, taken, lock = Order(), [], threading.Lock()
 
     def take() -> None:
@@ -223,7 +223,7 @@ def test_numbers_are_dense_whoever_takes_them() -> None:
     assert sorted(taken) == list(range(1, 49))
 
 
-def test_turns_come_one_after_the_other() -> None:
+def test_send_slots_come_one_after_the_other() -> None:
     order, served = Order(), []
 
     async def run() -> None:
@@ -251,7 +251,7 @@ def test_the_child_of_a_fork_takes_no_number(monkeypatch: pytest.MonkeyPatch) ->
 # The registry.
 
 
-def test_an_entry_is_made_once_whoever_asks_first() -> None:
+def test_an_entry_is_made_once_across_threads() -> None:
     registry, made, found = Registry(), [], []
 
     def make() -> object:

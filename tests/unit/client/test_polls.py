@@ -65,7 +65,7 @@ def test_final_statuses_end_the_wait_as_they_are(status: int) -> None:
     assert next_step(answer(status, {}), "r-1") is None
 
 
-def test_a_result_that_was_dropped_is_told_in_the_servers_words() -> None:
+def test_a_result_that_was_dropped_is_reported_in_the_servers_words() -> None:
     lost = next_step(answer(410, b'{"detail": "It is no longer kept.", "code": "x"}'), "r-1")
     assert isinstance(lost, Failed)
     assert isinstance(lost.error, PromiseLostError)
@@ -100,7 +100,7 @@ def test_queue_states_are_read_and_odd_ones_are_unknown() -> None:
 
 
 @pytest.mark.parametrize("size", [None, "9", -1, 0])
-def test_a_size_that_is_none_takes_no_room(size: Any) -> None:
+def test_a_size_of_none_counts_as_zero(size: Any) -> None:
     step = next_step(
         answer(200, {"status": "complete_metadata", "response_payload_size": size}), ""
     )
@@ -115,7 +115,7 @@ def test_no_answer_makes_a_poll_fail_by_itself(body: bytes, status: int) -> None
 
 @steady
 @given(st.floats(0, 60), st.integers(0, 10_000))
-def test_a_server_that_answers_at_once_is_asked_at_most_so_often(held: float, quick: int) -> None:
+def test_a_server_that_answers_at_once_is_polled_at_a_bounded_rate(held: float, quick: int) -> None:
     pause = polling.pause_after_not_yet(held, quick)
     assert pause == 0 if held >= 1 else 0.02 <= pause <= 1
 
@@ -129,7 +129,7 @@ def shared(server: LoopbackServer) -> LoopbackServer:
     return server
 
 
-def test_samples_share_one_poll_and_are_told_one_by_one(
+def test_samples_share_one_poll_and_complete_one_by_one(
     shared: LoopbackServer, connect: Connect
 ) -> None:
     sampler = connect().create_sampling_client(base_model=MODEL)
@@ -164,7 +164,7 @@ def test_a_poll_that_is_refused_fails_its_waiters_each_with_its_own_line(
     assert len(sampler.sample(PROMPT, 1, PARAMS).result(10).sequences) == 1
 
 
-def test_a_poll_that_breaks_is_asked_again_and_loses_nothing(
+def test_a_poll_that_breaks_is_sent_again_and_loses_nothing(
     shared: LoopbackServer, connect: Connect
 ) -> None:
     sampler = connect().create_sampling_client(base_model=MODEL)
@@ -177,7 +177,7 @@ def test_a_poll_that_breaks_is_asked_again_and_loses_nothing(
     assert sum(map(len, told)) >= 1, "the server is told what it may forget"
 
 
-def test_an_empty_answer_at_once_is_not_asked_again_at_once(
+def test_after_an_immediate_empty_answer_the_next_poll_waits(
     shared: LoopbackServer, connect: Connect, clock: FakeClock
 ) -> None:
     sampler = connect().create_sampling_client(base_model=MODEL)
@@ -190,7 +190,7 @@ def test_an_empty_answer_at_once_is_not_asked_again_at_once(
     assert clock.sleeps.count(0.25) == 5
 
 
-def test_a_completion_that_comes_before_its_waiter_is_remembered(
+def test_a_completion_that_comes_before_its_waiter_is_kept(
     shared: LoopbackServer, connect: Connect, runtime: Runtime
 ) -> None:
     sampler = connect().create_sampling_client(base_model=MODEL)
@@ -211,7 +211,7 @@ def test_a_completion_that_comes_before_its_waiter_is_remembered(
     assert shared.count("retrieve_futures") == 1
 
 
-def test_a_json_result_where_protobuf_was_asked_for_is_an_error(
+def test_a_json_result_for_a_protobuf_request_is_an_error(
     server: LoopbackServer, connect: Connect
 ) -> None:
     sampler = connect().create_sampling_client(base_model=MODEL)

@@ -49,7 +49,7 @@ def test_events_arrive_in_the_protocols_shape(server: LoopbackServer, connect: C
     assert queue[0]["event_data"]["queue_state"] == "paused_capacity"
 
 
-def test_nothing_is_sent_unless_asked_for(server: LoopbackServer, connect: Connect) -> None:
+def test_nothing_is_sent_unless_enabled(server: LoopbackServer, connect: Connect) -> None:
     with connect() as service:
         service.create_lora_training_client(base_model=MODEL)
     assert server.count("telemetry") == 0

@@ -46,7 +46,7 @@ AUDIT = {"entries": []}
 USAGE: dict[str, Any] = {"events": []}
 
 
-def test_an_audit_log_is_asked_for_by_kind_and_day(
+def test_an_audit_log_is_requested_by_kind_and_day(
     server: LoopbackServer, admin: AdminClient
 ) -> None:
     server.on("audit").reply(422, json_body={"detail": "looked at"}).always()
@@ -235,7 +235,7 @@ def test_clients_show_what_they_are_and_no_key(connect: Connect) -> None:
     assert sampler.sampling_session_id in repr(sampler)
 
 
-def test_a_setting_nobody_knows_is_warned_of(server: LoopbackServer, runtime: Runtime) -> None:
+def test_an_unknown_setting_is_warned_of(server: LoopbackServer, runtime: Runtime) -> None:
     with pytest.warns(UserWarning, match="no_such_thing"):
         ServiceClient(config=make_config(server), runtime=runtime, no_such_thing=1)
 

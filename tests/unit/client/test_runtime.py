@@ -199,7 +199,7 @@ def test_work_of_the_package_itself_has_no_site(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_an_exit_inside_an_operation_reaches_its_caller_and_nobody_else(
+def test_an_exit_inside_an_operation_reaches_only_its_caller(
     runtime: Runtime, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = runtime.submit(failure(error))
@@ -223,7 +223,7 @@ def test_an_exit_inside_a_callback_does_not_end_the_thread(
     assert runtime.submit(value()).result(5) == 3
 
 
-def test_an_error_inside_a_callback_is_logged_and_felt_by_nobody(
+def test_an_error_inside_a_callback_is_logged_and_has_no_other_effect(
     runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = runtime.submit(value())

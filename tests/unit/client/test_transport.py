@@ -187,9 +187,7 @@ def test_no_part_of_a_key_is_left_at_the_edge_of_a_long_body(
         (b"\xff\xfe not utf-8", "not utf-8"),
     ],
 )
-def test_whatever_the_body_is_the_error_says_something(
-    transport: Transport, body: bytes, words: str
-) -> None:
+def test_an_error_has_a_message_for_any_body(transport: Transport, body: bytes, words: str) -> None:
     error = transport.status_error(Answer(status=502, headers={}, body=body))
     assert isinstance(error, InternalServerError)
     assert words in str(error)
@@ -215,7 +213,7 @@ def test_silence_is_a_timeout_that_names_the_call(
     held.release()
 
 
-def test_a_closed_port_is_told_without_the_key(runtime: Runtime) -> None:
+def test_a_closed_port_is_reported_without_the_key(runtime: Runtime) -> None:
     from tinkex import Config
 
     config = Config(base_url="http://127.0.0.1:9", api_key=KEY, environ={}, files=())
@@ -282,7 +280,9 @@ def test_pools_stay_within_what_the_system_allows(
     assert pools._connection_limit("sample_poll") == expected
 
 
-def test_where_limits_cannot_be_asked_the_purpose_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_system_has_no_limits_the_purpose_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "resource", None)

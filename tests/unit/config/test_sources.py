@@ -28,7 +28,7 @@ def environ(home, **more):
     return {"HOME": str(home), **more}
 
 
-def test_defaults_stand_when_nobody_says_otherwise(home):
+def test_defaults_hold_unless_something_is_set(home):
     config = Config(environ={})
     assert config.base_url == DEFAULT_BASE_URL
     assert config.api_key is None
@@ -183,7 +183,7 @@ def test_unusable_credential_store_is_as_good_as_none(home, text):
     assert Config(environ=environ(home)).api_key is None
 
 
-def test_unknown_names_are_told_apart_from_known_ones(home):
+def test_unknown_names_are_distinguished_from_known_ones(home):
     config = Config(environ={})
     with pytest.raises(ConfigError, match="'base_ulr' is not a setting") as caught:
         config.origin("base_ulr")

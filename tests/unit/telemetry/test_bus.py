@@ -28,7 +28,7 @@ def test_handler_gets_event_measurements_metadata_and_its_config():
     assert seen == [("tinkex.http.request.stop", {"duration": 0.5}, {"path": "/x"}, {"mine": 1})]
 
 
-def test_only_the_asked_for_event_is_heard():
+def test_a_handler_gets_only_its_event():
     bus, seen = Bus(), []
     bus.attach("h", "tinkex.http.request.stop", recorder(seen))
     bus.execute("tinkex.http.request.start", {}, {})

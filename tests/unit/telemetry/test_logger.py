@@ -9,7 +9,7 @@ from tinkex.telemetry import Bus, attach_logger
 from tinkex.telemetry.logger import format_line
 
 
-def test_one_line_per_event_at_the_level_asked_for(caplog):
+def test_one_line_per_event_at_the_requested_level(caplog):
     bus = Bus()
     attach_logger("warning", bus=bus)
     with caplog.at_level(logging.DEBUG, logger="tinkex.events"):

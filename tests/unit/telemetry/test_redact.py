@@ -49,7 +49,7 @@ def test_mask_shows_kind_and_end_of_long_secrets_only(secret, shown):
         "Cookie",
     ],
 )
-def test_secret_names_hide_whatever_is_under_them(name):
+def test_secret_names_hide_any_value_under_them(name):
     assert redact({name: "an ordinary looking value"})[name] in ("…", "…alue")
     assert redact({name: ["one", {"two": "three"}]})[name] == ["…", {"two": "…"}]
     assert redact({name: b"raw"})[name] == "…"

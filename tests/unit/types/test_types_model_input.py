@@ -65,7 +65,7 @@ def test_repr_shows_the_tokens() -> None:
     assert repr(EncodedTextChunk([1, 2])) == "EncodedTextChunk(tokens=[1, 2])"
 
 
-def test_images_know_their_length_only_if_told() -> None:
+def test_images_have_a_length_only_if_it_was_given() -> None:
     for chunk in (
         ImageChunk(data=b"", format="png", expected_tokens=3),
         ImageAssetPointerChunk(location="x", format="jpeg", expected_tokens=3),

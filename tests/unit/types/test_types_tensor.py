@@ -85,7 +85,7 @@ def test_what_has_no_place_is_refused(values: Any) -> None:
         TensorData(values)
 
 
-def test_dtype_that_is_asked_for_is_given_or_refused() -> None:
+def test_a_requested_dtype_is_given_or_refused() -> None:
     assert TensorData([1, 2], "float32").data == [1.0, 2.0]
     assert TensorData(np.array([1, 2]), "float32").data == [1.0, 2.0]
     for values in ([1.5], np.array([1.5])):

@@ -168,7 +168,7 @@ def test_metadata_that_holds_itself_is_the_users_error() -> None:
         (b'{"session_id":"\xff"}', "utf-8"),
     ],
 )
-def test_client_is_told_type_and_field_of_a_wrong_answer(body: bytes, field: str) -> None:
+def test_the_error_of_a_wrong_answer_has_type_and_field(body: bytes, field: str) -> None:
     with pytest.raises(APIResponseValidationError, match="CreateSessionResponse") as caught:
         json.decode(body, types.CreateSessionResponse)
     assert field in str(caught.value)

@@ -25,7 +25,7 @@ def test_importing_it_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_limits_agree_with_what_clients_are_told() -> None:
+def test_limits_agree_with_those_announced_to_clients() -> None:
     assert DEFAULT_LIMITS.chunk_max_datums == ClientConfig().fwdbwd_max_chunk_len == 1024
     assert DEFAULT_LIMITS.chunk_max_bytes == ClientConfig().fwdbwd_max_chunk_bytes_count
     assert DEFAULT_LIMITS.chunk_max_bytes == 5_000_000
