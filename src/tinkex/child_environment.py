@@ -1,7 +1,8 @@
 """The environment for a process we start: everything in ours but the secrets.
 
-A child runs compilers, downloads or models and needs no key. Which variable is a secret is told by
-its name, or by a password in an address; libraries read too many others for a list of good ones.
+A child runs compilers, downloads or models and needs no key. A secret is recognised by the
+variable's name, or by a password in an address; libraries read too many others for a list of
+harmless ones.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 POINTS = {
     "store.commit.before": "a group of writes was made, not committed",
-    "store.commit.after": "it is on disk, no caller was told",
+    "store.commit.after": "it is on disk, no caller has the result",
     "start.before": "the data folder is open, nothing was taken up",
     "start.swept": "what an earlier crash left half done is gone",
     "submit.before": "a request was accepted, not logged",
@@ -34,8 +34,8 @@ POINTS = {
     "submit.scheduled": "it is scheduled, its number was not answered",
     "execute.before": "a batch is about to go to the engine",
     "execute.after": "the engine has answered, nothing was kept",
-    "result.kept": "results are on disk, no client was told",
-    "result.published": "waiting clients were told",
+    "result.kept": "results are on disk, no client was notified",
+    "result.published": "waiting clients were notified",
     "checkpoint.whole": "a checkpoint's folder is whole, its row is not there",
     "checkpoint.replaced": "a checkpoint's row took another's place, whose folder is still there",
     "checkpoint.copied": "a copy's folder is whole, its row is not there",
@@ -46,7 +46,7 @@ POINTS = {
     "snapshot.kept": "recovery begins at the new snapshot, the old one is still there",
     "snapshot.done": "the old snapshot is gone",
     "load.done": "the engine has loaded other weights into an adapter, nothing was kept",
-    "unload.kept": "a model was given up, its client not told",
+    "unload.kept": "a model was given up, its client not notified",
     "replay.begun": "an adapter begins to come back",
     "replay.step": "one more operation was replayed",
     "sample.submitted": "the engine has a sampling request",

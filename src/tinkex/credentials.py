@@ -126,7 +126,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _refuse_others(path: Path, status: os.stat_result) -> None:
-    """A file that others can read has told the key already; one they can change names a server."""
+    """A file that others can read has disclosed the key; one they can write may name any server."""
     if os.name != "posix":
         return
     if status.st_mode & _OTHERS:

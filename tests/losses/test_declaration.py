@@ -24,8 +24,8 @@ WEIGHTS = LossInput(name="weights", about="Weights.")
     ("change", "words"),
     [
         ({"name": "not a name"}, "letters, digits"),
-        ({"inputs": (WEIGHTS, WEIGHTS)}, "stands twice"),
-        ({"inputs": (LossInput(name="target_tokens", about="?"),)}, "stands twice"),
+        ({"inputs": (WEIGHTS, WEIGHTS)}, "occurs twice"),
+        ({"inputs": (LossInput(name="target_tokens", about="?"),)}, "occurs twice"),
         ({"options": (LossOption(name="a", about="", default=2, high=1),)}, "must be at most 1"),
         ({"options": (LossOption(name="a", about="", default=math.inf),)}, "must be a finite"),
         ({"options": (LossOption(name="a", about="", default=0, at_most="b"),)}, "no option"),
@@ -43,7 +43,7 @@ WEIGHTS = LossInput(name="weights", about="Weights.")
                 "metrics": (LossMetric(name="loss:sum", about=""),),
                 "metrics_function": lambda lp_P, batch: {},
             },
-            "stands twice",
+            "occurs twice",
         ),
         ({"zero_where": "weights"}, "required inputs"),
         (

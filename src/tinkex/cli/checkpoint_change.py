@@ -154,7 +154,7 @@ def as_failures(failed: dict[str, TinkexError]) -> list[dict[str, str]]:
 def end_with(context: click.Context, failed: dict[str, TinkexError], *, is_json: bool) -> None:
     """Ends the command well, or with the exit code all failures share (1 if they differ).
 
-    A lone failure is raised, to be told in full.
+    A single failure is raised, so that it is printed in full.
     """
     if not failed:
         return

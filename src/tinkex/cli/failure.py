@@ -90,7 +90,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def report(error: BaseException, *, is_json: bool, is_debug: bool) -> None:
-    """Tell the user, on stderr; with a traceback only if it was asked for."""
+    """Print the error on stderr; with a traceback only if `is_debug`."""
     if isinstance(error, SystemExit):
         return
     if is_debug:

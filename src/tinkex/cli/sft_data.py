@@ -287,7 +287,7 @@ def _chat_examples(record: Record, tokenizer: Tokenizer) -> Iterator[Example]:
 
 
 class _Turn(NamedTuple):
-    """A conversation up to and with one answer, and where in it the answer stands."""
+    """A conversation up to and with one answer, and the position of the answer in it."""
 
     text: str
     start: int

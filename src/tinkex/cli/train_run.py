@@ -199,7 +199,7 @@ def _stopped(folder: RunFolder) -> Stopped:
 
 
 def _advise(error: BaseException, folder: RunFolder, status: StatusLine) -> None:
-    """Where the run stands after it broke off."""
+    """Prints which step was saved before the run broke off."""
     if folder.state.checkpoint is None:
         status.say("No checkpoint was saved yet; 'tinkex train --resume' begins anew.")
     else:
@@ -223,8 +223,8 @@ def _tell_end(folder: RunFolder, loss: float | None, data: DataSet, *, is_json: 
             }
         )
         return
-    told = "" if loss is None else f"; the last loss is {loss:.4f}"
-    say(f"Trained {counted(state.step, 'step')}{told}.")
+    last_loss = "" if loss is None else f"; the last loss is {loss:.4f}"
+    say(f"Trained {counted(state.step, 'step')}{last_loss}.")
     click.echo(state.sampler)
     say(f"Talk to it:   tinkex chat --model-path {state.sampler}")
     say(f'Sample once:  tinkex run --model-path {state.sampler} --prompt "..."')
@@ -255,7 +255,7 @@ def tell_plan(config: Config, options: Options, *, is_json: bool) -> None:
         f"{counted(len(data.examples), 'example')} ({data.num_cut} cut, {data.num_skipped} left "
         f"out), {counted(data.num_tokens, 'token')} of which {learned:,} are learned, "
         f"{counted(steps, 'step')}.\n\n"
-        "The first example; what is learned stands between » and «:\n"
+        "The first example; what is learned is between » and «:\n"
     )
     marked = (f"»{part['text']}«" if part["is_learned"] else part["text"] for part in shown)
     click.echo(printable_lines("".join(marked)))

@@ -1,4 +1,4 @@
-"""zstd for request bodies, where the server asked for it and this Python can do it."""
+"""zstd for request bodies, where the server announces it and this Python supports it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ TOKEN_RETRY_S = 60.0
 
 
 class Connection:
-    """A server that has told us how it wants to be spoken to."""
+    """A server and the client settings it announced."""
 
     def __init__(self, runtime: Runtime, config: Config) -> None:
         self.runtime = runtime

@@ -113,7 +113,7 @@ async def _download_one(
     except TimeoutError as error:
         raise APITimeoutError(f"{name}: nothing came for {SILENCE_S:g} s.") from error
     except (aiohttp.ClientError, OSError) as error:
-        # The message of an HTTP error may hold the signed address, so only its kind is told.
+        # The message of an HTTP error may hold the signed address, so only its type is named.
         raise APIConnectionError(f"{name} broke off: {type(error).__name__}.") from error
 
 
@@ -136,11 +136,11 @@ async def _write(
     _check_hash(answer.headers.get(HASH_HEADER, "").lower(), digest.hexdigest(), name)
 
 
-def _check_hash(told: str, found: str, name: str) -> None:
+def _check_hash(announced: str, found: str, name: str) -> None:
     """Compares with the hash the server sent along, if it sent one."""
-    if _HEX_SHA256.fullmatch(told) and told != found:
+    if _HEX_SHA256.fullmatch(announced) and announced != found:
         raise APIResponseValidationError(
-            f"{name} is damaged: its SHA-256 is {found}, the server says {told}.",
+            f"{name} is damaged: its SHA-256 is {found}, the server says {announced}.",
             hint="Download it again.",
         )
 

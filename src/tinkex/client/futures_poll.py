@@ -18,7 +18,7 @@ from tinkex.types.session import FutureFinished, FuturesRetrieveResponse
 from tinkex.wire import json as wire_json
 
 MAX_EARLY = 10_000
-"""Completions that came before anybody waited for them; more than this are not remembered."""
+"""How many completions are kept that came before their waiters."""
 PATIENCE_S = 3600.0
 MIN_ROUND_S = 0.01
 

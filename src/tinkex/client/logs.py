@@ -1,4 +1,4 @@
-"""Showing the package's log on stderr, for those who asked for a level in the configuration."""
+"""Shows the package's log on stderr if the configuration sets a level."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _lock = threading.Lock()
 
 
 class _Shown(logging.StreamHandler):  # type: ignore[type-arg]
-    """Our own handler, told from others by its type."""
+    """Our own handler, recognised by its type."""
 
 
 def show_log(level: str | None) -> None:

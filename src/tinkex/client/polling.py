@@ -26,7 +26,7 @@ MAX_BAD_REQUESTS = 3
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """Where the request stands, as far as the server told."""
+    """The queue state of the request, as far as the server reported it."""
 
     state: QueueState = "active"
     reason: str | None = None

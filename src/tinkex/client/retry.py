@@ -85,7 +85,7 @@ class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chosen_policy(retry: RetryPolicy | None, config: RetryConfig | None) -> RetryPolicy | None:
-    """The retries asked for, in our words or in the official SDK's; None for none."""
+    """The retry policy, given as ours or as the official SDK's; None for none."""
     return retry if retry is not None or config is None else config.to_policy()
 
 

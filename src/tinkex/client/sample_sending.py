@@ -166,7 +166,7 @@ def _is_worth_a_retry(error: TinkexError) -> bool:
 def _checked(
     answer: Answer, request: SampleRequest, sequence_ids: list[str], request_id: str
 ) -> SampleResponse:
-    """The response, if it is what was asked for."""
+    """The response, if it has the requested form."""
     if not answer.is_protobuf:
         raise APIResponseValidationError(
             "The sample came as JSON; this client reads protobuf.", request_id=request_id

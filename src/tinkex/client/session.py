@@ -181,7 +181,7 @@ class Session:
 
 
 async def _beat_for_ever(session: weakref.ref[Session], connection: Connection) -> None:
-    """Beats as long as anybody uses the session: one that all have dropped is left to end."""
+    """Sends heartbeats as long as the session is referenced; one without references expires."""
     goes_on = True
     while goes_on:
         await connection.runtime.clock.sleep(connection.config.heartbeat_interval_s)

@@ -31,7 +31,7 @@ def submit_site() -> str | None:
 
 
 def with_site(error: BaseException, site: str | None) -> BaseException:
-    """The error with a note of who asked for it: one, even where several wait for one failure."""
+    """The error with a note of the line that submitted it: one note, even with several waiters."""
     if site is None:
         return error
     if isinstance(error, TinkexError) and any(map(_is_site, getattr(error, "__notes__", ()))):

@@ -261,7 +261,7 @@ class Transport:
         return text
 
     def about(self, call: Call) -> dict[str, Any]:
-        """What telemetry is told of a request: never the key, never the body."""
+        """The telemetry event of a request: never the key, never the body."""
         return {
             "method": call.method,
             "path": call.path,

@@ -23,7 +23,7 @@ def load_losses(names: Sequence[str] = ()) -> Mapping[str, Loss]:
     """The built-in losses, then the named ones of installed packages, by their names.
 
     Raises:
-        EngineUserError: a named loss is not installed, stands twice, or cannot be used.
+        EngineUserError: a named loss is not installed, is named twice, or cannot be used.
     """
     return {**BUILT_IN, **{name: _loaded(_entry(name)) for name in names}}
 

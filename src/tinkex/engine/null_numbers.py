@@ -41,7 +41,7 @@ def hashed_sequence(
 
 
 def hashed_prompt_scores(result: SampleResult, weights: str, request: SampleRequest) -> None:
-    """Fills in the prompt scores that the request asks for."""
+    """Fills in the prompt scores that the request wants."""
     rows = request.tokens.size - 1
     if request.prompt_logprobs:
         scores = hashed_logprobs(weights, request.tokens)

@@ -1,4 +1,4 @@
-"""Checks of one request against the model it asks for, before any batch is built.
+"""Checks of one request against its model, before any batch is built.
 
 Pure and without torch, so that every engine refuses the same things with the same words. Every
 message says what is wrong, which value it was, and what to do.

@@ -61,7 +61,7 @@ TinkexError.__module__ = "tinkex.errors"  # as `__init_subclass__` does for the 
 def _rebuild(
     cls: type[TinkexError], message: str, state: dict[str, Any], notes: list[str] | None
 ) -> TinkexError:
-    """An error as it was before pickling, whatever its constructor asks for."""
+    """An error as it was before pickling, for any signature of its constructor."""
     error = cls.__new__(cls, message)
     Exception.__init__(error, message)
     error.__dict__.update(state)

@@ -1,4 +1,4 @@
-"""Trouble with files, told as what it is: no room, no right to write, a failing disk, damage."""
+"""OS errors of files as our own: disk full, no permission, a failing disk, damage."""
 
 from __future__ import annotations
 

@@ -173,9 +173,9 @@ def _problems(loss: Loss) -> Iterable[str]:
         yield "its name must be letters, digits and underscores, such as 'my_loss'"
     for kind, each in (("input", names), ("option", [o.name for o in loss.options])):
         if len(set(each)) < len(each):
-            yield f"an {kind} name stands twice in {each}"
+            yield f"an {kind} name occurs twice in {each}"
     if len(set(metrics)) < len(metrics):
-        yield f"a metric name stands twice in {metrics}"
+        yield f"a metric name occurs twice in {metrics}"
     for option in loss.options:
         if not (option.low <= option.default <= option.high and math.isfinite(option.default)):
             wanted = range_text(option.low, option.high)

@@ -39,7 +39,7 @@ def train_request(request: ForwardBackwardRequest) -> engine.TrainRequest:
 
 
 def train_output(result: engine.TrainResult) -> ForwardBackwardOutput:
-    """What the client is told about a forward or forward_backward."""
+    """The client's result of a forward or forward_backward."""
     return ForwardBackwardOutput(
         loss_fn_output_type="logprobs",
         loss_fn_outputs=[{"logprobs": _float_tensor(array)} for array in result.logprobs],
@@ -80,7 +80,7 @@ def sample_request(
 
 
 def sample_response(result: engine.SampleResult, asked: SampleRequest) -> SampleResponse:
-    """What the client is told about its samples. Targets come back in the layout they had."""
+    """The client's result of a sample. Targets come back in the layout they had."""
     targets = result.target_prompt_logprobs
     alt = result.prompt_alt
     return SampleResponse(

@@ -23,7 +23,7 @@ from tinkex.telemetry.redaction import redact_text
 
 
 def main() -> None:
-    """Serves until told to stop."""
+    """Serves until a signal stops it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     crashpoints.arm(process_settings().crash_at)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=ServerConfig, dec_hook=_hook)

@@ -143,7 +143,7 @@ class Database:
         return await future
 
     def close(self) -> None:
-        """Finishes the writes already handed in, then lets go of the database."""
+        """Finishes the writes already handed in, then closes the database."""
         if self._closed:
             return
         self._closed = True

@@ -55,7 +55,7 @@ class StoreError(ServerError):
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
-    """The error a caller is told in place of the database's own."""
+    """The error that callers get in place of the database's own."""
     code = _code_of(getattr(error, "orig", None))
     if code is None:
         return StoreError(f"The database failed: {type(error).__name__}.")

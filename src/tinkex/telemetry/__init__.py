@@ -1,4 +1,4 @@
-"""What happens inside Tinkex, as events that anybody may listen to.
+"""What happens inside Tinkex, as events that any code may subscribe to.
 
 ```python
 from tinkex import telemetry

@@ -23,7 +23,7 @@ _log: Final = logging.getLogger("tinkex.telemetry")
 
 
 class _Attached:
-    """One handler with the events it asked for."""
+    """One handler with the events it is attached to."""
 
     __slots__ = ("config", "fn", "handler_id", "names", "prefixes")
 
@@ -64,7 +64,7 @@ class Bus:
         cell twice does not count everything twice.
 
         Raises:
-            ValidationError: the event is no dotted name, or `*` stands anywhere but at its end.
+            ValidationError: the event is no dotted name, or `*` is anywhere but at its end.
         """
         self.attach_many(handler_id, (event,), fn, config)
 

@@ -61,7 +61,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Values of all sparse tensors of one request together, once they are dense."""
 
     max_num_samples: int = 1024
-    """Continuations asked for in one sampling request."""
+    """Samples per sampling request."""
 
     max_stop_sequences: int = 64
     """Stop strings or stop tokens of one sampling request."""

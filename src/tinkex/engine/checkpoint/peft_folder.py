@@ -131,10 +131,10 @@ def _load_weights(folder: Path, groups: list[LoraGroup], device: torch.device) -
 def load_state(
     folder: Path, groups: list[LoraGroup], scope: StateScope, device: torch.device
 ) -> TrainingState:
-    """The folder's adapter with as much of its training state as `scope` asks for.
+    """The folder's adapter with as much of its training state as `scope` says.
 
     Raises:
-        EngineUserError: the optimizer state was asked for and is not there.
+        EngineUserError: `scope` needs the optimizer state and it is not there.
         StorageError: a file is not as it was saved.
     """
     verify_folder(folder)

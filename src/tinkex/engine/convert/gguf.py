@@ -1,6 +1,6 @@
 """Reading GGUF files: metadata, and tensors as float32. Knows the format, not the models.
 
-Types read: F32, F16, Q4_0, Q4_1, Q8_0. The file is mapped; tensors are expanded when asked for.
+Types read: F32, F16, Q4_0, Q4_1, Q8_0. The file is mapped; tensors are dequantized on access.
 """
 
 from __future__ import annotations

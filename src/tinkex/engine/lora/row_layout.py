@@ -38,7 +38,7 @@ class RowPlanner:
         self._stacks: dict[object, AdapterStack] = {}
 
     def clear(self) -> None:
-        """Lets go of the copies of adapters."""
+        """Frees the copies of adapters."""
         self._stacks.clear()
 
     def plan(self, weights: Sequence[AdapterWeights | None]) -> RowPlan:

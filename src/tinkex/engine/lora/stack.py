@@ -1,6 +1,6 @@
 """Adapters side by side in memory, so that one batched product serves the rows of many.
 
-Holds copies, each made when an adapter is first met in company and kept while there is room. A step
+Holds copies, each made when an adapter first shares a step with another, kept up to a size. A step
 takes a range of places; one whose adapter has no rows in it costs empty rows, so places are given
 out from the front.
 

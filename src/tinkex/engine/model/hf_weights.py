@@ -21,7 +21,7 @@ __all__ = ["TensorFolder", "load_decoder"]
 
 
 class TensorFolder:
-    """The tensors of a model folder by name, read when asked for."""
+    """The tensors of a model folder by name, read on first use."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -70,7 +70,7 @@ def load_decoder(
 
 
 class _Reader:
-    """The tensors that a description asks for, stacked as the decoder has them."""
+    """The tensors that a description names, stacked as the decoder needs them."""
 
     def __init__(
         self,

@@ -146,7 +146,7 @@ class _NormsBackward:
 
     @cached_property
     def _unit_TD(self) -> Tensor:
-        assert self._entry.inverse_T1 is not None, "only asked for if there is a norm"
+        assert self._entry.inverse_T1 is not None, "only used if there is a norm"
         return rms_unit(self._entry.x_TD, self._entry.inverse_T1)
 
     def normed(self) -> Tensor:

@@ -88,7 +88,7 @@ def score_with_gradient(
 ) -> tuple[Tensor, Tensor]:
     """The logprob of every target, and the loss's gradient by the hidden states.
 
-    Only live targets may have a slope; the others' is never asked for.
+    Only live targets may have a slope; that of the others is never computed.
     """
     lp_P = torch.empty(targets.row_P.shape, device=hidden_TD.device)
     dhidden_TD = torch.zeros_like(hidden_TD)

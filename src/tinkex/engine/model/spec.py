@@ -55,7 +55,7 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class NormSpec:
-    """How RMSNorm is computed. With `adds_one` a stored weight w stands for 1 + w; with
+    """How RMSNorm is computed. With `adds_one` a stored weight w means 1 + w; with
     `is_wide` the weight is applied in float32, before the result is rounded to the model's type."""
 
     eps: float

@@ -48,7 +48,7 @@ class FrameReader:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._read = memoryview(bytearray(_AT_ONCE))
-        self._left = self._read[:0]  # what was read and not yet asked for
+        self._left = self._read[:0]  # read from the socket and not yet returned
         self.heard_at = 0.0
 
     def next(self) -> bytes | None:

@@ -1,7 +1,7 @@
-"""The process of an engine, begun before anybody talks to it.
+"""Starts the process of an engine early, before its options are known.
 
-A worker that is told so imports torch at once, which takes longer than all else at a start, while
-the starter imports its own modules. It ends when the connection does. Quick to import.
+With `--with-torch` the worker imports torch at once, which takes longer than anything else at a
+start, while its parent imports its own modules. It ends when the connection does. Quick to import.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _SHOWN_CHARS = 200
 
 
 class AccessLog:
-    """Stands around the whole application and logs each request when it has ended."""
+    """Wraps the whole application and logs each request when it has ended."""
 
     def __init__(
         self, app: ASGIApp, *, with_polls: bool, clock: Callable[[], float] = time.monotonic

@@ -12,7 +12,7 @@ __all__ = ["RouteTable"]
 
 
 class RouteTable(BaseRoute):
-    """Stands before the same routes and takes what it knows; the rest it leaves to them.
+    """Dispatches requests with an exact path; all others go to the routes as they are.
 
     Errors are left to the application, which handles those of every route.
     """

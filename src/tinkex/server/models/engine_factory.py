@@ -1,4 +1,4 @@
-"""The engine a config asks for, and where its models come from."""
+"""The engine that a config describes, and where its models come from."""
 
 from __future__ import annotations
 

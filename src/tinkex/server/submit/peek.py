@@ -69,7 +69,7 @@ def target_of_json(head: bytes, tail: bytes = b"") -> Target | None:
 
 
 def _decoded(body: bytes) -> Target | None:
-    """What a decoder finds, wherever it stands."""
+    """What a decoder finds, at any position in the message."""
     try:
         found = msgspec.json.decode(body, type=Target)
     except json.BAD_INPUT:

@@ -1,4 +1,4 @@
-"""Python's garbage collector in a server: short looks at what is young, a long one when it is told.
+"""Garbage-collector tuning: cheap young-generation runs, and full collections on a schedule.
 
 Nearly everything dies when the last reference to it goes. What waits, thousands of futures and
 their decoded bodies, is a great many small things that live long, and left alone the collector
@@ -31,7 +31,7 @@ def look_rarely() -> None:
 
 
 async def look_at_everything(every_s: float = _FULL_EVERY_S) -> None:
-    """A full collection now and then, until cancelled; everything stands still meanwhile."""
+    """A full collection at intervals, until cancelled; it stops every thread while it runs."""
     while True:
         await asyncio.sleep(every_s)
         gc.collect()

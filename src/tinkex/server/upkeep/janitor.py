@@ -1,7 +1,7 @@
 """Housekeeping beside the requests: heartbeats written, expired things dropped, samples without a
 client cancelled, silent sessions ended, and what is no longer kept trimmed.
 
-Each chore stands alone: one that fails is logged and tried again, the others go on.
+Chores are independent: one that fails is logged and tried again, the others go on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an operator is told while a server starts: what it uses, and how to stop it."""
+"""The start report for the operator: what the server uses, and how to stop it."""
 
 from __future__ import annotations
 
