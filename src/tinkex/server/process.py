@@ -184,7 +184,7 @@ class ServerProcess:
             ),
             waiters.publish,
         )
-        parts = Services(
+        services = Services(
             config=self._config,
             db=self._db,
             scheduler=scheduler,
@@ -193,10 +193,10 @@ class ServerProcess:
             signer=self._signer,
             admission=self._admission,
         )
-        self._services = app.state.services = parts
+        self._services = app.state.services = services
         await asyncio.to_thread(scheduler.start)
-        janitor = Janitor(parts)
-        chores = (janitor.run(), self._watch(parts), gc_tuning.look_at_everything())
+        janitor = Janitor(services)
+        chores = (janitor.run(), self._watch(services), gc_tuning.look_at_everything())
         tasks = [asyncio.create_task(chore) for chore in chores]
         try:
             yield
@@ -208,10 +208,10 @@ class ServerProcess:
             await asyncio.to_thread(scheduler.stop, self._config.drain_s)
             await janitor.last_round()
 
-    async def _watch(self, parts: Services) -> None:
+    async def _watch(self, services: Services) -> None:
         """Tells that the engine has started, or ends the server if it can never start."""
-        while not parts.scheduler.is_ready():
-            self._fatal = parts.scheduler.fatal()
+        while not services.scheduler.is_ready():
+            self._fatal = services.scheduler.fatal()
             if self._fatal is not None:
                 self.stop()
                 return
@@ -245,14 +245,14 @@ class ServerProcess:
             self._failure = error
             self.stop()
 
-    def _tell_of_drain(self, parts: Services) -> None:
+    def _tell_of_drain(self, services: Services) -> None:
         _logger.info(
             "Stopping: %d open requests get up to %g s, then the running batch ends and adapters "
             "are saved. %d operations and samples stay queued for the next start. Ctrl-C again "
             "ends at once.",
             0 if self._http is None else self._http.num_open_requests,
             self._config.drain_s,
-            parts.scheduler.progress().num_ready,
+            services.scheduler.progress().num_ready,
         )
 
 

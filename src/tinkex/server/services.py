@@ -28,7 +28,7 @@ _SESSIONS_KEPT = 4096
 
 @dataclass(slots=True)
 class Services:
-    """The parts of a running server."""
+    """The services of a running server."""
 
     config: ServerConfig
     db: Database
@@ -118,8 +118,8 @@ class Services:
         self._sessions.pop(session_id, None)
 
 
-def services(request: Request) -> Services:
-    """The server's parts."""
+def services_of(request: Request) -> Services:
+    """The services of the server that got this request."""
     found: Services = request.scope["app"].state.services
     return found
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from tinkex.server.errors import NotSupported, json_response
 from tinkex.server.gate.auth import user_urn
-from tinkex.server.services import caller, services
+from tinkex.server.services import caller, services_of
 from tinkex.server.submit.bodies import read_body
 from tinkex.store import keys, quotas
 from tinkex.store.clock import steady_now
@@ -24,11 +24,11 @@ from tinkex.types.session import ApiKeyDetails, ApiKeyInfo, OrgDetails, UserDeta
 async def token(request: Request) -> Response:
     """A short-lived token in exchange for the key, or for a token made from it: one chain of tokens
     ends `max_token_life_s` after the key was last shown."""
-    parts, key = services(request), caller(request)
-    born = parts.keyring.born(request.headers.get("x-api-key", ""))
+    services, key = services_of(request), caller(request)
+    born = services.keyring.born(request.headers.get("x-api-key", ""))
     now, steady = int(time.time()), steady_now()
-    end = (steady if born is None else born) + parts.config.max_token_life_s
-    life_s = min(parts.config.token_life_s, end - steady)
+    end = (steady if born is None else born) + services.config.max_token_life_s
+    life_s = min(services.config.token_life_s, end - steady)
     claims = {
         "sub": user_urn(key.owner),
         "org_id": "tinkex",
@@ -40,7 +40,7 @@ async def token(request: Request) -> Response:
         "key": key.hash.hex(),
         "key_id": key.key_id,
     }
-    return json_response({"jwt": parts.signer.make_token(claims)})
+    return json_response({"jwt": services.signer.make_token(claims)})
 
 
 async def key_info(request: Request) -> Response:
@@ -57,22 +57,22 @@ async def key_info(request: Request) -> Response:
 
 async def revoke_key(request: Request) -> Response:
     """Revokes the key that asks."""
-    parts, key = services(request), caller(request)
-    await parts.db.awrite(keys.revoke, key.key_id)
-    parts.keyring.forget(key)
+    services, key = services_of(request), caller(request)
+    await services.db.awrite(keys.revoke, key.key_id)
+    services.keyring.forget(key)
     return json_response({})
 
 
 async def telemetry(request: Request) -> Response:
     """Taken and thrown away: nothing about clients is collected here."""
-    await read_body(request, services(request).config.limits)
+    await read_body(request, services_of(request).config.limits)
     return json_response({"status": "accepted"})
 
 
 async def storage(request: Request) -> Response:
     """How many checkpoints the caller keeps, by project, and how large they are."""
     key = caller(request)
-    kept = await services(request).db.aread(
+    kept = await services_of(request).db.aread(
         quotas.kept_by_project, key.owner, request.query_params.get("project_id")
     )
     items = [

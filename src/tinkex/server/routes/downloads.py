@@ -19,7 +19,7 @@ from tinkex.server.errors import (
     error_response,
 )
 from tinkex.server.http.headers import header
-from tinkex.server.services import services
+from tinkex.server.services import services_of
 from tinkex.store import checkpoints
 
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -27,10 +27,10 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 async def download(request: Request) -> Response:
     """One file of an export."""
-    parts = services(request)
+    services = services_of(request)
     checkpoint_id, name = request.path_params["checkpoint_id"], request.path_params["name"]
     given = request.query_params
-    if not parts.signer.allows_download(
+    if not services.signer.allows_download(
         checkpoint_id, name, given.get("expires", ""), given.get("signature", "")
     ):
         raise Unauthenticated(
@@ -38,10 +38,10 @@ async def download(request: Request) -> Response:
             hint="Ask for new links with get_external_weights_urls.",
             code="bad-link",
         )
-    found = await parts.db.aread(checkpoints.get, checkpoint_id)
+    found = await services.db.aread(checkpoints.get, checkpoint_id)
     if found is None or not _FILE.fullmatch(name):
         raise NotFound("There is no such file.", code="no-such-file")
-    folders = parts.scheduler.folders
+    folders = services.scheduler.folders
     folder = await asyncio.to_thread(folders.fetch, folders.checkpoint(checkpoint_id))
     path = folder / name
     if not path.is_file():

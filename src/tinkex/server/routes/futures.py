@@ -13,7 +13,7 @@ from tinkex.errors import ServerError
 from tinkex.server.errors import Gone, NotFound, Unprocessable, json_response
 from tinkex.server.gate.admission import ReleasedSlot
 from tinkex.server.result_waiters import wait_for
-from tinkex.server.services import Services, owner, services
+from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.queue_state import queue_state
 from tinkex.store import results, samplers, samples
@@ -41,57 +41,57 @@ _COMPLETIONS_AT_ONCE = 1000
 
 async def retrieve_future(request: Request) -> Response:
     """The result, as soon as it is there; 408 if it is not within the time of one poll."""
-    parts = services(request)
-    asked = await read_json(request, FutureRetrieveRequest, parts.config.limits)
+    services = services_of(request)
+    payload = await read_json(request, FutureRetrieveRequest, services.config.limits)
     try:
-        found = await _await_result(parts, owner(request), asked.request_id)
+        found = await _await_result(services, owner(request), payload.request_id)
     except ServerError:
         # The client polls again at once, whatever the error: hold it, or it comes back spinning.
         async with ReleasedSlot():
-            await asyncio.sleep(parts.config.error_hold_s)
+            await asyncio.sleep(services.config.error_hold_s)
         raise
-    if found is None and not was_made_for(owner(request), asked.request_id):
-        raise NotFound(f"There is no request {asked.request_id[:100]!r}.", code="unknown-request")
+    if found is None and not was_made_for(owner(request), payload.request_id):
+        raise NotFound(f"There is no request {payload.request_id[:100]!r}.", code="unknown-request")
     if found is None or (found.result is None and found.is_finished):
-        raise _dropped(parts, asked.request_id)
+        raise _dropped(services, payload.request_id)
     if found.result is None:
-        state, reason = queue_state(parts, owner(request), found.kind, asked.request_id)
+        state, reason = queue_state(services, owner(request), found.kind, payload.request_id)
         again = TryAgainResponse(
-            request_id=asked.request_id, queue_state=state, queue_state_reason=reason
+            request_id=payload.request_id, queue_state=state, queue_state_reason=reason
         )
         return json_response(again, status=408)
-    return await _answer(request, parts, asked, found.kind, found.result)
+    return await _answer(request, services, payload, found.kind, found.result)
 
 
 async def retrieve_futures(request: Request) -> Response:
     """What one client of a sampling session got done since its cursor."""
-    parts, me = services(request), owner(request)
-    asked = await read_json(request, FuturesRetrieveRequest, parts.config.limits)
-    target = asked.target
+    services, me = services_of(request), owner(request)
+    payload = await read_json(request, FuturesRetrieveRequest, services.config.limits)
+    target = payload.target
     if target.cloned_sampler_id > samples.MAX_CLONE:
         raise Unprocessable(
             f"cloned_sampler_id={target.cloned_sampler_id} must be at most {samples.MAX_CLONE}."
         )
-    if await parts.db.aread(samplers.get, me, target.sampling_session_id) is None:
+    if await services.db.aread(samplers.get, me, target.sampling_session_id) is None:
         raise NotFound("There is no such sampling session.", code="unknown-sampling-session")
-    parts.heard[target.sampling_session_id] = steady_now()
-    deadline = asyncio.get_running_loop().time() + parts.config.poll_hold_s
+    services.heard[target.sampling_session_id] = steady_now()
+    deadline = asyncio.get_running_loop().time() + services.config.poll_hold_s
     while True:
-        with parts.waiters.watch(target.sampling_session_id) as future:
-            done = await parts.db.aread(
+        with services.waiters.watch(target.sampling_session_id) as future:
+            done = await services.db.aread(
                 samples.completions,
                 me,
                 target.sampling_session_id,
                 target.cloned_sampler_id,
-                asked.prev_cursor,
+                payload.prev_cursor,
                 _COMPLETIONS_AT_ONCE,
             )
             left_s = deadline - asyncio.get_running_loop().time()
-            if done or left_s <= 0 or parts.is_draining:
+            if done or left_s <= 0 or services.is_draining:
                 break
             async with ReleasedSlot():
                 await wait_for(future, left_s)
-    cursor = done[-1].number if done else asked.prev_cursor
+    cursor = done[-1].number if done else payload.prev_cursor
     return json_response(
         FuturesRetrieveResponse(completions=[_completion(each) for each in done], cursor=cursor)
     )
@@ -99,42 +99,42 @@ async def retrieve_futures(request: Request) -> Response:
 
 async def cancel_future(request: Request) -> Response:
     """Stops a sampling request; other requests run to their end."""
-    parts = services(request)
-    asked = await read_json(request, CancelFutureRequest, parts.config.limits)
+    services = services_of(request)
+    payload = await read_json(request, CancelFutureRequest, services.config.limits)
     me = owner(request)
-    is_kept = await parts.db.aread(results.find, me, asked.request_id) is not None
-    if not is_kept and not was_made_for(me, asked.request_id):
-        raise NotFound(f"There is no request {asked.request_id[:100]!r}.", code="unknown-request")
-    await asyncio.to_thread(parts.scheduler.cancel_sample, me, asked.request_id)
+    is_kept = await services.db.aread(results.find, me, payload.request_id) is not None
+    if not is_kept and not was_made_for(me, payload.request_id):
+        raise NotFound(f"There is no request {payload.request_id[:100]!r}.", code="unknown-request")
+    await asyncio.to_thread(services.scheduler.cancel_sample, me, payload.request_id)
     return json_response({})
 
 
-async def _await_result(parts: Services, me: str, request_id: str) -> Found | None:
+async def _await_result(services: Services, me: str, request_id: str) -> Found | None:
     """What is known of the request, after waiting for its result up to one poll's time."""
-    with parts.waiters.watch(request_id) as future:
-        found = parts.waiters.find(me, request_id)
+    with services.waiters.watch(request_id) as future:
+        found = services.waiters.find(me, request_id)
         if found is None:
-            found = await parts.db.aread(results.find, me, request_id)
+            found = await services.db.aread(results.find, me, request_id)
         if found is None or found.is_finished:
             return found
         if found.kind == "sample":
-            _note_sign_of_life(parts, me, request_id)
+            _note_sign_of_life(services, me, request_id)
         async with ReleasedSlot():
-            result = await wait_for(future, parts.config.poll_hold_s)
+            result = await wait_for(future, services.config.poll_hold_s)
         return msgspec.structs.replace(found, result=result)
 
 
-def _note_sign_of_life(parts: Services, me: str, request_id: str) -> None:
+def _note_sign_of_life(services: Services, me: str, request_id: str) -> None:
     """A client that polls is there, whatever became of its session."""
-    sampling_session_id = parts.scheduler.sampling_session_of(me, request_id)
+    sampling_session_id = services.scheduler.sampling_session_of(me, request_id)
     if sampling_session_id is not None:
-        parts.heard[sampling_session_id] = steady_now()
+        services.heard[sampling_session_id] = steady_now()
 
 
 async def _answer(
-    request: Request, parts: Services, asked: FutureRetrieveRequest, kind: str, result: Result
+    request: Request, services: Services, payload: FutureRetrieveRequest, kind: str, result: Result
 ) -> Response:
-    if asked.allow_metadata_only and len(result.body) > parts.config.metadata_only_bytes:
+    if payload.allow_metadata_only and len(result.body) > services.config.metadata_only_bytes:
         return json_response(CompleteMetadataResponse(response_payload_size=len(result.body)))
     if result.encoding != "proto":
         return Response(result.body, media_type="application/json")
@@ -144,8 +144,8 @@ async def _answer(
     return Response(body, media_type="application/json")
 
 
-def _dropped(parts: Services, request_id: str) -> Gone:
-    config = parts.config
+def _dropped(services: Services, request_id: str) -> Gone:
+    config = services.config
     return Gone(
         f"The result of {request_id} is no longer kept: results stay for "
         f"{config.result_life_s / 3600:g} hours, and the oldest of a tenant go earlier when its "

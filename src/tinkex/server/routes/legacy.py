@@ -17,7 +17,7 @@ from starlette.routing import Route
 from tinkex import crashpoints
 from tinkex.files.atomic_folder import payload_files
 from tinkex.server.errors import NotFound, Unauthenticated, json_response
-from tinkex.server.services import owner, services
+from tinkex.server.services import owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
 from tinkex.server.submit.model_submission import require_model
@@ -35,24 +35,24 @@ _PIECE_BYTES = 1 << 20
 
 async def unload_model(request: Request) -> Response:
     """A promise, kept at once, that the model is given up."""
-    parts, me = services(request), owner(request)
-    asked = await read_json(request, UnloadModelRequest, parts.config.limits)
-    await require_model(parts, me, asked.model_id)
-    request_id = await parts.db.awrite(_unload, me, asked.model_id)
+    services, me = services_of(request), owner(request)
+    payload = await read_json(request, UnloadModelRequest, services.config.limits)
+    await require_model(services, me, payload.model_id)
+    request_id = await services.db.awrite(_unload, me, payload.model_id)
     crashpoints.passing("unload.kept")
-    return json_response(UntypedPromise(request_id=request_id, model_id=asked.model_id))
+    return json_response(UntypedPromise(request_id=request_id, model_id=payload.model_id))
 
 
 async def archive(request: Request) -> Response:
     """Sends the client on to a signed link to the checkpoint as a tar file."""
-    parts = services(request)
+    services = services_of(request)
     values = request.path_params
     path = f"tinker://{values['run_id']}/{values['kind']}/{values['name']}"
-    found = await find_checkpoint(parts, owner(request), path)
-    life_s = parts.config.download_life_s
-    expires = parts.signer.good_for(life_s)
-    signature = parts.signer.sign_download(found.checkpoint_id, _ARCHIVE, expires)
-    base = (parts.config.public_url or str(request.base_url)).rstrip("/")
+    found = await find_checkpoint(services, owner(request), path)
+    life_s = services.config.download_life_s
+    expires = services.signer.good_for(life_s)
+    signature = services.signer.sign_download(found.checkpoint_id, _ARCHIVE, expires)
+    base = (services.config.public_url or str(request.base_url)).rstrip("/")
     link = (
         f"{base}/api/v1/download/archive/{found.checkpoint_id}"
         f"?expires={expires}&signature={signature}"
@@ -63,15 +63,15 @@ async def archive(request: Request) -> Response:
 
 async def download_archive(request: Request) -> Response:
     """The checkpoint as a tar file, behind a signed link."""
-    parts = services(request)
+    services = services_of(request)
     checkpoint_id, given = request.path_params["checkpoint_id"], request.query_params
-    if not parts.signer.allows_download(
+    if not services.signer.allows_download(
         checkpoint_id, _ARCHIVE, given.get("expires", ""), given.get("signature", "")
     ):
         raise Unauthenticated("The link is not ours, or it has expired.", code="bad-link")
-    if await parts.db.aread(checkpoints.get, checkpoint_id) is None:
+    if await services.db.aread(checkpoints.get, checkpoint_id) is None:
         raise NotFound("There is no such checkpoint.", code="no-such-checkpoint")
-    folders = parts.scheduler.folders
+    folders = services.scheduler.folders
     folder = await asyncio.to_thread(folders.fetch, folders.checkpoint(checkpoint_id))
     files = await asyncio.to_thread(_files, folder)
     size = sum(_BLOCK + size + -size % _BLOCK for _, size in files) + _END

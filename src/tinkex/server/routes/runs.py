@@ -21,7 +21,7 @@ from tinkex.files.atomic_folder import payload_files
 from tinkex.server.errors import NotFound, Unprocessable, json_response
 from tinkex.server.gate.limits import check_ttl
 from tinkex.server.http.paging import page_of
-from tinkex.server.services import owner, services
+from tinkex.server.services import owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
 from tinkex.store import checkpoints, deletions, models
@@ -41,7 +41,7 @@ _OFFICIAL_CLIENT = re.compile(r"Tinker/Python 0\.(\d{1,4})\.")
 async def list_runs(request: Request) -> Response:
     """The caller's runs, last used first."""
     limit, offset = page_of(request, default=20)
-    runs, total = await services(request).db.aread(
+    runs, total = await services_of(request).db.aread(
         _runs_page, owner(request), limit, offset, request.query_params.get("project_id")
     )
     cursor = Cursor(offset=offset, limit=limit, total_count=total)
@@ -50,7 +50,9 @@ async def list_runs(request: Request) -> Response:
 
 async def get_run(request: Request) -> Response:
     """One run."""
-    run = await services(request).db.aread(_one_run, owner(request), request.path_params["run_id"])
+    run = await services_of(request).db.aread(
+        _one_run, owner(request), request.path_params["run_id"]
+    )
     if run is None:
         raise _no_run(request)
     return json_response(run)
@@ -58,7 +60,7 @@ async def get_run(request: Request) -> Response:
 
 async def list_of_run(request: Request) -> Response:
     """All checkpoints of a run."""
-    db, me, run_id = services(request).db, owner(request), request.path_params["run_id"]
+    db, me, run_id = services_of(request).db, owner(request), request.path_params["run_id"]
     if await db.aread(models.get, me, run_id) is None:
         raise _no_run(request)
     found = await db.aread(checkpoints.list_of_run, me, run_id, without=_unreadable_kinds(request))
@@ -68,7 +70,7 @@ async def list_of_run(request: Request) -> Response:
 async def list_of_owner(request: Request) -> Response:
     """The caller's checkpoints, newest first."""
     limit, offset = page_of(request, default=100)
-    found, total = await services(request).db.aread(
+    found, total = await services_of(request).db.aread(
         checkpoints.list_of_owner,
         owner(request),
         limit=limit,
@@ -83,16 +85,16 @@ async def list_of_owner(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """Deletes a checkpoint, row first, then its files."""
-    parts = services(request)
+    services = services_of(request)
     try:
         found = await _find(request)
     except NotFound:
         if await _was_answered_in_vain(request):
             return json_response({})
         raise
-    await parts.db.awrite_freeing(_delete, owner(request), found)
+    await services.db.awrite_freeing(_delete, owner(request), found)
     crashpoints.passing("checkpoint.deleted")
-    folders = parts.scheduler.folders
+    folders = services.scheduler.folders
     await asyncio.to_thread(folders.remove, folders.checkpoint(found.checkpoint_id))
     return json_response({})
 
@@ -109,19 +111,21 @@ async def unpublish(request: Request) -> Response:
 
 async def set_ttl(request: Request) -> Response:
     """Sets when the checkpoint goes away; null keeps it."""
-    parts = services(request)
-    asked = await read_json(request, SetTTLRequest, parts.config.limits)
+    services = services_of(request)
+    payload = await read_json(request, SetTTLRequest, services.config.limits)
     found = await _find(request)
-    ttl_s = asked.ttl_seconds
-    check_ttl(ttl_s, parts.config.limits)
+    ttl_s = payload.ttl_seconds
+    check_ttl(ttl_s, services.config.limits)
     expires_at = None if ttl_s is None else time.time() + ttl_s
-    await parts.db.awrite(checkpoints.set_expiry, owner(request), found.checkpoint_id, expires_at)
+    await services.db.awrite(
+        checkpoints.set_expiry, owner(request), found.checkpoint_id, expires_at
+    )
     return json_response({})
 
 
 async def external_weights_urls(request: Request) -> Response:
     """Links to an export's files that need no key and work for a while."""
-    parts = services(request)
+    services = services_of(request)
     found = await _find(request)
     if found.kind != "external_weights":
         raise Unprocessable(
@@ -129,7 +133,7 @@ async def external_weights_urls(request: Request) -> Response:
             hint="Make one with save_weights_external.",
             code="wrong-kind",
         )
-    folders, life_s = parts.scheduler.folders, parts.config.download_life_s
+    folders, life_s = services.scheduler.folders, services.config.download_life_s
     folder = folders.checkpoint(found.checkpoint_id)
     urls = await asyncio.to_thread(folders.signed_urls, folder, life_s)
     if urls is None:
@@ -144,10 +148,10 @@ async def external_weights_urls(request: Request) -> Response:
 
 def _download_url(request: Request, checkpoint_id: str, name: str) -> str:
     """Where this server gives the file to anybody who has the link."""
-    parts = services(request)
-    base = (parts.config.public_url or str(request.base_url)).rstrip("/")
-    expires = parts.signer.good_for(parts.config.download_life_s)
-    signature = parts.signer.sign_download(checkpoint_id, name, expires)
+    services = services_of(request)
+    base = (services.config.public_url or str(request.base_url)).rstrip("/")
+    expires = services.signer.good_for(services.config.download_life_s)
+    signature = services.signer.sign_download(checkpoint_id, name, expires)
     return (
         f"{base}/api/v1/download/{checkpoint_id}/{quote(name)}"
         f"?expires={expires}&signature={signature}"
@@ -158,7 +162,7 @@ async def _was_answered_in_vain(request: Request) -> bool:
     """Whether the client asks again because the answer to its deletion was lost."""
     if request.headers.get("x-stainless-retry-count", "0") == "0":
         return False
-    db = services(request).db
+    db = services_of(request).db
     return await db.aread(deletions.was_deleted, owner(request), _path(request))
 
 
@@ -169,14 +173,14 @@ def _delete(conn: Connection, me: str, found: checkpoints.Checkpoint) -> None:
 
 async def _set_public(request: Request, *, is_public: bool) -> Response:
     found = await _find(request)
-    await services(request).db.awrite(
+    await services_of(request).db.awrite(
         checkpoints.set_public, owner(request), found.checkpoint_id, is_public
     )
     return json_response({})
 
 
 async def _find(request: Request) -> checkpoints.Checkpoint:
-    return await find_checkpoint(services(request), owner(request), _path(request))
+    return await find_checkpoint(services_of(request), owner(request), _path(request))
 
 
 def _path(request: Request) -> str:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.server.errors import NotReady, error_response, json_response
-from tinkex.server.services import services
+from tinkex.server.services import services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.types._extensions import all_extensions
 from tinkex.types._parameters import extensions
@@ -24,11 +24,11 @@ async def healthz(request: Request) -> Response:
     It stays 200 while the engine is replaced: work is accepted and waits, so a probe must neither
     restart the server for it nor keep clients from it.
     """
-    parts = services(request)
-    state = parts.scheduler.engine_state()
+    services = services_of(request)
+    state = services.scheduler.engine_state()
     engine = {"state": state.state, "since_s": round(state.since_s, 1)}
-    if parts.is_draining or not parts.scheduler.is_ready():
-        why = "is stopping" if parts.is_draining else "starts: its engine loads the models"
+    if services.is_draining or not services.scheduler.is_ready():
+        why = "is stopping" if services.is_draining else "starts: its engine loads the models"
         return error_response(NotReady(f"The server {why}."), {"engine": engine})
     return json_response({"status": "ok", "engine": engine})
 
@@ -40,11 +40,11 @@ async def version(_request: Request) -> Response:
 
 async def capabilities(request: Request) -> Response:
     """The models with their context lengths, the losses, and the limits of this server."""
-    parts = services(request)
-    catalog = await parts.models()
+    services = services_of(request)
+    catalog = await services.models()
     limits = msgspec.structs.replace(
-        parts.config.limits,
-        max_disk_bytes_per_owner=await parts.db.aread(parts.scheduler.disk_quota.limit),
+        services.config.limits,
+        max_disk_bytes_per_owner=await services.db.aread(services.scheduler.disk_quota.limit),
     )
     models = [
         SupportedModel(
@@ -69,9 +69,9 @@ async def capabilities(request: Request) -> Response:
 
 async def client_config(request: Request) -> Response:
     """How clients should speak to this server."""
-    parts = services(request)
-    await read_json(request, ClientConfigRequest, parts.config.limits)
-    limits = parts.config.limits
+    services = services_of(request)
+    await read_json(request, ClientConfigRequest, services.config.limits)
+    limits = services.config.limits
     return json_response(
         ClientConfig(
             pjwt_auth_enabled=True,

@@ -15,7 +15,7 @@ from tinkex.server.errors import NotFound, NotSupported, json_response
 from tinkex.server.gate.auth import user_urn
 from tinkex.server.gate.limits import check_search, check_session, check_text
 from tinkex.server.http.paging import page_of
-from tinkex.server.services import owner, services
+from tinkex.server.services import owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.store import checkpoints, quotas, sessions
 from tinkex.store.clock import steady_now
@@ -42,45 +42,45 @@ from tinkex.types.session import (
 
 async def create(request: Request) -> Response:
     """A new session."""
-    parts = services(request)
-    asked = await read_json(request, CreateSessionRequest, parts.config.limits)
-    check_session(asked, parts.config.limits)
-    most = parts.config.limits.max_sessions_per_owner
-    session_id = await parts.db.awrite(_create, owner(request), asked, most)
+    services = services_of(request)
+    payload = await read_json(request, CreateSessionRequest, services.config.limits)
+    check_session(payload, services.config.limits)
+    most = services.config.limits.max_sessions_per_owner
+    session_id = await services.db.awrite(_create, owner(request), payload, most)
     return json_response(CreateSessionResponse(session_id=session_id))
 
 
 async def heartbeat(request: Request) -> Response:
     """The session is alive; 410 once it was finished."""
-    parts = services(request)
-    asked = await read_json(request, SessionHeartbeatRequest, parts.config.limits)
-    await parts.session(owner(request), asked.session_id)
-    parts.heartbeats[asked.session_id] = steady_now()
+    services = services_of(request)
+    payload = await read_json(request, SessionHeartbeatRequest, services.config.limits)
+    await services.session(owner(request), payload.session_id)
+    services.heartbeats[payload.session_id] = steady_now()
     return json_response(SessionHeartbeatResponse())
 
 
 async def finish(request: Request) -> Response:
     """Ends the session and frees its ephemeral samplers; the first reason wins."""
-    parts = services(request)
+    services = services_of(request)
     session_id = request.path_params["session_id"]
-    await parts.session(owner(request), session_id, must_be_open=False)
-    asked = await read_json(request, FinishSessionRequest, parts.config.limits)
+    await services.session(owner(request), session_id, must_be_open=False)
+    payload = await read_json(request, FinishSessionRequest, services.config.limits)
     # A reason that is too long is cut: the session must end all the same.
-    detail = asked.detail and asked.detail[: parts.config.limits.max_text_chars]
-    ended = await parts.db.awrite_freeing(
-        sessions.finish, owner(request), session_id, asked.reason.type, detail
+    detail = payload.detail and payload.detail[: services.config.limits.max_text_chars]
+    ended = await services.db.awrite_freeing(
+        sessions.finish, owner(request), session_id, payload.reason.type, detail
     )
-    parts.forget_session(session_id)
+    services.forget_session(session_id)
     crashpoints.passing("session.ended")
     if ended:
-        await asyncio.to_thread(parts.scheduler.free_session, session_id)
+        await asyncio.to_thread(services.scheduler.free_session, session_id)
     return json_response({})
 
 
 async def list_all(request: Request) -> Response:
     """The caller's session ids, newest first."""
     limit, offset = page_of(request, default=20)
-    found = await services(request).db.aread(
+    found = await services_of(request).db.aread(
         sessions.list_ids, owner(request), limit=limit, offset=offset
     )
     return json_response(ListSessionsResponse(sessions=found))
@@ -88,10 +88,10 @@ async def list_all(request: Request) -> Response:
 
 async def get(request: Request) -> Response:
     """What belongs to a session."""
-    parts = services(request)
+    services = services_of(request)
     session_id = request.path_params["session_id"]
-    session = await parts.session(owner(request), session_id, must_be_open=False)
-    runs, samplers = await parts.db.aread(sessions.members, owner(request), session_id)
+    session = await services.session(owner(request), session_id, must_be_open=False)
+    runs, samplers = await services.db.aread(sessions.members, owner(request), session_id)
     return json_response(
         GetSessionResponse(
             training_run_ids=runs,
@@ -104,40 +104,40 @@ async def get(request: Request) -> Response:
 
 async def set_project(request: Request) -> Response:
     """Moves the session to a project."""
-    parts = services(request)
+    services = services_of(request)
     session_id = request.path_params["session_id"]
-    asked = await read_json(request, AssignProjectRequest, parts.config.limits)
-    check_text("project_id", asked.project_id, parts.config.limits.max_text_chars)
-    if not await parts.db.awrite(
-        sessions.set_project, owner(request), session_id, asked.project_id
+    payload = await read_json(request, AssignProjectRequest, services.config.limits)
+    check_text("project_id", payload.project_id, services.config.limits.max_text_chars)
+    if not await services.db.awrite(
+        sessions.set_project, owner(request), session_id, payload.project_id
     ):
         raise NotFound(f"There is no session {session_id[:100]!r}.", code="unknown-session")
-    parts.forget_session(session_id)
+    services.forget_session(session_id)
     return json_response({})
 
 
 async def trace_export(request: Request) -> Response:
     """This server records no traces."""
     session_id = request.path_params["session_id"]
-    await services(request).session(owner(request), session_id, must_be_open=False)
+    await services_of(request).session(owner(request), session_id, must_be_open=False)
     raise NotSupported("This server records no session traces.", code="no-traces")
 
 
 async def search(request: Request) -> Response:
     """The caller's sessions that fit a description, newest first."""
-    parts = services(request)
-    asked = await read_json(request, SessionSearchRequest, parts.config.limits)
-    check_search(asked, parts.config.limits)
+    services = services_of(request)
+    payload = await read_json(request, SessionSearchRequest, services.config.limits)
+    check_search(payload, services.config.limits)
     me = owner(request)
-    if isinstance(asked.owner, UserSearchOwner) and user_urn(me) not in asked.owner.owner_urns:
+    if isinstance(payload.owner, UserSearchOwner) and user_urn(me) not in payload.owner.owner_urns:
         return json_response({"sessions": [], "next_cursor": None})
-    found = await parts.db.aread(_search, me, asked)
-    page = found[: asked.limit]
-    totals = await parts.db.aread(
+    found = await services.db.aread(_search, me, payload)
+    page = found[: payload.limit]
+    totals = await services.db.aread(
         checkpoints.totals_of_sessions, me, [each.session_id for each in page]
     )
     more = None
-    if len(found) > asked.limit:
+    if len(found) > payload.limit:
         more = {
             "last_created_at": _iso(page[-1].created_at),
             "last_session_id": page[-1].session_id,
@@ -146,49 +146,49 @@ async def search(request: Request) -> Response:
     return json_response({"sessions": shown, "next_cursor": more})
 
 
-def _create(conn: Connection, me: str, asked: CreateSessionRequest, most: int) -> str:
+def _create(conn: Connection, me: str, payload: CreateSessionRequest, most: int) -> str:
     quotas.check_sessions(conn, me, most)
     return sessions.create(
         conn,
         me,
-        tags=asked.tags,
-        user_metadata=asked.user_metadata or {},
-        sdk_version=asked.sdk_version,
-        project_id=asked.project_id,
-        display_name=asked.display_name,
+        tags=payload.tags,
+        user_metadata=payload.user_metadata or {},
+        sdk_version=payload.sdk_version,
+        project_id=payload.project_id,
+        display_name=payload.display_name,
     )
 
 
-def _search(conn: Connection, me: str, asked: SessionSearchRequest) -> list[Session]:
+def _search(conn: Connection, me: str, payload: SessionSearchRequest) -> list[Session]:
     """One session more than asked for, if there are so many."""
-    cursor = asked.cursor
+    cursor = payload.cursor
     before = None
     if cursor is not None:
         before = (cursor.last_created_at.timestamp(), cursor.last_session_id)
     found: list[Session] = []
-    while len(found) <= asked.limit:
+    while len(found) <= payload.limit:
         page = sessions.search(
             conn,
             me,
-            limit=asked.limit + 1,
-            session_id=asked.session_id,
-            project_ids=asked.project_ids,
-            display_name=asked.display_name,
+            limit=payload.limit + 1,
+            session_id=payload.session_id,
+            project_ids=payload.project_ids,
+            display_name=payload.display_name,
             before=before,
         )
         if not page:
             break
-        found += [each for each in page if _fits(each, asked)]
+        found += [each for each in page if _fits(each, payload)]
         before = (page[-1].created_at, page[-1].session_id)
-    return found[: asked.limit + 1]
+    return found[: payload.limit + 1]
 
 
-def _fits(session: Session, asked: SessionSearchRequest) -> bool:
+def _fits(session: Session, payload: SessionSearchRequest) -> bool:
     has_metadata = all(
-        str(session.user_metadata.get(key)) == value for key, value in asked.user_metadata.items()
+        str(session.user_metadata.get(key)) == value for key, value in payload.user_metadata.items()
     )
     return has_metadata and (
-        asked.statuses is None or any(_has_status(session, query) for query in asked.statuses)
+        payload.statuses is None or any(_has_status(session, query) for query in payload.statuses)
     )
 
 

@@ -14,7 +14,7 @@ from tinkex.engine.interface import EngineUserError, LoraSpec
 from tinkex.engine.validation import check_same_optimizer
 from tinkex.server.errors import NotSupported, Unprocessable, json_response
 from tinkex.server.gate.limits import check_metadata, check_rank, check_text, check_training
-from tinkex.server.services import owner, services
+from tinkex.server.services import owner, services_of
 from tinkex.server.submit.bodies import decode, read_body, read_json
 from tinkex.server.submit.model_submission import (
     ModelSubmission,
@@ -38,72 +38,72 @@ from tinkex.wire.limits import Limits
 
 async def create_model(request: Request) -> NewModelSubmission:
     """A promise of a fresh adapter. Its id is known at once: `<session>:train:<number>`."""
-    parts, me = services(request), owner(request)
-    asked = await read_json(request, CreateModelRequest, parts.config.limits)
-    check_number("model_seq_id", asked.model_seq_id)
-    await parts.session(me, asked.session_id)
-    info = (await parts.models()).find(asked.base_model)
-    check_metadata(asked.user_metadata, parts.config.limits)
-    check_text("base_model", asked.base_model, parts.config.limits.max_text_chars)
-    lora = asked.lora_config or LoraConfig()
-    check_rank(lora.rank, min(info.max_rank, parts.config.limits.max_rank))
+    services, me = services_of(request), owner(request)
+    payload = await read_json(request, CreateModelRequest, services.config.limits)
+    check_number("model_seq_id", payload.model_seq_id)
+    await services.session(me, payload.session_id)
+    info = (await services.models()).find(payload.base_model)
+    check_metadata(payload.user_metadata, services.config.limits)
+    check_text("base_model", payload.base_model, services.config.limits.max_text_chars)
+    lora = payload.lora_config or LoraConfig()
+    check_rank(lora.rank, min(info.max_rank, services.config.limits.max_rank))
     now = time.time()
     model = Model(
-        model_id=f"{asked.session_id}:train:{asked.model_seq_id}",
+        model_id=f"{payload.session_id}:train:{payload.model_seq_id}",
         owner=me,
-        session_id=asked.session_id,
-        base_model=asked.base_model,
+        session_id=payload.session_id,
+        base_model=payload.base_model,
         engine_model=info.name,
         spec=msgspec.json.encode(_spec(lora)).decode(),
-        optimizer_config=msgspec.to_builtins(asked.optimizer_config),
-        user_metadata=asked.user_metadata,
+        optimizer_config=msgspec.to_builtins(payload.optimizer_config),
+        user_metadata=payload.user_metadata,
         state="creating",
         created_at=now,
         last_request_at=now,
     )
-    return NewModelSubmission(model, "create_model", json.encode(asked))
+    return NewModelSubmission(model, "create_model", json.encode(payload))
 
 
 async def forward_backward(request: Request) -> ModelSubmission:
     """A promise of a forward pass, with or without a backward pass."""
-    parts, me = services(request), owner(request)
-    limits, is_old = parts.config.limits, is_json(request)
+    services, me = services_of(request), owner(request)
+    limits, is_old = services.config.limits, is_json(request)
     sent = await read_body(request, limits)
-    asked, body, cost = await decode(
+    payload, body, cost = await decode(
         request, sent, lambda: _decode(sent, is_old, limits), is_json=is_old
     )
     return ModelSubmission(
         me,
-        model_id=asked.model_id,
-        seq_id=asked.seq_id or None,
-        kind="forward" if asked.forward_only else "forward_backward",
+        model_id=payload.model_id,
+        seq_id=payload.seq_id or None,
+        kind="forward" if payload.forward_only else "forward_backward",
         body=body,
         cost=cost,
-        request=asked,
+        request=payload,
     )
 
 
 async def optim_step(request: Request) -> ModelSubmission:
     """A promise of an optimizer step."""
-    parts, me = services(request), owner(request)
-    asked = await read_json(request, OptimStepRequest, parts.config.limits)
-    _check_optimizer(await parts.optimizer(me, asked.model_id), optimizer_name(asked.params))
+    services, me = services_of(request), owner(request)
+    payload = await read_json(request, OptimStepRequest, services.config.limits)
+    _check_optimizer(await services.optimizer(me, payload.model_id), optimizer_name(payload.params))
     return ModelSubmission(
         me,
-        model_id=asked.model_id,
-        seq_id=asked.seq_id,
+        model_id=payload.model_id,
+        seq_id=payload.seq_id,
         kind="optim_step",
-        body=json.encode(asked),
-        request=asked,
+        body=json.encode(payload),
+        request=payload,
     )
 
 
 async def get_info(request: Request) -> Response:
     """What the server knows about a model."""
-    parts = services(request)
-    asked = await read_json(request, GetInfoRequest, parts.config.limits)
-    model = await require_model(parts, owner(request), asked.model_id)
-    catalog = await parts.models()
+    services = services_of(request)
+    payload = await read_json(request, GetInfoRequest, services.config.limits)
+    model = await require_model(services, owner(request), payload.model_id)
+    catalog = await services.models()
     info = catalog.find(model.engine_model)
     spec = msgspec.json.decode(model.spec, type=LoraSpec)
     answer = GetInfoResponse(
@@ -134,19 +134,19 @@ async def create_custom_loss(_request: Request) -> Response:
 def _decode(body: bytes, is_old: bool, limits: Limits) -> tuple[ForwardBackwardRequest, bytes, int]:
     """The request, the protobuf form to keep, and its tokens."""
     if is_old:
-        asked = legacy_json.decode_forward_backward_request(body, limits=limits)
-        parts = protobuf.encode_forward_backward_request(
-            model_id=asked.model_id,
-            seq_id=asked.seq_id,
-            data=asked.data,
-            loss_fn=asked.loss_fn,
-            loss_fn_config=asked.loss_fn_config,
-            forward_only=asked.forward_only,
+        payload = legacy_json.decode_forward_backward_request(body, limits=limits)
+        pieces = protobuf.encode_forward_backward_request(
+            model_id=payload.model_id,
+            seq_id=payload.seq_id,
+            data=payload.data,
+            loss_fn=payload.loss_fn,
+            loss_fn_config=payload.loss_fn_config,
+            forward_only=payload.forward_only,
         )
-        body = b"".join(parts)
+        body = b"".join(pieces)
     else:
-        asked = protobuf.decode_forward_backward_request(body, limits=limits)
-    return asked, body, check_training(asked, limits)
+        payload = protobuf.decode_forward_backward_request(body, limits=limits)
+    return payload, body, check_training(payload, limits)
 
 
 def _check_optimizer(held: str | None, given: str) -> None:

@@ -20,7 +20,7 @@ from tinkex.scheduler.operation_bodies import LoadCommand, SaveCommand
 from tinkex.server.errors import Unprocessable, json_response
 from tinkex.server.gate.admission import ReleasedSlot
 from tinkex.server.gate.limits import check_metadata, check_recipients, check_text, check_ttl
-from tinkex.server.services import Services, owner, services
+from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint, parse_path
 from tinkex.server.submit.model_submission import (
@@ -71,29 +71,31 @@ async def save_weights_external(request: Request) -> ModelSubmission:
 
 async def load_weights(request: Request) -> ModelSubmission:
     """A promise of saved weights in a model, an old one or a new one."""
-    parts, me = services(request), owner(request)
-    asked = await read_json(request, LoadWeightsRequest, parts.config.limits)
-    parse_path(asked.path)
-    as_owner = await _reader(parts, me, asked.weights_access_token)
-    command = LoadCommand(path=asked.path, optimizer=asked.optimizer, as_owner=as_owner)
-    if asked.model_id is not None:
+    services, me = services_of(request), owner(request)
+    payload = await read_json(request, LoadWeightsRequest, services.config.limits)
+    parse_path(payload.path)
+    as_owner = await _reader(services, me, payload.weights_access_token)
+    command = LoadCommand(path=payload.path, optimizer=payload.optimizer, as_owner=as_owner)
+    if payload.model_id is not None:
         return ModelSubmission(
             me,
-            model_id=asked.model_id,
-            seq_id=asked.seq_id,
+            model_id=payload.model_id,
+            seq_id=payload.seq_id,
             kind="load_weights",
             body=json.encode(command),
             request=command,
         )
-    return await _create_by_loading(parts, me, asked, command)
+    return await _create_by_loading(services, me, payload, command)
 
 
 async def weights_info(request: Request) -> Response:
     """What saved weights were trained with."""
-    parts = services(request)
-    asked = await read_json(request, WeightsInfoRequest, parts.config.limits)
-    me = await _reader(parts, owner(request), request.headers.get("x-tinker-weights-access-token"))
-    checkpoint = await find_checkpoint(parts, me, asked.tinker_path, published=True)
+    services = services_of(request)
+    payload = await read_json(request, WeightsInfoRequest, services.config.limits)
+    me = await _reader(
+        services, owner(request), request.headers.get("x-tinker-weights-access-token")
+    )
+    checkpoint = await find_checkpoint(services, me, payload.tinker_path, published=True)
     spec = msgspec.json.decode(checkpoint.spec, type=LoraSpec)
     return json_response(
         WeightsInfoResponse(
@@ -111,16 +113,16 @@ async def weights_info(request: Request) -> Response:
 
 async def copy_weights(request: Request) -> Response:
     """A copy of a checkpoint, one's own, a public one or another account's with its key."""
-    parts, me = services(request), owner(request)
-    asked = await read_json(request, CopyWeightsRequest, parts.config.limits)
-    token = asked.weights_access_token or request.headers.get("x-tinker-weights-access-token")
-    reader = await _reader(parts, me, token)
-    limits = parts.config.limits
-    check_ttl(asked.ttl_seconds, limits)
-    check_text("destination_project_id", asked.destination_project_id, limits.max_text_chars)
-    await _check_disk(parts, me)
-    source = await find_checkpoint(parts, reader, asked.source_path, published=True)
-    folders = parts.scheduler.folders
+    services, me = services_of(request), owner(request)
+    payload = await read_json(request, CopyWeightsRequest, services.config.limits)
+    token = payload.weights_access_token or request.headers.get("x-tinker-weights-access-token")
+    reader = await _reader(services, me, token)
+    limits = services.config.limits
+    check_ttl(payload.ttl_seconds, limits)
+    check_text("destination_project_id", payload.destination_project_id, limits.max_text_chars)
+    await _check_disk(services, me)
+    source = await find_checkpoint(services, reader, payload.source_path, published=True)
+    folders = services.scheduler.folders
     now = time.time()
     copy = msgspec.structs.replace(
         source,
@@ -128,62 +130,63 @@ async def copy_weights(request: Request) -> Response:
         owner=me,
         is_public=False,
         created_at=now,
-        expires_at=None if asked.ttl_seconds is None else now + asked.ttl_seconds,
+        expires_at=None if payload.ttl_seconds is None else now + payload.ttl_seconds,
     )
     async with ReleasedSlot():
         await asyncio.to_thread(folders.copy_checkpoint, source, copy.checkpoint_id)
     crashpoints.passing("checkpoint.copied")
-    kept = await parts.db.awrite(_insert_copy, copy, asked.destination_project_id)
+    kept = await services.db.awrite(_insert_copy, copy, payload.destination_project_id)
     return json_response({"tinker_path": kept.tinker_path})
 
 
 async def _save(request: Request, type_: type[S]) -> ModelSubmission:
-    parts, me = services(request), owner(request)
-    asked = await read_json(request, type_, parts.config.limits)
-    command = await _save_command(parts, me, asked)
-    await _check_disk(parts, me)
+    services, me = services_of(request), owner(request)
+    payload = await read_json(request, type_, services.config.limits)
+    command = await _save_command(services, me, payload)
+    await _check_disk(services, me)
     # Sent again, an unnamed save asks for another sampling session: it is still the same one.
     identity = msgspec.structs.replace(command, sampling_session_id=None)
     return ModelSubmission(
         me,
-        model_id=asked.model_id,
-        seq_id=asked.seq_id,
-        kind="save_sampler" if command.name is None else asked.type,
+        model_id=payload.model_id,
+        seq_id=payload.seq_id,
+        kind="save_sampler" if command.name is None else payload.type,
         body=json.encode(command),
         identity=json.encode(identity),
         request=command,
     )
 
 
-async def _save_command(parts: Services, me: str, asked: SaveRequest) -> SaveCommand:
-    limits = parts.config.limits
-    check_ttl(asked.ttl_seconds, limits)
-    metadata = getattr(asked, "user_metadata", None)
+async def _save_command(services: Services, me: str, payload: SaveRequest) -> SaveCommand:
+    limits = services.config.limits
+    check_ttl(payload.ttl_seconds, limits)
+    metadata = getattr(payload, "user_metadata", None)
     check_metadata(metadata, limits)
-    recipients = getattr(asked, "age_encryption_recipients", None)
+    recipients = getattr(payload, "age_encryption_recipients", None)
     check_recipients(recipients, limits)
-    check_text("path", asked.path, limits.max_name_chars)
+    check_text("path", payload.path, limits.max_name_chars)
     command = SaveCommand(
-        kind=_KINDS[asked.type],
-        name=asked.path,
-        overwrite=getattr(asked, "overwrite", False),
-        ttl_seconds=asked.ttl_seconds,
+        kind=_KINDS[payload.type],
+        name=payload.path,
+        overwrite=getattr(payload, "overwrite", False),
+        ttl_seconds=payload.ttl_seconds,
         user_metadata=metadata,
         age_recipients=recipients,
     )
-    number = getattr(asked, "sampling_session_seq_id", None)
-    if asked.path is None and number is not None:
+    number = getattr(payload, "sampling_session_seq_id", None)
+    if payload.path is None and number is not None:
         check_number("sampling_session_seq_id", number)
-        session_id = (await require_model(parts, me, asked.model_id)).session_id
+        session_id = (await require_model(services, me, payload.model_id)).session_id
         return msgspec.structs.replace(command, sampling_session_id=f"{session_id}:sample:{number}")
-    if asked.path is None:
+    if payload.path is None:
         # Sent again it gets the same name, or it would look like another request.
-        identity = f"{asked.model_id} {uuid.uuid4() if asked.seq_id is None else asked.seq_id}"
+        save_id = uuid.uuid4() if payload.seq_id is None else payload.seq_id
+        identity = f"{payload.model_id} {save_id}"
         name = f"unnamed-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
         return msgspec.structs.replace(command, name=name)
-    if not is_checkpoint_name(asked.path):
+    if not is_checkpoint_name(payload.path):
         raise Unprocessable(
-            f"{asked.path[:100]!r} is not a checkpoint name.",
+            f"{payload.path[:100]!r} is not a checkpoint name.",
             hint="Use letters, digits, '.', '_' and '-', beginning with a letter or digit.",
             code="invalid-name",
         )
@@ -191,37 +194,37 @@ async def _save_command(parts: Services, me: str, asked: SaveRequest) -> SaveCom
 
 
 async def _create_by_loading(
-    parts: Services, me: str, asked: LoadWeightsRequest, command: LoadCommand
+    services: Services, me: str, payload: LoadWeightsRequest, command: LoadCommand
 ) -> NewModelSubmission:
-    if asked.session_id is None or asked.model_seq_id is None:
+    if payload.session_id is None or payload.model_seq_id is None:
         raise Unprocessable("Either model_id or session_id and model_seq_id must be given.")
-    check_number("model_seq_id", asked.model_seq_id)
-    await parts.session(me, asked.session_id)
-    checkpoint = await find_checkpoint(parts, command.as_owner, command.path, published=True)
-    catalog = await parts.models()
-    base_model = asked.base_model or checkpoint.base_model
+    check_number("model_seq_id", payload.model_seq_id)
+    await services.session(me, payload.session_id)
+    checkpoint = await find_checkpoint(services, command.as_owner, command.path, published=True)
+    catalog = await services.models()
+    base_model = payload.base_model or checkpoint.base_model
     if not catalog.is_same_base(base_model, checkpoint.engine_model):
         raise Unprocessable(
             f"{command.path} was trained on {checkpoint.base_model}, not on {base_model}.",
             code="wrong-base-model",
         )
     optimizer_config = checkpoint.optimizer_config
-    if asked.optimizer_config is not None:
-        optimizer_config = msgspec.to_builtins(asked.optimizer_config)
+    if payload.optimizer_config is not None:
+        optimizer_config = msgspec.to_builtins(payload.optimizer_config)
     if command.optimizer:
         _check_optimizer(command.path, checkpoint, optimizer_config)
-    check_metadata(asked.user_metadata, parts.config.limits)
-    check_text("base_model", base_model, parts.config.limits.max_text_chars)
+    check_metadata(payload.user_metadata, services.config.limits)
+    check_text("base_model", base_model, services.config.limits.max_text_chars)
     now = time.time()
     model = Model(
-        model_id=f"{asked.session_id}:train:{asked.model_seq_id}",
+        model_id=f"{payload.session_id}:train:{payload.model_seq_id}",
         owner=me,
-        session_id=asked.session_id,
+        session_id=payload.session_id,
         base_model=base_model,
         engine_model=checkpoint.engine_model,
         spec=checkpoint.spec,
         optimizer_config=optimizer_config,
-        user_metadata=asked.user_metadata,
+        user_metadata=payload.user_metadata,
         state="creating",
         created_at=now,
         last_request_at=now,
@@ -239,17 +242,17 @@ def _check_optimizer(path: str, checkpoint: Checkpoint, wanted: dict[str, Any]) 
         )
 
 
-async def _reader(parts: Services, me: str, token: str | None) -> str:
+async def _reader(services: Services, me: str, token: str | None) -> str:
     """Whose checkpoints may be read: the caller's, or those of the key given as a token."""
     if token is None:
         return me
-    return (await parts.keyring.authenticate(token)).owner
+    return (await services.keyring.authenticate(token)).owner
 
 
-async def _check_disk(parts: Services, me: str) -> None:
+async def _check_disk(services: Services, me: str) -> None:
     """Refuses to write files while the disk is all but full, and above the caller's quota."""
-    parts.check_disk()  # first: it passes, and clients try again
-    await parts.db.aread(parts.scheduler.disk_quota.check, me)
+    services.check_disk()  # first: it passes, and clients try again
+    await services.db.aread(services.scheduler.disk_quota.check, me)
 
 
 def _insert_copy(conn: Connection, copy: Checkpoint, project_id: str | None) -> Checkpoint:

@@ -18,7 +18,7 @@ from tinkex.server.gate.admission import Ticket
 from tinkex.server.http.body_limits import body_limit
 from tinkex.server.http.compression import check_encoding, decompress, encoding_of
 from tinkex.server.http.headers import CAME_WHOLE, header, is_declared_json
-from tinkex.server.services import services
+from tinkex.server.services import services_of
 from tinkex.server.submit.body_progress import seen_body
 from tinkex.server.submit.peek import TAIL_BYTES
 from tinkex.wire import json
@@ -106,12 +106,12 @@ class _BodyReader:
     """Reads one body as it comes, within its size, its tenant's share and its time."""
 
     def __init__(self, request: Request, limit: int, most: int) -> None:
-        config = services(request).config
+        config = services_of(request).config
         self._request = request
         self._limit = limit
         self._most = most  # bytes that are read to find the number of a request that is refused
         self._seen = seen_body(request.scope)
-        self._parts: list[bytes] = []
+        self._services: list[bytes] = []
         self._size = 0
         self._look_at: float = 1  # bytes
         self._is_over = False
@@ -143,7 +143,7 @@ class _BodyReader:
                 _ticket(self._request).take_bytes(len(part))
             if not self._is_over:
                 self._look()
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        return self._services[0] if len(self._services) == 1 else b"".join(self._services)
 
     def _look(self) -> None:
         """Looks for the number in the beginning of the body; a few times at most."""
@@ -155,10 +155,10 @@ class _BodyReader:
 
     def _first(self, count: int) -> bytes:
         size, enough = 0, 0
-        while size < count and enough < len(self._parts):
-            size += len(self._parts[enough])
+        while size < count and enough < len(self._services):
+            size += len(self._services[enough])
             enough += 1
-        return b"".join(self._parts[:enough])[:count]
+        return b"".join(self._services[:enough])[:count]
 
     async def _find_number(self, size: int) -> None:
         """Reads on until it is known which number of which model is refused, or cannot be.
@@ -176,9 +176,9 @@ class _BodyReader:
             seen.starts(self._first(seen.head_bytes))
         if seen.target is not None or not seen.has_tail or size > self._most:
             return
-        tail = b"".join(self._parts[-_LAST_PARTS:])
+        tail = b"".join(self._services[-_LAST_PARTS:])
         while self._size <= self._most and (part := await self._next()) is not None:
-            self._parts.clear()
+            self._services.clear()
             tail = (tail[-TAIL_BYTES:] + part)[-TAIL_BYTES:]
         seen.ends(tail)
 
@@ -193,7 +193,7 @@ class _BodyReader:
             raise gone
         self._is_over = not message.get("more_body", False)
         part: bytes = message.get("body", b"")
-        self._parts.append(part)
+        self._services.append(part)
         self._size += len(part)
         return part
 

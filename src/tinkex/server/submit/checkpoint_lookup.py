@@ -11,7 +11,7 @@ from tinkex.wire.paths import TinkerPath
 
 
 async def find_checkpoint(
-    parts: Services, owner: str, path: str, *, published: bool = False
+    services: Services, owner: str, path: str, *, published: bool = False
 ) -> Checkpoint:
     """The owner's checkpoint, or with `published` anybody's public one.
 
@@ -20,7 +20,7 @@ async def find_checkpoint(
         NotFound: there is no such checkpoint, or another owner has it.
     """
     parsed = parse_path(path)
-    found = await parts.db.aread(
+    found = await services.db.aread(
         checkpoints.find, owner, parsed.run_id, parsed.kind, parsed.name, published=published
     )
     if found is None:

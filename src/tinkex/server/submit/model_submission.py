@@ -60,20 +60,20 @@ class ModelSubmission(Submission[Operation]):
         )
 
     @staticmethod
-    def check_room(parts: Services, owner: str) -> None:
-        most = parts.config.max_pending_operations_per_owner
-        if parts.scheduler.pending_operations(owner) >= most:
+    def check_room(services: Services, owner: str) -> None:
+        most = services.config.max_pending_operations_per_owner
+        if services.scheduler.pending_operations(owner) >= most:
             raise Busy(f"{most} operations of yours are waiting already.", retry_after_s=2.0)
 
-    async def keep(self, parts: Services) -> tuple[Operation, bool]:
-        appended = await self._append(parts, self._new)
+    async def keep(self, services: Services) -> tuple[Operation, bool]:
+        appended = await self._append(services, self._new)
         return appended.operation, appended.is_new
 
-    def is_scheduled(self, parts: Services, row: Operation) -> bool:
-        return parts.scheduler.has(row)
+    def is_scheduled(self, services: Services, row: Operation) -> bool:
+        return services.scheduler.has(row)
 
-    async def schedule(self, parts: Services, row: Operation) -> None:
-        scheduler, work = parts.scheduler, (row, self._request, len(self._new.body))
+    async def schedule(self, services: Services, row: Operation) -> None:
+        scheduler, work = services.scheduler, (row, self._request, len(self._new.body))
         if scheduler.knows(row.model_id):
             scheduler.enqueue(*work)
         else:  # the first one since the start: the store is asked for the model's place
@@ -82,10 +82,10 @@ class ModelSubmission(Submission[Operation]):
     def promise(self, row: Operation) -> UntypedPromise:
         return UntypedPromise(request_id=row.request_id, model_id=row.model_id)
 
-    async def _append(self, parts: Services, new: NewOperation) -> Appended:
-        window = seq_window(parts, new.model_id)
+    async def _append(self, services: Services, new: NewOperation) -> Appended:
+        window = seq_window(services, new.model_id)
         write = _append_plainly if window.is_plain(new.seq_id) else _append
-        return await parts.db.awrite(write, new, window)
+        return await services.db.awrite(write, new, window)
 
 
 class NewModelSubmission(ModelSubmission):
@@ -95,18 +95,18 @@ class NewModelSubmission(ModelSubmission):
         super().__init__(model.owner, model_id=model.model_id, seq_id=0, kind=kind, body=body)
         self._model = model
 
-    async def _append(self, parts: Services, new: NewOperation) -> Appended:
-        most = parts.config.limits.max_models_per_owner
-        return await parts.db.awrite(_insert_model, self._model, new, most)
+    async def _append(self, services: Services, new: NewOperation) -> Appended:
+        most = services.config.limits.max_models_per_owner
+        return await services.db.awrite(_insert_model, self._model, new, most)
 
 
-async def require_model(parts: Services, owner: str, model_id: str) -> Model:
+async def require_model(services: Services, owner: str, model_id: str) -> Model:
     """The owner's model.
 
     Raises:
         NotFound: there is none.
     """
-    model = await parts.db.aread(models.get, owner, model_id)
+    model = await services.db.aread(models.get, owner, model_id)
     if model is None:
         raise _no_model(model_id)
     return model
@@ -135,10 +135,10 @@ class SeqWindow(msgspec.Struct, frozen=True):
         return seq_id - following - self.most
 
 
-def seq_window(parts: Services, model_id: str) -> SeqWindow:
+def seq_window(services: Services, model_id: str) -> SeqWindow:
     """How far ahead of the model's order a number may be now."""
-    following = parts.scheduler.next_number(model_id)
-    return SeqWindow(model_id, following, parts.config.limits.max_numbers_ahead)
+    following = services.scheduler.next_number(model_id)
+    return SeqWindow(model_id, following, services.config.limits.max_numbers_ahead)
 
 
 def _append(conn: Connection, new: NewOperation, window: SeqWindow) -> Appended:

@@ -13,15 +13,15 @@ State = tuple[str, str | None]
 ACTIVE: State = ("active", None)
 
 
-def queue_state(parts: Services, owner: str, kind: str, request_id: str) -> State:
+def queue_state(services: Services, owner: str, kind: str, request_id: str) -> State:
     """The state of the owner's request and the reason for it."""
-    if reason := parts.admission.throttled(owner):
+    if reason := services.admission.throttled(owner):
         return "paused_rate_limit", reason
-    scheduler = parts.scheduler
+    scheduler = services.scheduler
     if not scheduler.is_ready():
         return "paused_capacity", "The engine is still loading its models."
     if kind == "sample":
-        return _of_sample(parts, owner, request_id)
+        return _of_sample(services, owner, request_id)
     others = scheduler.tenants_waiting() - 1
     if others > 0:
         waiting = scheduler.pending_operations(owner)
@@ -32,8 +32,8 @@ def queue_state(parts: Services, owner: str, kind: str, request_id: str) -> Stat
     return ACTIVE
 
 
-def _of_sample(parts: Services, owner: str, request_id: str) -> State:
-    scheduler = parts.scheduler
+def _of_sample(services: Services, owner: str, request_id: str) -> State:
+    scheduler = services.scheduler
     if not scheduler.is_sample_waiting(owner, request_id):
         return ACTIVE
     mine, total = scheduler.pending_samples(owner), scheduler.pending_samples()

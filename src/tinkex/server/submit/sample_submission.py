@@ -24,8 +24,8 @@ class SampleSubmission(Submission[Sample]):
         self._request = request
 
     @staticmethod
-    def check_room(parts: Services, owner: str) -> None:
-        scheduler, config = parts.scheduler, parts.config
+    def check_room(services: Services, owner: str) -> None:
+        scheduler, config = services.scheduler, services.config
         if scheduler.pending_samples() >= config.max_pending_samples:
             most = config.max_pending_samples
             raise Busy(f"{most} sampling requests wait on this server already.")
@@ -33,16 +33,16 @@ class SampleSubmission(Submission[Sample]):
             most = config.max_pending_samples_per_owner
             raise Busy(f"{most} sampling requests of yours are waiting already.")
 
-    async def keep(self, parts: Services) -> tuple[Sample, bool]:
-        sample, is_new = await parts.db.awrite(samples.append, self._new)
-        parts.heard[sample.sampling_session_id] = steady_now()
+    async def keep(self, services: Services) -> tuple[Sample, bool]:
+        sample, is_new = await services.db.awrite(samples.append, self._new)
+        services.heard[sample.sampling_session_id] = steady_now()
         return sample, is_new
 
-    def is_scheduled(self, parts: Services, row: Sample) -> bool:
-        return parts.scheduler.has_sample(row.request_id)
+    def is_scheduled(self, services: Services, row: Sample) -> bool:
+        return services.scheduler.has_sample(row.request_id)
 
-    async def schedule(self, parts: Services, row: Sample) -> None:
-        parts.scheduler.enqueue_sample(row, self._request)
+    async def schedule(self, services: Services, row: Sample) -> None:
+        services.scheduler.enqueue_sample(row, self._request)
 
     def promise(self, row: Sample) -> UntypedPromise:
         sequence_ids = [f"{row.request_id}-{index}" for index in range(row.num_samples)]

@@ -24,7 +24,7 @@ from tinkex.errors import TinkexError
 from tinkex.server.errors import status_of
 from tinkex.server.http.compression import PLAIN, encoding_of
 from tinkex.server.http.headers import is_declared_json
-from tinkex.server.services import Services, owner, services
+from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.body_progress import SeenBody
 from tinkex.server.submit.model_submission import ModelSubmission, SeqWindow, seq_window
 from tinkex.server.submit.peek import Target
@@ -50,8 +50,8 @@ def _numbered(handle: Handler, *, may_be_protobuf: bool) -> Handler:
 
     @functools.wraps(handle)
     async def answer(request: Request) -> Response:
-        parts, me = services(request), owner(request)
-        arrival = parts.scheduler.arrival(me)
+        services, me = services_of(request), owner(request)
+        arrival = services.scheduler.arrival(me)
         seen = SeenBody(
             request.scope,
             is_json=not may_be_protobuf or is_json(request),
@@ -62,7 +62,7 @@ def _numbered(handle: Handler, *, may_be_protobuf: bool) -> Handler:
             return await handle(request)
         except TinkexError as error:
             if _is_final(error) and (target := seen.find()) is not None:
-                await _count_as_used(parts, me, target)
+                await _count_as_used(services, me, target)
             raise
         finally:
             arrival.end()
@@ -81,10 +81,10 @@ def _is_final(error: TinkexError) -> bool:
     return status < 500 and status not in _RETRIED and not error.retryable
 
 
-async def _count_as_used(parts: Services, me: str, target: Target) -> None:
+async def _count_as_used(services: Services, me: str, target: Target) -> None:
     refused = operations.nothing(me, target.model_id, target.seq_id)
-    if await parts.db.awrite(_consume, refused, seq_window(parts, target.model_id)):
-        parts.scheduler.consume(target.model_id, target.seq_id)
+    if await services.db.awrite(_consume, refused, seq_window(services, target.model_id)):
+        services.scheduler.consume(target.model_id, target.seq_id)
 
 
 def _consume(conn: Connection, refused: NewOperation, window: SeqWindow) -> bool:

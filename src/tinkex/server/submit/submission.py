@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from tinkex import crashpoints
 from tinkex.server.errors import Unprocessable, json_response
-from tinkex.server.services import Services, owner, services
+from tinkex.server.services import Services, owner, services_of
 from tinkex.types.session import UntypedPromise
 
 __all__ = ["ReadSubmission", "Submission", "check_number", "submit_handler", "submit_route"]
@@ -45,7 +45,7 @@ class Submission(ABC, Generic[R]):
 
     @staticmethod
     @abstractmethod
-    def check_room(parts: Services, owner: str) -> None:
+    def check_room(services: Services, owner: str) -> None:
         """Refuses work above the tenant's or the server's bound. Called before the body is read.
 
         Raises:
@@ -53,15 +53,15 @@ class Submission(ABC, Generic[R]):
         """
 
     @abstractmethod
-    async def keep(self, parts: Services) -> tuple[R, bool]:
+    async def keep(self, services: Services) -> tuple[R, bool]:
         """The request's row, and whether it came for the first time."""
 
     @abstractmethod
-    def is_scheduled(self, parts: Services, row: R) -> bool:
+    def is_scheduled(self, services: Services, row: R) -> bool:
         """Whether the scheduler has it."""
 
     @abstractmethod
-    async def schedule(self, parts: Services, row: R) -> None:
+    async def schedule(self, services: Services, row: R) -> None:
         """Hands it to the scheduler."""
 
     @abstractmethod
@@ -84,15 +84,15 @@ def submit_handler(
 
     @functools.wraps(read)
     async def answer(request: Request) -> Response:
-        parts = services(request)
-        parts.check_disk()
-        kind.check_room(parts, owner(request))
-        return await _submit(parts, await read(request))
+        services = services_of(request)
+        services.check_disk()
+        kind.check_room(services, owner(request))
+        return await _submit(services, await read(request))
 
     return answer
 
 
-async def _submit(parts: Services, submission: Submission[R]) -> Response:
+async def _submit(services: Services, submission: Submission[R]) -> Response:
     """Keeps a request and schedules it, unless the scheduler has it already.
 
     One that came before may be in the log and nowhere else: the store had kept it and then failed,
@@ -100,11 +100,11 @@ async def _submit(parts: Services, submission: Submission[R]) -> Response:
     """
     kind = submission.kind
     crashpoints.passing("submit.before", kind)
-    row, is_new = await submission.keep(parts)
-    if row.state == "queued" and (is_new or not submission.is_scheduled(parts, row)):
+    row, is_new = await submission.keep(services)
+    if row.state == "queued" and (is_new or not submission.is_scheduled(services, row)):
         crashpoints.passing("submit.kept", kind)
-        parts.waiters.expect(row.request_id, row.owner, kind)
-        await submission.schedule(parts, row)
+        services.waiters.expect(row.request_id, row.owner, kind)
+        await submission.schedule(services, row)
         crashpoints.passing("submit.scheduled", kind)
     return json_response(submission.promise(row))
 

@@ -23,50 +23,52 @@ _logger = logging.getLogger(__name__)
 _BETWEEN_POLLS_S = 15.0  # a client may take that long from the end of one poll to the next
 
 
-async def cancel_abandoned(parts: Services) -> None:
+async def cancel_abandoned(services: Services) -> None:
     """One round: cancels samples of sessions that ended or fell silent."""
-    silence_s = parts.config.sample_silence_s
-    poll_s = parts.config.poll_hold_s + _BETWEEN_POLLS_S
-    in_use = await asyncio.to_thread(parts.scheduler.sampling_sessions_in_use)
-    lives = await parts.db.aread(samplers.lives, list(in_use)) if in_use else []
+    silence_s = services.config.sample_silence_s
+    poll_s = services.config.poll_hold_s + _BETWEEN_POLLS_S
+    in_use = await asyncio.to_thread(services.scheduler.sampling_sessions_in_use)
+    lives = await services.db.aread(samplers.lives, list(in_use)) if in_use else []
     now = steady_now()
     silent, ended = set(), set()
     for life in lives:
         if life.finished_at is not None:
-            if _heard(parts, life) < now - poll_s:
+            if _heard(services, life) < now - poll_s:
                 ended.add(life.sampling_session_id)
-        elif max(_heartbeat_at(parts, life), _heard(parts, life)) < now - silence_s:
+        elif max(_heartbeat_at(services, life), _heard(services, life)) < now - silence_s:
             silent.add(life.sampling_session_id)
     reason = "The request was cancelled because its session has ended."
-    await _cancel(parts, ended, now - poll_s, reason)
+    await _cancel(services, ended, now - poll_s, reason)
     reason = (
         "The request was cancelled because its client seems to be gone: no heartbeat, poll or new "
         f"sample came for {silence_s:g} s."
     )
-    await _cancel(parts, silent, now - silence_s, reason)
-    _forget_old(parts, now - max(silence_s, poll_s))
+    await _cancel(services, silent, now - silence_s, reason)
+    _forget_old(services, now - max(silence_s, poll_s))
 
 
-def _heartbeat_at(parts: Services, life: Life) -> float:
+def _heartbeat_at(services: Services, life: Life) -> float:
     """The last heartbeat, one that could not be written yet included."""
-    return max(life.heartbeat_at, parts.heartbeats.get(life.session_id, 0.0))
+    return max(life.heartbeat_at, services.heartbeats.get(life.session_id, 0.0))
 
 
-def _heard(parts: Services, life: Life) -> float:
-    return parts.heard.get(life.sampling_session_id, parts.heard_since)
+def _heard(services: Services, life: Life) -> float:
+    return services.heard.get(life.sampling_session_id, services.heard_since)
 
 
-async def _cancel(parts: Services, sampling_sessions: set[str], before: float, reason: str) -> None:
+async def _cancel(
+    services: Services, sampling_sessions: set[str], before: float, reason: str
+) -> None:
     if not sampling_sessions:
         return
-    scheduler = parts.scheduler
+    scheduler = services.scheduler
     count = await asyncio.to_thread(scheduler.cancel_samples, sampling_sessions, before, reason)
     if count:
         _logger.warning("%d samples: %s", count, reason)
 
 
-def _forget_old(parts: Services, before: float) -> None:
+def _forget_old(services: Services, before: float) -> None:
     """Signs so old that they say the same as none."""
-    for sampling_session_id, at in list(parts.heard.items()):
+    for sampling_session_id, at in list(services.heard.items()):
         if at < before:
-            del parts.heard[sampling_session_id]
+            del services.heard[sampling_session_id]

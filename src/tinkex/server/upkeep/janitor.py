@@ -29,13 +29,13 @@ _GAP_S = 60.0  # more than that between two rounds: the machine slept, and clien
 class Janitor:
     """Does the chores of one server, each in its own rhythm."""
 
-    def __init__(self, parts: Services) -> None:
-        self._parts = parts
-        self._every_s = min(_EVERY_S, parts.config.trim_every_s)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._every_s = min(_EVERY_S, services.config.trim_every_s)
         self._trimmed_at = -float("inf")
         self._swept_at = -float("inf")
         self._round_at = steady_now()
-        self._patient_until = self._round_at + parts.config.patience_s
+        self._patient_until = self._round_at + services.config.patience_s
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -48,21 +48,21 @@ class Janitor:
         now, before = steady_now(), self._round_at
         self._round_at = now
         if now - before > _GAP_S:
-            self._patient_until = now + self._parts.config.patience_s
-        await self._do(self._parts.db.arestore_reserve)
+            self._patient_until = now + self._services.config.patience_s
+        await self._do(self._services.db.arestore_reserve)
         await self._do(self._look_at_disk)
         await self._do(self._write_heartbeats)
         await self._do(self._write_key_uses)
         await self._do(self._drop_expired)
         if now >= self._patient_until:
-            await self._do(lambda: cancel_abandoned(self._parts))
-        if time.monotonic() - self._trimmed_at >= self._parts.config.trim_every_s:
+            await self._do(lambda: cancel_abandoned(self._services))
+        if time.monotonic() - self._trimmed_at >= self._services.config.trim_every_s:
             self._trimmed_at = time.monotonic()
             await self._do(self._keep_time)
             await self._do(self._end_silent_sessions)
-            for chore in retention.chores(self._parts):
+            for chore in retention.chores(self._services):
                 await self._do(chore)
-            await self._do(self._parts.db.ashrink)
+            await self._do(self._services.db.ashrink)
         if time.monotonic() - self._swept_at >= _SWEEP_EVERY_S:
             self._swept_at = time.monotonic()
             await self._do(self._sweep_depot)
@@ -75,22 +75,22 @@ class Janitor:
 
     async def _write_heartbeats(self) -> None:
         """Notes when sessions were last heard of; what cannot be written is kept for later."""
-        parts = self._parts
-        beats, parts.heartbeats = parts.heartbeats, {}
+        services = self._services
+        beats, services.heartbeats = services.heartbeats, {}
         try:
             if beats:
-                await parts.db.awrite(sessions.record_heartbeats, beats)
+                await services.db.awrite(sessions.record_heartbeats, beats)
         except Exception:
-            parts.heartbeats = beats | parts.heartbeats
+            services.heartbeats = beats | services.heartbeats
             raise
 
     async def _write_key_uses(self) -> None:
         """Notes when keys were last used; what cannot be written is kept for later."""
-        keyring = self._parts.keyring
+        keyring = self._services.keyring
         uses, keyring.uses = keyring.uses, {}
         try:
             if uses:
-                await self._parts.db.awrite(keys.record_uses, uses)
+                await self._services.db.awrite(keys.record_uses, uses)
         except Exception:
             keyring.uses = uses | keyring.uses
             raise
@@ -102,33 +102,33 @@ class Janitor:
             _logger.error("Housekeeping failed and will be tried again: %s", error)
 
     async def _look_at_disk(self) -> None:
-        usage = await asyncio.to_thread(shutil.disk_usage, self._parts.config.data_dir)
-        is_low = usage.free < self._parts.config.min_free_bytes
-        if is_low and not self._parts.is_disk_low:
+        usage = await asyncio.to_thread(shutil.disk_usage, self._services.config.data_dir)
+        is_low = usage.free < self._services.config.min_free_bytes
+        if is_low and not self._services.is_disk_low:
             _logger.error("Only %d bytes are free on the disk; no new work is taken.", usage.free)
-        self._parts.is_disk_low = is_low
+        self._services.is_disk_low = is_low
 
     async def _sweep_depot(self) -> None:
-        await asyncio.to_thread(self._parts.scheduler.sweep_depot)
+        await asyncio.to_thread(self._services.scheduler.sweep_depot)
 
     async def _keep_time(self) -> None:
-        await self._parts.db.awrite(clock.keep)
+        await self._services.db.awrite(clock.keep)
 
     async def _drop_expired(self) -> None:
-        folders = self._parts.scheduler.folders
-        while expired := await self._parts.db.awrite_freeing(checkpoints.drop_expired):
+        folders = self._services.scheduler.folders
+        while expired := await self._services.db.awrite_freeing(checkpoints.drop_expired):
             for checkpoint_id in expired:
                 crashpoints.passing("checkpoint.expired")
                 await asyncio.to_thread(folders.remove, folders.checkpoint(checkpoint_id))
 
     async def _end_silent_sessions(self) -> None:
         """Ends silent sessions; after a start or a suspend clients get time to come back."""
-        parts, now = self._parts, steady_now()
+        services, now = self._services, steady_now()
         if now < self._patient_until:
             return
-        before = now - parts.config.session_silence_s
+        before = now - services.config.session_silence_s
         # On a full disk heartbeats are not written, while this write has the reserve.
-        heard = frozenset(each for each, at in parts.heartbeats.items() if at >= before)
-        for session_id in await parts.db.awrite_freeing(sessions.finish_silent, before, heard):
-            parts.forget_session(session_id)
-            await asyncio.to_thread(parts.scheduler.free_session, session_id)
+        heard = frozenset(each for each, at in services.heartbeats.items() if at >= before)
+        for session_id in await services.db.awrite_freeing(sessions.finish_silent, before, heard):
+            services.forget_session(session_id)
+            await asyncio.to_thread(services.scheduler.free_session, session_id)
