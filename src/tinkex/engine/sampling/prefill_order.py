@@ -11,7 +11,7 @@ long as the longest. A sequence that lost its blocks in a full cache keeps its r
 from __future__ import annotations
 
 from bisect import insort_left, insort_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from tinkex.engine.sampling.state import Stem
 from tinkex.fair_queue import FairTurns, due_time
@@ -68,11 +68,22 @@ class PrefillOrder:
         """All of them, scope by scope."""
         return [stem for line in self._lines.values() for stem in line]
 
-    def in_turn(self, is_wanted: Callable[[Stem], bool] = lambda _: True) -> Iterator[Stem]:
-        """Those wanted, each scope's by due time; the scope charged least goes next."""
+    def has_any_of(self, scopes: Container[str]) -> bool:
+        """Whether a stem is of one of these scopes."""
+        return any(scope in scopes for scope in self._lines)
+
+    def in_turn(
+        self,
+        is_wanted: Callable[[Stem], bool] = lambda _: True,
+        scopes: Container[str] | None = None,
+    ) -> Iterator[Stem]:
+        """Those wanted of these scopes, each scope's by due time; the scope charged least goes
+        next."""
         wanted = {scope: [*filter(is_wanted, line)] for scope, line in self._lines.items()}
         lines = {scope: iter(line) for scope, line in wanted.items() if line}
-        self._turns.update(lines)
+        self._turns.update(lines)  # with those that sit this step out: they lose no turn
+        if scopes is not None:
+            lines = {scope: line for scope, line in lines.items() if scope in scopes}
         while lines:
             scope = self._turns.next(lines)
             stem = next(lines[scope], None)

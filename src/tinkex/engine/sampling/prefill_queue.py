@@ -81,6 +81,10 @@ class PrefillQueue:
         """Gives a stem that has run its place again."""
         self._order.put_back(stem)
 
+    def has_any_of(self, scopes: Container[str]) -> bool:
+        """Whether a stem of these tenants waits or is half way."""
+        return self._order.has_any_of(scopes)
+
     def claims(self) -> dict[str, SeatClaim]:
         """The seats that sequences of each request will need once their prompt is computed; those
         half way count as held. Requests that end with their prompt need none."""
@@ -113,9 +117,14 @@ class PrefillQueue:
                 self.stop(stem)
 
     def next_parts(
-        self, num_running: int, seats: Mapping[str, int], blocks: BlockSource | None
+        self,
+        num_running: int,
+        seats: Mapping[str, int],
+        blocks: BlockSource | None,
+        tenants: Container[str] | None = None,
     ) -> list[PrefillChunk]:
-        """What to compute of the prompts now. Every part is done before the next call.
+        """What to compute of these tenants' prompts now, or of all. Every part is done before the
+        next call.
 
         `seats` says how many sequences of each request may begin; `blocks` is None without a pool.
         """
@@ -123,7 +132,7 @@ class PrefillQueue:
         held = set() if self._has_held else self._scopes_done_with(batch)
         self._has_held = False
         self._in_step = set()
-        for stem in self._order.in_turn(lambda each: self._can_go_on(each, seats)):
+        for stem in self._order.in_turn(lambda each: self._can_go_on(each, seats), tenants):
             if batch.tokens_left <= 0:
                 break
             if stem.scope in held and not batch.would_complete(stem):

@@ -4,9 +4,11 @@ Each step writes one token for every running sequence and computes a part of the
 adapters mixed, all in one pass through the model. A prompt is computed once for all its samples,
 which then share its blocks of the cache. A request that only scores its prompt, or wants one token,
 ends with its prompt. Where more could run than there are seats, they are shared between tenants and
-requests (`Seating`): sequences are parked and resume later. When the cache is full, sequences go
-back to the queue with the tokens they have (`KvEviction`). Either way a sequence's random stream
-goes on where it was.
+requests (`Seating`): sequences are parked and resume later. Where a step of all rows takes many
+times as long as one of a few, tenants with few have steps of their own in between (`SmallSteps`);
+no answer depends on which rows share a step, beyond how products are rounded. When the cache is
+full, sequences go back to the queue with the tokens they have (`KvEviction`). Either way a
+sequence's random stream goes on where it was.
 
 Shapes: B sequences · T rows · D hidden · V vocabulary.
 """
@@ -14,36 +16,31 @@ Shapes: B sequences · T rows · D hidden · V vocabulary.
 from __future__ import annotations
 
 import itertools
-import math
 import threading
-from collections import deque
-from collections.abc import Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from tinkex.engine.interface import (
-    ModelInfo,
-    RequestError,
-    SampledSequence,
-    SampleRequest,
-    SampleResult,
-)
+from tinkex.engine.interface import ModelInfo, SampledSequence, SampleRequest, SampleResult
 from tinkex.engine.lora.adapter import AdapterWeights, LoraBatch
 from tinkex.engine.model.lm_head import Head, chunk_rows
 from tinkex.engine.sampling.block_pool import prefix_keys
+from tinkex.engine.sampling.extend import extend, settle
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.kv_eviction import KvEviction
-from tinkex.engine.sampling.logits_processors import BUILTIN, Pipeline, Row
+from tinkex.engine.sampling.logits_processors import BUILTIN, Pipeline
 from tinkex.engine.sampling.prefill_queue import PrefillQueue, SamplerLimits
 from tinkex.engine.sampling.prompt_scores import PromptRows, score_prompts
 from tinkex.engine.sampling.runner import StepRunner
 from tinkex.engine.sampling.seating import Seating
+from tinkex.engine.sampling.small_steps import SmallSteps
 from tinkex.engine.sampling.state import PrefillChunk, RunningSequence, SampleJob, Stem
 from tinkex.engine.sampling.step_output import StepOutput
 from tinkex.engine.sampling.stops import StopRule, Stops, TextDecoder
-from tinkex.engine.sampling.token_choice import choose, stream, top_logprobs
+from tinkex.engine.sampling.token_choice import stream
 from tinkex.engine.sampling.token_history import TokenHistory
 from tinkex.engine.sampling.validation import max_new_tokens
 
@@ -64,9 +61,10 @@ class Sampler:
         decode: TextDecoder,
         limits: SamplerLimits,
         pipeline: Pipeline = BUILTIN,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner, self._info, self._decode = runner, info, decode
-        self._pipeline = pipeline
+        self._pipeline, self._clock, self._limits = pipeline, clock, limits
         self._pool = runner.pool
         self._inbox: deque[Stem] = deque()
         self._cancelled: set[str] = set()
@@ -78,6 +76,8 @@ class Sampler:
             self._eviction = KvEviction(self._pool, self._seating, self._line)
         self._numbers = itertools.count(1)
         self._steps_since_rest = 0
+        self._small_steps = SmallSteps()
+        self._is_balanced = False
         self._lock = threading.Lock()
 
     @property
@@ -136,17 +136,56 @@ class Sampler:
 
     @torch.inference_mode()
     def step(self) -> list[SampleResult]:
-        """Writes a token for everything that runs and computes prompts; the finished results."""
+        """Writes a token for what runs, everything or tenants with few rows, and computes prompts;
+        the finished results."""
         self._take_inbox()
-        self._seating.balance()
-        self._grow()
-        seats = self._seating.allowance(self._line.claims())
-        parts = self._line.next_parts(self.num_running, seats, self._eviction)
-        sequences = list(self._seating.running)  # fewer now if prompts got blocks of some
+        if not self._is_balanced:
+            self._seating.balance()
+        wanted = self._wanted_rows()
+        tenants = self._small_steps.choose(wanted)
+        began = self._clock()
+        sequences, parts = self._plan(tenants)
+        if not sequences and not parts and len(tenants) < len(wanted):
+            tenants = wanted.keys()  # the others' prompts wait for blocks
+            sequences, parts = self._plan(tenants)
         if not sequences and not parts:
             return []
-        if self._lets_pass(parts):
+        is_whole = len(tenants) == len(wanted)
+        is_rest = is_whole and self._lets_pass(parts)
+        if is_rest:
             sequences = []
+        finished = self._compute(sequences, parts)
+        # Between small steps of the same sequences, seats need not be counted again.
+        self._is_balanced = not is_whole and not parts
+        if not is_rest:
+            num_rows = _num_rows(sequences, parts)
+            self._small_steps.record(num_rows, self._clock() - began, is_whole=is_whole)
+        return finished
+
+    def _wanted_rows(self) -> dict[str, int]:
+        """How many rows each tenant could use now: its running sequences and tokens of prompts."""
+        rows = Counter(each.job.scope for each in self._seating.running)
+        prompts: Counter[str] = Counter()
+        for stem in self._line.stems():
+            prompts[stem.scope] += len(stem.tokens) - stem.done
+        for tenant, num_tokens in prompts.items():
+            rows[tenant] += min(num_tokens, self._limits.beside_tokens)
+        return rows
+
+    def _plan(self, tenants: Collection[str]) -> tuple[list[RunningSequence], list[PrefillChunk]]:
+        """What a step of these tenants computes."""
+        self._grow(tenants)
+        parts: list[PrefillChunk] = []
+        if self._line.has_any_of(tenants):
+            seats = self._seating.allowance(self._line.claims())
+            parts = self._line.next_parts(self.num_running, seats, self._eviction, tenants)
+        # Fewer run now if prompts got blocks of some.
+        return [each for each in self._seating.running if each.job.scope in tenants], parts
+
+    def _compute(
+        self, sequences: list[RunningSequence], parts: list[PrefillChunk]
+    ) -> list[SampleResult]:
+        """One pass through the model, and what follows from it; the finished results."""
         rows = self._runner.run(sequences, parts)
         for sequence in sequences:
             self._remember_full_block(sequence)
@@ -207,13 +246,13 @@ class Sampler:
             self._steps_since_rest = 0
         return is_rest
 
-    def _grow(self) -> None:
-        """Gives running sequences the blocks for their next token; where the cache is full, some
-        lose theirs."""
+    def _grow(self, tenants: Collection[str]) -> None:
+        """Gives running sequences of these tenants the blocks for their next token; where the cache
+        is full, some lose theirs."""
         if self._pool is None or self._eviction is None:
             return
         self._eviction.new_step()
-        for sequence in list(self._seating.running):
+        for sequence in [each for each in self._seating.running if each.job.scope in tenants]:
             has_room = len(sequence.blocks) >= blocks_for(sequence.num_tokens)
             while not has_room and sequence.blocks:  # else they were taken back meanwhile
                 taken = self._pool.take(1)
@@ -271,9 +310,9 @@ class Sampler:
         head = self._head([(n + 1, each.job) for n, each in enumerate(extended)])
         for start, end in chunk_rows(len(extended), head.vocab_size):
             logits_BV = head.rows(start, end).logits(hidden_BD[start:end])
-            _extend_chunk(extended[start:end], logits_BV, self._pipeline)
+            extend(extended[start:end], logits_BV, self._pipeline)
         self._seating.charge(extended)
-        return [result for each in extended if (result := _settle(each)) is not None]
+        return [result for each in extended if (result := settle(each)) is not None]
 
     def _fork(self, stem: Stem) -> None:
         """Lets the stem's sequences run on: they share its full blocks, each has a last one."""
@@ -321,6 +360,14 @@ class Sampler:
         sequence.blocks = []
 
 
+def _num_rows(sequences: list[RunningSequence], parts: list[PrefillChunk]) -> dict[str, int]:
+    """Rows of a step by tenant."""
+    rows = Counter(each.job.scope for each in sequences)
+    for part in parts:
+        rows[part.stem.scope] += part.end - part.start
+    return rows
+
+
 def _is_scoring(stem: Stem) -> bool:
     request = stem.job.request
     return bool(
@@ -330,57 +377,6 @@ def _is_scoring(stem: Stem) -> bool:
         or request.target_prompt_logprobs is not None
     )
 
-
-def _extend_chunk(
-    sequences: Sequence[RunningSequence], logits_BV: Tensor, pipeline: Pipeline
-) -> None:
-    processed = [
-        Row(index, each.job.request.params, each.history)
-        for index, each in enumerate(sequences)
-        if each.job.is_processed
-    ]
-    rules = [each.job.request.params for each in sequences]
-    uniforms = [each.random.random() for each in sequences]
-    choice = choose(logits_BV, rules, uniforms, processed, pipeline)
-    tokens, logprobs = choice.token_N.tolist(), choice.logprob_N.tolist()
-    for each in processed:
-        if each.history is not None:
-            each.history.add(tokens[each.index])
-    wanted: dict[int, list[int]] = {}
-    for row, sequence in enumerate(sequences):
-        sequence.tokens.append(tokens[row])
-        sequence.logprobs.append(logprobs[row])
-        wanted.setdefault(sequence.job.request.topk_sample_logprobs, []).append(row)
-    for k, rows in wanted.items():
-        if k:
-            ids, best = top_logprobs(choice.tempered_NV[rows], choice.lse_N[rows], k)
-            for row, *one in zip(rows, ids.cpu().numpy(), best.cpu().numpy(), strict=True):
-                sequences[row].topk.append((one[0], one[1]))
-
-
-def _settle(sequence: RunningSequence) -> SampleResult | None:
-    """Ends the sequence if its newest token does; the result if it was its job's last."""
-    job = sequence.job
-    if not math.isfinite(sequence.logprobs[-1]):
-        sequence.ended = "stop"
-        job.result = SampleResult(request_id=job.request.request_id, error=_RUINED)
-    elif job.stop.is_met(sequence.tokens):
-        sequence.ended = "stop"
-    elif len(sequence.tokens) >= job.max_new:
-        sequence.ended = "length"
-    if sequence.ended is None:
-        return None
-    if job.result.error is None:
-        job.result.sequences[sequence.index] = sequence.to_answer()
-    job.unfinished -= 1
-    return None if job.unfinished else job.result
-
-
-_RUINED = RequestError(
-    message="The model gives no finite logprobs, so nothing can be sampled from it. Its adapter "
-    "was probably ruined by a learning rate far too high; go back to an earlier checkpoint.",
-    code="not-finite",
-)
 
 _EMPTY = SampledSequence(
     tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), stop_reason="length"
