@@ -68,7 +68,7 @@ class _Part:
     """The attributes of a prefill chunk that a step reads."""
 
     def __init__(self, start: int, end: int, blocks: list[int]) -> None:
-        self.start, self.end, self.stem = start, end, self
+        self.start, self.end, self.prefix = start, end, self
         self.tokens, self.blocks = np.zeros(end, np.int64), blocks
 
 

@@ -13,7 +13,7 @@ from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS
 from tinkex.engine.sampling.kv_eviction import KvEviction
 from tinkex.engine.sampling.prefill_queue import PrefillQueue, SamplerLimits
 from tinkex.engine.sampling.seating import Seating
-from tinkex.engine.sampling.state import PrefillChunk, RunningSequence, SampleJob, Stem
+from tinkex.engine.sampling.state import PendingPrefix, PrefillChunk, RunningSequence, SampleJob
 from tinkex.engine.sampling.stops import StopRule
 
 
@@ -29,12 +29,14 @@ class Cache:
             max_sequences=max_sequences,
         )
         self.pool = BlockPool(num_blocks)
-        self.line = PrefillQueue(limits, self.pool)
+        self.queue = PrefillQueue(limits, self.pool)
         self.seating = Seating(max_sequences)
-        self.eviction = KvEviction(self.pool, self.seating, self.line)
+        self.eviction = KvEviction(self.pool, self.seating, self.queue)
         self._numbers = itertools.count(1)
 
-    def stem(self, name: str, scope: str, length: int, answer: int = 20, samples: int = 1) -> Stem:
+    def prefix(
+        self, name: str, scope: str, length: int, answer: int = 20, samples: int = 1
+    ) -> PendingPrefix:
         request = sample_request(
             name,
             tokens=tokens(length, sum(map(ord, name))),
@@ -51,40 +53,40 @@ class Cache:
             unfinished=samples,
         )
         random = np.random.default_rng(0)
-        return Stem(
+        return PendingPrefix(
             job, [RunningSequence(job, i, random, next(self._numbers)) for i in range(samples)]
         )
 
     def wait(self, name: str, scope: str, length: int, answer: int = 20) -> None:
-        self.line.add(self.stem(name, scope, length, answer))
+        self.queue.add(self.prefix(name, scope, length, answer))
 
     def run(
         self, name: str, scope: str, num_blocks: int, samples: int = 1
     ) -> list[RunningSequence]:
         """Sequences that run with so many blocks each."""
         length = BLOCK_TOKENS * (num_blocks - 1)
-        stem = self.stem(name, scope, BLOCK_TOKENS, answer=2 * length, samples=samples)
-        for sequence in stem.sequences:
+        prefix = self.prefix(name, scope, BLOCK_TOKENS, answer=2 * length, samples=samples)
+        for sequence in prefix.sequences:
             blocks = self.pool.take(num_blocks)
             assert blocks is not None
             sequence.blocks, sequence.tokens = blocks, [1] * (length - BLOCK_TOKENS)
             self.seating.add(sequence)
-        return stem.sequences
+        return prefix.sequences
 
     def step(self) -> list[PrefillChunk]:
         """The parts of one step; running sequences write a token each."""
         self.seating.balance()
         self.eviction.new_step()
-        seats = self.seating.allowance(self.line.claims())
-        parts = self.line.next_parts(len(self.seating.running), seats, self.eviction)
+        seats = self.seating.allowance(self.queue.claims())
+        parts = self.queue.next_parts(len(self.seating.running), seats, self.eviction)
         for sequence in self.seating.running:
             sequence.tokens.append(1)
-        self.line.finish_parts(parts)
+        self.queue.finish_parts(parts)
         return parts
 
     def begun(self) -> dict[str, int]:
         """The tokens computed of each prompt half way."""
-        return {stem.job.request.request_id: stem.done for stem in self.line.begun()}
+        return {prefix.job.request.request_id: prefix.done for prefix in self.queue.begun()}
 
 
 def test_a_prompt_that_lost_its_blocks_in_a_step_does_not_begin_without_a_seat() -> None:
@@ -93,11 +95,11 @@ def test_a_prompt_that_lost_its_blocks_in_a_step_does_not_begin_without_a_seat()
     cache.run("greedy", "a", num_blocks=13, samples=2)
     for number in range(7):
         cache.wait(f"a{number}", "a", BLOCK_TOKENS * 4 + number)
-    for stem in cache.line.stems()[1:]:  # half way, as after steps without room for more
+    for prefix in cache.queue.prefixes()[1:]:  # half way, as after steps without room for more
         blocks = cache.pool.take(5)
         assert blocks is not None
-        stem.blocks = blocks
-        cache.line._begun.add(stem)
+        prefix.blocks = blocks
+        cache.queue._begun.add(prefix)
     for number in range(6):
         cache.wait(f"b{number}", "b", 100 + number, answer=10)
     for _ in range(6):
@@ -122,7 +124,7 @@ def test_a_newcomer_gets_blocks_of_sequences_that_were_computed_again() -> None:
         (sequence,) = cache.run(f"a{number}", "a", num_blocks=25)
         sequence.protect(BLOCK_TOKENS * 25)
     cache.wait("new", "b", BLOCK_TOKENS, answer=4)
-    assert [part.stem.scope for part in cache.step()] == ["b"]
+    assert [part.prefix.scope for part in cache.step()] == ["b"]
     assert len(cache.seating.running) == 3, "one is enough"
 
 
@@ -153,7 +155,7 @@ def test_samples_that_share_their_prompt_make_room_for_a_newcomer() -> None:
     cache.pool.share(prompt)
     first.blocks, second.blocks = [*prompt, *first.blocks], [*prompt, *second.blocks]
     cache.wait("new", "b", BLOCK_TOKENS * 20, answer=4)
-    assert [part.stem.scope for part in cache.step()] == ["b"]
+    assert [part.prefix.scope for part in cache.step()] == ["b"]
 
 
 def test_prompts_of_two_tenants_that_do_not_fit_together_are_both_computed() -> None:
@@ -163,9 +165,9 @@ def test_prompts_of_two_tenants_that_do_not_fit_together_are_both_computed() -> 
     complete: list[str] = []
     for _ in range(40):
         for part in cache.step():
-            if part.stem.is_complete:
-                complete.append(part.stem.scope)
-                cache.line.give_back(part.stem)
+            if part.prefix.is_complete:
+                complete.append(part.prefix.scope)
+                cache.queue.give_back(part.prefix)
     assert sorted(complete) == ["a", "b"]
 
 

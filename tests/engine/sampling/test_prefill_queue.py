@@ -13,7 +13,7 @@ from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.prefill_order import PrefillOrder
 from tinkex.engine.sampling.prefill_queue import PrefillQueue, SamplerLimits
-from tinkex.engine.sampling.state import PrefillChunk, RunningSequence, SampleJob, Stem
+from tinkex.engine.sampling.state import PendingPrefix, PrefillChunk, RunningSequence, SampleJob
 from tinkex.engine.sampling.stops import StopRule
 
 LIMITS = SamplerLimits(
@@ -25,7 +25,7 @@ LIMITS = SamplerLimits(
 )
 
 
-def _stem(name: str, length: int = 32, answer: int = 10, scope: str = "") -> Stem:
+def _prefix(name: str, length: int = 32, answer: int = 10, scope: str = "") -> PendingPrefix:
     request = sample_request(
         name, tokens=tokens(length, sum(map(ord, name))), max_tokens=answer, cache_scope=scope
     )
@@ -37,15 +37,15 @@ def _stem(name: str, length: int = 32, answer: int = 10, scope: str = "") -> Ste
         result=SampleResult(request_id=name),
         unfinished=1,
     )
-    return Stem(job, [RunningSequence(job, 0, np.random.default_rng(0))])
+    return PendingPrefix(job, [RunningSequence(job, 0, np.random.default_rng(0))])
 
 
-def _names(stems: list[Stem]) -> list[str]:
-    return [stem.job.request.request_id for stem in stems]
+def _names(prefixes: list[PendingPrefix]) -> list[str]:
+    return [prefix.job.request.request_id for prefix in prefixes]
 
 
 def _sizes(parts: list[PrefillChunk]) -> dict[str, int]:
-    return {part.stem.job.request.request_id: part.end - part.start for part in parts}
+    return {part.prefix.job.request.request_id: part.end - part.start for part in parts}
 
 
 class _FreeBlocks:
@@ -54,15 +54,15 @@ class _FreeBlocks:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
 
-    def take_for(self, stem: Stem, count: int) -> list[int] | None:
+    def take_for(self, prefix: PendingPrefix, count: int) -> list[int] | None:
         return self._pool.take(count)
 
-    def may_pass(self, stem: Stem, waiting: Stem) -> bool:
+    def may_pass(self, prefix: PendingPrefix, waiting: PendingPrefix) -> bool:
         return False
 
 
-class _Line(PrefillQueue):
-    """A line in which every sequence may have a seat, unless told otherwise."""
+class _Queue(PrefillQueue):
+    """A queue in which every sequence may have a seat, unless told otherwise."""
 
     def __init__(self, limits: SamplerLimits, pool: BlockPool) -> None:
         super().__init__(limits, pool)
@@ -73,28 +73,30 @@ class _Line(PrefillQueue):
         return self.next_parts(num_running, wanted | seats, self._free)
 
 
-def _line(limits: SamplerLimits = LIMITS) -> tuple[_Line, BlockPool]:
+def _queue(limits: SamplerLimits = LIMITS) -> tuple[_Queue, BlockPool]:
     pool = BlockPool(limits.cache_tokens // BLOCK_TOKENS)
-    return _Line(limits, pool), pool
+    return _Queue(limits, pool), pool
 
 
-def _order(*stems: Stem) -> PrefillOrder:
+def _order(*prefixes: PendingPrefix) -> PrefillOrder:
     order = PrefillOrder()
-    for stem in stems:
-        order.add(stem)
+    for prefix in prefixes:
+        order.add(prefix)
     return order
 
 
 def test_short_requests_pass_longer_ones_and_equals_stay_in_line() -> None:
-    order = _order(_stem("long", 400, 100), _stem("a", 40), _stem("b", 40), _stem("short", 8, 1))
+    order = _order(
+        _prefix("long", 400, 100), _prefix("a", 40), _prefix("b", 40), _prefix("short", 8, 1)
+    )
     assert _names(list(order.in_turn())) == ["short", "a", "b", "long"]
 
 
 def test_no_request_is_passed_for_ever() -> None:
-    order = _order(_stem("long", 100, 1))
+    order = _order(_prefix("long", 100, 1))
     passed = 0
     for number in range(100_000):
-        order.add(_stem(f"short-{number}", 10, 1))
+        order.add(_prefix(f"short-{number}", 10, 1))
         first = next(order.in_turn())
         order.remove(first)
         if first.job.request.request_id == "long":
@@ -104,10 +106,10 @@ def test_no_request_is_passed_for_ever() -> None:
 
 
 def test_a_huge_request_lets_pass_no_more_than_a_fixed_amount() -> None:
-    order = _order(_stem("huge", 100, 100_000))
+    order = _order(_prefix("huge", 100, 100_000))
     passed = 0
     for number in range(1000):
-        order.add(_stem(f"short-{number}", 1000, 1))
+        order.add(_prefix(f"short-{number}", 1000, 1))
         first = next(order.in_turn())
         order.remove(first)
         if first.job.request.request_id == "huge":
@@ -117,57 +119,57 @@ def test_a_huge_request_lets_pass_no_more_than_a_fixed_amount() -> None:
 
 
 def test_tenants_take_turns_by_tokens() -> None:
-    order = _order(*(_stem(f"greedy-{n}", 10, 1, "greedy") for n in range(200)))
+    order = _order(*(_prefix(f"greedy-{n}", 10, 1, "greedy") for n in range(200)))
     served = []
     for _ in range(6):
-        stem = next(order.in_turn())
-        order.charge(stem, len(stem.tokens))
-        order.remove(stem)
-        served.append(stem.scope)
+        prefix = next(order.in_turn())
+        order.charge(prefix, len(prefix.tokens))
+        order.remove(prefix)
+        served.append(prefix.scope)
         if len(served) == 3:
-            order.add(_stem("polite-1", 300, 100, "polite"))
-            order.add(_stem("polite-2", 300, 100, "polite"))
+            order.add(_prefix("polite-1", 300, 100, "polite"))
+            order.add(_prefix("polite-2", 300, 100, "polite"))
     assert served[3] == "polite", "whatever others ask for, a newcomer is next"
     assert served[4:] == ["greedy"] * 2, "and then those who had less"
 
 
 def test_waiting_costs_no_turn() -> None:
-    line, pool = _line()
+    queue, pool = _queue()
     taken = pool.take(64)  # nothing can begin
     for number in range(50):
-        line.add(_stem(f"many-{number}", 40, 10, "many"))
-    line.add(_stem("few", 40, 10, "few"))
+        queue.add(_prefix(f"many-{number}", 40, 10, "many"))
+    queue.add(_prefix("few", 40, 10, "few"))
     for _ in range(100):
-        assert line.next(num_running=1) == []
+        assert queue.next(num_running=1) == []
     pool.release(taken or [])
-    line.add(_stem("new", 40, 10, "new"))
-    first = line.next(num_running=1)
-    scopes = {part.stem.scope for part in first}
+    queue.add(_prefix("new", 40, 10, "new"))
+    first = queue.next(num_running=1)
+    scopes = {part.prefix.scope for part in first}
     assert scopes == {"many", "few", "new"}, "as if nobody had waited"
 
 
 def test_a_stream_of_quick_requests_does_not_keep_another_tenant_out() -> None:
-    line, _ = _line()
+    queue, _ = _queue()
     for number in range(20):
-        line.add(_stem(f"b-{number}", 60, 10, "b"))
+        queue.add(_prefix(f"b-{number}", 60, 10, "b"))
     computed = 0
     for number in range(40):
-        line.add(_stem(f"a-{number}", 20, 1, "a"))
-        parts = line.next(num_running=1)
-        computed += sum(part.end - part.start for part in parts if part.stem.scope == "b")
-        for stem in line.finish_parts(parts):
-            line.give_back(stem)
+        queue.add(_prefix(f"a-{number}", 20, 1, "a"))
+        parts = queue.next(num_running=1)
+        computed += sum(part.end - part.start for part in parts if part.prefix.scope == "b")
+        for prefix in queue.finish_parts(parts):
+            queue.give_back(prefix)
     assert computed >= 700, "every second step has room for it"
 
 
 def test_what_was_sent_back_goes_where_its_request_was() -> None:
-    order = _order(_stem("other", 8, 1, "other"))
-    ran = _stem("ran", 400, 100, "third")
+    order = _order(_prefix("other", 8, 1, "other"))
+    ran = _prefix("ran", 400, 100, "third")
     order.add(ran)
     order.remove(ran)
-    order.add(_stem("later", 400, 100, "third"))
-    order.add(_stem("short", 8, 2, "third"))
-    order.put_back(Stem(ran.job, ran.sequences))
+    order.add(_prefix("later", 400, 100, "third"))
+    order.add(_prefix("short", 8, 2, "third"))
+    order.put_back(PendingPrefix(ran.job, ran.sequences))
     own = [name for name in _names(list(order.in_turn())) if name != "other"]
     assert own == ["short", "ran", "later"], "a short request passes it as it would have before"
     assert _names(list(order.in_turn()))[:2] in (["other", "short"], ["short", "other"])
@@ -176,177 +178,177 @@ def test_what_was_sent_back_goes_where_its_request_was() -> None:
 
 
 def test_what_is_sent_back_after_a_pause_is_not_behind_all_that_comes() -> None:
-    order = _order(*(_stem(f"before-{number}", 400, 10_000) for number in range(50)))
+    order = _order(*(_prefix(f"before-{number}", 400, 10_000) for number in range(50)))
     last = list(order.in_turn())[-1]
-    for stem in list(order.in_turn()):
-        order.remove(stem)
-    order.put_back(Stem(last.job, last.sequences))
-    order.add(_stem("new", 400, 10_000))
+    for prefix in list(order.in_turn()):
+        order.remove(prefix)
+    order.put_back(PendingPrefix(last.job, last.sequences))
+    order.add(_prefix("new", 400, 10_000))
     assert next(order.in_turn()).job is last.job
 
 
 def test_the_rest_of_a_prompt_that_was_split_waits_for_its_first_half() -> None:
     limits = SamplerLimits(cache_tokens=BLOCK_TOKENS * 64, beside_tokens=64, max_sequences=4)
-    line, pool = _line(limits)
-    stem = _stem("many", 320, 10)
-    stem.sequences = [RunningSequence(stem.job, i, np.random.default_rng(i)) for i in range(8)]
-    line.add(stem)
+    queue, pool = _queue(limits)
+    prefix = _prefix("many", 320, 10)
+    prefix.sequences = [RunningSequence(prefix.job, i, np.random.default_rng(i)) for i in range(8)]
+    queue.add(prefix)
     owned = []
     for _ in range(4):
-        parts = line.next(num_running=1)
+        parts = queue.next(num_running=1)
         assert len(parts) == 1
-        line.finish_parts(parts)
+        queue.finish_parts(parts)
         owned.append(pool.num_owned)
     assert owned == [blocks_for(320)] * 4, "one copy of the prompt"
 
 
 def test_a_prompt_half_way_uses_what_another_has_computed_meanwhile() -> None:
-    line, pool = _line()
-    long = _stem("long", 600, 100)
-    line.add(long)
-    line.finish_parts(line.next(num_running=1))
+    queue, pool = _queue()
+    long = _prefix("long", 600, 100)
+    queue.add(long)
+    queue.finish_parts(queue.next(num_running=1))
     assert long.done == 256
-    short = _stem("short", 600, 2)
+    short = _prefix("short", 600, 2)
     short.tokens = long.tokens[:330].copy()
-    line.add(short)
-    parts = line.next(num_running=1)
-    assert [(part.stem, part.start, part.end) for part in parts] == [(short, 256, 330)]
-    line.finish_parts(parts)
-    parts = line.next(num_running=1)
-    assert [(part.stem, part.start, part.end) for part in parts] == [(long, 320, 576)]
+    queue.add(short)
+    parts = queue.next(num_running=1)
+    assert [(part.prefix, part.start, part.end) for part in parts] == [(short, 256, 330)]
+    queue.finish_parts(parts)
+    parts = queue.next(num_running=1)
+    assert [(part.prefix, part.start, part.end) for part in parts] == [(long, 320, 576)]
     num_shared = 320 // BLOCK_TOKENS
     assert long.blocks[:num_shared] == short.blocks[:num_shared]
-    line.finish_parts(parts)
-    line.give_back(long)
-    line.give_back(short)
+    queue.finish_parts(parts)
+    queue.give_back(long)
+    queue.give_back(short)
     assert pool.num_owned == 0
 
 
 def test_a_step_that_completes_a_request_has_no_parts_of_others() -> None:
-    line, _ = _line()
-    line.add(_stem("long", 400, 100))
-    line.add(_stem("quick", 70, 1))
-    line.add(_stem("too large for one step", 330, 1))
-    line.add(_stem("quick too", 90, 1))
-    assert _sizes(line.next(num_running=1)) == {"quick": 70}
-    line, _ = _line()
-    line.add(_stem("first", 20, 1))
-    line.add(_stem("second", 30, 1))
-    line.add(_stem("long", 400, 100))
-    assert _sizes(line.next(num_running=1)) == {"first": 20, "second": 30}
+    queue, _ = _queue()
+    queue.add(_prefix("long", 400, 100))
+    queue.add(_prefix("quick", 70, 1))
+    queue.add(_prefix("too large for one step", 330, 1))
+    queue.add(_prefix("quick too", 90, 1))
+    assert _sizes(queue.next(num_running=1)) == {"quick": 70}
+    queue, _ = _queue()
+    queue.add(_prefix("first", 20, 1))
+    queue.add(_prefix("second", 30, 1))
+    queue.add(_prefix("long", 400, 100))
+    assert _sizes(queue.next(num_running=1)) == {"first": 20, "second": 30}
 
 
 def test_a_request_that_a_step_completes_passes_others_of_its_tenant_once() -> None:
-    line, _ = _line()
-    line.add(_stem("before", 8, 2))
-    line.add(_stem("quick", 30, 1))
-    line.add(_stem("another tenant's", 16, 100, "b"))
-    assert _sizes(line.next(num_running=1)) == {"quick": 30, "another tenant's": 16}
-    assert "before" in _sizes(line.next(num_running=1)), "in the next step it is not held"
+    queue, _ = _queue()
+    queue.add(_prefix("before", 8, 2))
+    queue.add(_prefix("quick", 30, 1))
+    queue.add(_prefix("another tenant's", 16, 100, "b"))
+    assert _sizes(queue.next(num_running=1)) == {"quick": 30, "another tenant's": 16}
+    assert "before" in _sizes(queue.next(num_running=1)), "in the next step it is not held"
 
 
 @pytest.mark.parametrize("length", [20, 100, 101, 250])
 def test_whoever_is_done_with_a_prompt_is_spared_a_second_step(length) -> None:
-    line, _ = _line(replace(LIMITS, quick_tokens=100))
+    queue, _ = _queue(replace(LIMITS, quick_tokens=100))
     for name in ("quick", "other"):  # steps are short from here on
-        line.add(_stem(name, 20, 1))
-        line.finish_parts(line.next(num_running=1))
-    line.add(_stem("one token", length, 1))
-    assert _sizes(line.next(num_running=1)) == {"one token": length}
+        queue.add(_prefix(name, 20, 1))
+        queue.finish_parts(queue.next(num_running=1))
+    queue.add(_prefix("one token", length, 1))
+    assert _sizes(queue.next(num_running=1)) == {"one token": length}
 
 
 def test_steps_are_short_only_while_quick_requests_come() -> None:
-    line, _ = _line()
-    line.add(_stem("long", 1000, 100))
-    parts = line.next(num_running=1)
+    queue, _ = _queue()
+    queue.add(_prefix("long", 1000, 100))
+    parts = queue.next(num_running=1)
     assert _sizes(parts) == {"long": 256}
-    line.finish_parts(parts)
-    line.add(_stem("quick", 20, 1))
-    line.finish_parts(line.next(num_running=1))
-    parts = line.next(num_running=1)
+    queue.finish_parts(parts)
+    queue.add(_prefix("quick", 20, 1))
+    queue.finish_parts(queue.next(num_running=1))
+    parts = queue.next(num_running=1)
     assert _sizes(parts) == {"long": 64}
-    line.finish_parts(parts)
+    queue.finish_parts(parts)
     for _ in range(40):
-        line.next(num_running=1)
-    assert _sizes(line.next(num_running=1)) == {"long": 256}
+        queue.next(num_running=1)
+    assert _sizes(queue.next(num_running=1)) == {"long": 256}
 
 
 def test_a_prompt_half_way_can_be_passed_and_goes_on_where_it_was() -> None:
-    line, pool = _line()
-    long = _stem("long", 600, 100)
-    line.add(long)
-    line.finish_parts(line.next(num_running=1))
+    queue, pool = _queue()
+    long = _prefix("long", 600, 100)
+    queue.add(long)
+    queue.finish_parts(queue.next(num_running=1))
     assert long.done == 256
-    line.add(_stem("short", 250, 2))
-    parts = line.next(num_running=1)
+    queue.add(_prefix("short", 250, 2))
+    parts = queue.next(num_running=1)
     assert _sizes(parts) == {"short": 250}
-    (short,) = line.finish_parts(parts)
+    (short,) = queue.finish_parts(parts)
     assert long.done == 256
-    line.give_back(short)
-    parts = line.next(num_running=1)
+    queue.give_back(short)
+    parts = queue.next(num_running=1)
     assert [(part.start, part.end) for part in parts] == [(256, 512)]
-    line.finish_parts(parts)
-    line.clear()
+    queue.finish_parts(parts)
+    queue.clear()
     assert pool.num_owned == 0
-    assert len(line) == 0
+    assert len(queue) == 0
 
 
 def test_cancelled_prompts_give_their_blocks_back() -> None:
-    line, pool = _line()
-    line.add(_stem("gone", 600))
-    line.add(_stem("stays", 700))
-    line.finish_parts(line.next(num_running=1))
+    queue, pool = _queue()
+    queue.add(_prefix("gone", 600))
+    queue.add(_prefix("stays", 700))
+    queue.finish_parts(queue.next(num_running=1))
     assert pool.num_owned > 0
-    line.remove({"gone"})
+    queue.remove({"gone"})
     assert pool.num_owned == 0
-    assert _names(line.stems()) == ["stays"]
+    assert _names(queue.prefixes()) == ["stays"]
 
 
 def test_long_scores_make_no_short_steps() -> None:
-    line, _ = _line()
-    line.add(_stem("score", 400, 1))
-    assert _sizes(line.next(num_running=1)) == {"score": 256}
+    queue, _ = _queue()
+    queue.add(_prefix("score", 400, 1))
+    assert _sizes(queue.next(num_running=1)) == {"score": 256}
 
 
 def test_requests_that_end_with_their_prompt_need_neither_seats_nor_blocks() -> None:
-    line, pool = _line()
+    queue, pool = _queue()
     taken = pool.take(64)
-    line.add(_stem("waits", 40, 10))
-    line.add(_stem("quick", 40, 1))
+    queue.add(_prefix("waits", 40, 10))
+    queue.add(_prefix("quick", 40, 1))
     for seats in (1, 0):
-        parts = line.next(num_running=1, waits=seats)
+        parts = queue.next(num_running=1, waits=seats)
         assert _sizes(parts) == {"quick": 40}
-        (quick,) = line.finish_parts(parts)
+        (quick,) = queue.finish_parts(parts)
         assert quick.blocks == []
-        line.add(_stem("quick", 40, 1))
+        queue.add(_prefix("quick", 40, 1))
     pool.release(taken or [])
 
 
 def test_prompts_without_a_seat_hold_up_no_others() -> None:
-    line, _ = _line()
-    line.add(_stem("waits", 40, 10))
-    line.add(_stem("long score", 300, 1))
-    line.add(_stem("seated", 50, 20))
-    assert _sizes(line.next(num_running=1, waits=0)) == {"seated": 50, "long score": 192}
+    queue, _ = _queue()
+    queue.add(_prefix("waits", 40, 10))
+    queue.add(_prefix("long score", 300, 1))
+    queue.add(_prefix("seated", 50, 20))
+    assert _sizes(queue.next(num_running=1, waits=0)) == {"seated": 50, "long score": 192}
 
 
 def test_seats_are_kept_for_prompts_half_way() -> None:
-    line, _ = _line()
-    line.add(_stem("long", 600, 100))
-    assert (line.claims()["long"].held, line.claims()["long"].wanted) == (0, 1)
-    line.finish_parts(line.next(num_running=1))
-    assert (line.claims()["long"].held, line.claims()["long"].wanted) == (1, 1)
+    queue, _ = _queue()
+    queue.add(_prefix("long", 600, 100))
+    assert (queue.claims()["long"].held, queue.claims()["long"].wanted) == (0, 1)
+    queue.finish_parts(queue.next(num_running=1))
+    assert (queue.claims()["long"].held, queue.claims()["long"].wanted) == (1, 1)
 
 
 def test_who_waits_for_room_is_not_passed_by_those_who_need_less() -> None:
-    line, pool = _line(SamplerLimits(cache_tokens=BLOCK_TOKENS * (blocks_for(600) + 1)))
-    line.add(_stem("large", 600, 2))  # all blocks but one
+    queue, pool = _queue(SamplerLimits(cache_tokens=BLOCK_TOKENS * (blocks_for(600) + 1)))
+    queue.add(_prefix("large", 600, 2))  # all blocks but one
     taken = pool.take(4)
-    line.add(_stem("later", 601, 2))
-    line.add(_stem("small but later", 602, 2))
-    assert line.next(num_running=1) == []
+    queue.add(_prefix("later", 601, 2))
+    queue.add(_prefix("small but later", 602, 2))
+    assert queue.next(num_running=1) == []
     pool.release(taken or [])
-    assert _sizes(line.next(num_running=1)).keys() == {"large"}
+    assert _sizes(queue.next(num_running=1)).keys() == {"large"}
 
 
 @pytest.mark.parametrize("quick", [0, 40])

@@ -318,7 +318,7 @@ def test_a_failure_while_a_prompt_gets_its_blocks_loses_none_of_them(engine, mon
 
     engine.submit_sample(sample_request("lost"))
     with monkeypatch.context() as patch:
-        patch.setattr(sampler._line, "_half_way", fail)
+        patch.setattr(sampler._prefill_queue, "_half_way", fail)
         (result,) = engine.step_sampling(0.0).finished
     assert result.request_id == "lost"
     assert sampler._pool.num_owned == 0

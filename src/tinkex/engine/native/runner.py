@@ -45,14 +45,14 @@ class NativeRunner(CachedRunner):
     ) -> StepOutput:
         # The rows of an adapter are adjacent, those of running sequences before those of prompts.
         items = [(_identity(each.job), False, i) for i, each in enumerate(sequences)]
-        items += [(_identity(part.stem.job), True, i) for i, part in enumerate(parts)]
+        items += [(_identity(part.prefix.job), True, i) for i, part in enumerate(parts)]
         rows, kept = StepList(), list[int]()
         runs, kept_runs = list[Run](), list[Run]()
         sequence_rows, part_rows = [0] * len(sequences), [0] * len(parts)
         for _, is_part, i in sorted(items):
             start, kept_start = rows.num_rows, len(kept)
             if is_part:
-                part_rows[i], job = kept_start, parts[i].stem.job
+                part_rows[i], job = kept_start, parts[i].prefix.job
                 rows.add_part(parts[i])
                 kept += range(rows.num_rows - parts[i].num_kept, rows.num_rows)
             else:

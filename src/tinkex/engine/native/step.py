@@ -47,12 +47,12 @@ class StepList:
     def add_part(self, part: PrefillChunk) -> None:
         """The rows of a chunk of a prompt; without blocks of its own it gets spare ones for the
         step."""
-        blocks = np.array(part.stem.blocks)
+        blocks = np.array(part.prefix.blocks)
         if not len(blocks):
             count = blocks_for(part.end)
             blocks = ~np.arange(self.num_spare, self.num_spare + count)
             self.num_spare += count
-        self._add(part.stem.tokens[part.start : part.end], part.start, blocks)
+        self._add(part.prefix.tokens[part.start : part.end], part.start, blocks)
 
     def _add(self, tokens: np.ndarray, start: int, blocks: np.ndarray) -> None:
         count = len(tokens)

@@ -24,11 +24,11 @@ from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import blocks_for
 from tinkex.engine.sampling.prefill_queue import PrefillQueue
 from tinkex.engine.sampling.seating import Seating
-from tinkex.engine.sampling.state import RunningSequence, SampleJob, Stem
+from tinkex.engine.sampling.state import PendingPrefix, RunningSequence, SampleJob
 
 __all__ = ["KvEviction"]
 
-_Holder = RunningSequence | Stem
+_Holder = RunningSequence | PendingPrefix
 
 
 @dataclass(slots=True)
@@ -67,8 +67,8 @@ class _Held:
 class KvEviction:
     """Finds blocks for sequences that grow and for prompts that begin."""
 
-    def __init__(self, pool: BlockPool, seating: Seating, line: PrefillQueue) -> None:
-        self._pool, self._seating, self._line = pool, seating, line
+    def __init__(self, pool: BlockPool, seating: Seating, prefill_queue: PrefillQueue) -> None:
+        self._pool, self._seating, self._prefill_queue = pool, seating, prefill_queue
         self._held: _Held | None = None  # as of now, if it was counted
         self._held_before: _Held | None = None  # when this step first asked who may pass
 
@@ -89,52 +89,54 @@ class KvEviction:
 
         self._evict(next(each for each in held.order if may_lose(each)))
 
-    def take_for(self, stem: Stem, count: int) -> list[int] | None:
+    def take_for(self, prefix: PendingPrefix, count: int) -> list[int] | None:
         """Blocks for a prompt that begins; None if it must wait for them."""
         if self._pool.num_available < count:
-            victims = self._victims(stem, count - self._pool.num_available)
+            victims = self._victims(prefix, count - self._pool.num_available)
             for holder in victims or ():
                 self._evict(holder)
-        elif stem.is_restart and self._pool.num_available < count + self._num_running(stem.scope):
+        elif prefix.is_restart and self._pool.num_available < count + self._num_running(
+            prefix.scope
+        ):
             return None
         taken = self._pool.take(count)
         if taken is not None:
             self._held = None
         return taken
 
-    def may_pass(self, stem: Stem, waiting: Stem) -> bool:
-        """Whether the stem's request would still have less than the one that waits for more."""
-        if stem.job is waiting.job:
+    def may_pass(self, prefix: PendingPrefix, waiting: PendingPrefix) -> bool:
+        """Whether the prefix's request would still have less than the one that waits for more."""
+        if prefix.job is waiting.job:
             return False
         if self._held_before is None:
             self._held_before = self._count()
         held = self._held_before
-        return held.request(waiting.job) > held.request(stem.job) + _whole(stem.job)
+        return held.request(waiting.job) > held.request(prefix.job) + _whole(prefix.job)
 
-    def _victims(self, stem: Stem, count: int) -> list[_Holder] | None:
-        """As few as possible of the holders that may lose so many blocks to the stem; None if there
-        are not enough. A refusal holds for whatever asks for more until blocks change hands."""
-        held, job = self._count(), stem.job
+    def _victims(self, prefix: PendingPrefix, count: int) -> list[_Holder] | None:
+        """As few as possible of the holders that may lose so many blocks to the prefix; None if
+        there are not enough. A refusal holds for all who ask for more until blocks change hands."""
+        held, job = self._count(), prefix.job
         is_first, whole = not held.tenant(job), _whole(job)
         asker = "" if is_first else job.request.request_id
         refused = held.refused.get(asker)
         if refused is not None and count >= refused[0] and whole >= refused[1]:
             return None
-        chosen = self._choose(stem, count, held)
+        chosen = self._choose(prefix, count, held)
         if chosen is None:
             held.refused[asker] = (count, whole)
         return chosen
 
-    def _choose(self, stem: Stem, count: int, held: _Held) -> list[_Holder] | None:
+    def _choose(self, prefix: PendingPrefix, count: int, held: _Held) -> list[_Holder] | None:
         order, freed = held.order, _Freed(self._pool)
-        if not held.tenant(stem.job):
+        if not held.tenant(prefix.job):
             order = sorted(order, key=_is_protected)
-        elif not held.has_more_than(stem.job):
+        elif not held.has_more_than(prefix.job):
             return None
         for holder in order:
-            if isinstance(holder, Stem) and self._line.is_in_step(holder):
+            if isinstance(holder, PendingPrefix) and self._prefill_queue.is_in_step(holder):
                 continue
-            if _may_lose(holder, stem.job, held, freed):
+            if _may_lose(holder, prefix.job, held, freed):
                 freed.add(holder)
             if freed.count >= count:
                 return freed.needed_for(count)
@@ -153,25 +155,25 @@ class KvEviction:
         """Everything that holds blocks: parked ones, then the rest, those of the tenant with most
         blocks first."""
         running = sorted(self._seating.running, key=lambda each: each.number, reverse=True)
-        rest: list[_Holder] = [*self._line.begun(), *running]
+        rest: list[_Holder] = [*self._prefill_queue.begun(), *running]
         rest.sort(key=lambda each: -held.tenant(each.job))
         return [*sorted(self._seating.parked, key=lambda each: -held.tenant(each.job)), *rest]
 
     def _holders(self) -> list[_Holder]:
-        return [*self._seating.sequences(), *self._line.begun()]
+        return [*self._seating.sequences(), *self._prefill_queue.begun()]
 
     def _num_running(self, scope: str) -> int:
         return sum(each.job.scope == scope for each in self._seating.running)
 
     def _evict(self, holder: _Holder) -> None:
         self._held = None
-        if isinstance(holder, Stem):
-            self._line.stop(holder)
+        if isinstance(holder, PendingPrefix):
+            self._prefill_queue.stop(holder)
             return
         self._seating.remove(holder)
         self._pool.release(holder.blocks)
         holder.blocks = []
-        self._line.put_back(Stem(holder.job, [holder]))
+        self._prefill_queue.put_back(PendingPrefix(holder.job, [holder]))
 
 
 class _Freed:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import insort_left, insort_right
 from collections.abc import Callable, Container, Iterator
 
-from tinkex.engine.sampling.state import Stem
+from tinkex.engine.sampling.state import PendingPrefix
 from tinkex.fair_queue import FairTurns, due_time
 
 __all__ = ["PrefillOrder"]
@@ -23,84 +23,84 @@ _ANSWER_TOKEN = 3
 
 
 class PrefillOrder:
-    """Stems that wait or are half way, in the order they are to be computed."""
+    """Prefixes that wait or are half way, in the order they are to be computed."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[Stem]] = {}  # by due time
+        self._by_scope: dict[str, list[PendingPrefix]] = {}  # by due time
         self._arrived: dict[str, int] = {}  # work that came, by scope
         self._turns = FairTurns()
 
     def __len__(self) -> int:
-        return sum(len(line) for line in self._lines.values())
+        return sum(len(waiting) for waiting in self._by_scope.values())
 
-    def add(self, stem: Stem) -> None:
-        """Gives a stem that has come its place."""
-        stem.due = stem.job.due = self._due_now(stem)
-        self._arrived[stem.scope] = self._arrived.get(stem.scope, 0) + _work(stem)
-        line = self._lines.setdefault(stem.scope, [])
-        insort_right(line, stem, key=lambda each: each.due)
+    def add(self, prefix: PendingPrefix) -> None:
+        """Gives a prefix that has come its place."""
+        prefix.due = prefix.job.due = self._due_now(prefix)
+        self._arrived[prefix.scope] = self._arrived.get(prefix.scope, 0) + _work(prefix)
+        waiting = self._by_scope.setdefault(prefix.scope, [])
+        insort_right(waiting, prefix, key=lambda each: each.due)
 
-    def add_before(self, stem: Stem, other: Stem) -> None:
-        """Puts a stem that was split off before the other half."""
-        line = self._lines[other.scope]
-        line.insert(line.index(other), stem)
+    def add_before(self, prefix: PendingPrefix, other: PendingPrefix) -> None:
+        """Puts a prefix that was split off before the other half."""
+        waiting = self._by_scope[other.scope]
+        waiting.insert(waiting.index(other), prefix)
 
-    def put_back(self, stem: Stem) -> None:
-        """Puts a stem that has run where its request was, before what is due at the same time."""
-        stem.due = min(stem.job.due, self._due_now(stem))
-        line = self._lines.setdefault(stem.scope, [])
-        insort_left(line, stem, key=lambda each: each.due)
+    def put_back(self, prefix: PendingPrefix) -> None:
+        """Puts a prefix that has run where its request was, before what is due at the same time."""
+        prefix.due = min(prefix.job.due, self._due_now(prefix))
+        waiting = self._by_scope.setdefault(prefix.scope, [])
+        insort_left(waiting, prefix, key=lambda each: each.due)
 
-    def remove(self, stem: Stem) -> None:
-        """Takes a stem out."""
-        line = self._lines[stem.scope]
-        line.remove(stem)
-        if not line:
-            del self._lines[stem.scope]
-            self._arrived.pop(stem.scope, None)
+    def remove(self, prefix: PendingPrefix) -> None:
+        """Takes a prefix out."""
+        waiting = self._by_scope[prefix.scope]
+        waiting.remove(prefix)
+        if not waiting:
+            del self._by_scope[prefix.scope]
+            self._arrived.pop(prefix.scope, None)
 
     def clear(self) -> None:
         """Takes all of them out."""
-        self._lines.clear()
+        self._by_scope.clear()
         self._arrived.clear()
 
-    def stems(self) -> list[Stem]:
+    def prefixes(self) -> list[PendingPrefix]:
         """All of them, scope by scope."""
-        return [stem for line in self._lines.values() for stem in line]
+        return [prefix for waiting in self._by_scope.values() for prefix in waiting]
 
     def has_any_of(self, scopes: Container[str]) -> bool:
-        """Whether a stem is of one of these scopes."""
-        return any(scope in scopes for scope in self._lines)
+        """Whether a prefix is of one of these scopes."""
+        return any(scope in scopes for scope in self._by_scope)
 
     def in_turn(
         self,
-        is_wanted: Callable[[Stem], bool] = lambda _: True,
+        is_wanted: Callable[[PendingPrefix], bool] = lambda _: True,
         scopes: Container[str] | None = None,
-    ) -> Iterator[Stem]:
+    ) -> Iterator[PendingPrefix]:
         """Those wanted of these scopes, each scope's by due time; the scope charged least goes
         next."""
-        wanted = {scope: [*filter(is_wanted, line)] for scope, line in self._lines.items()}
-        lines = {scope: iter(line) for scope, line in wanted.items() if line}
-        self._turns.update(lines)  # with those that sit this step out: they lose no turn
+        wanted = {scope: [*filter(is_wanted, waiting)] for scope, waiting in self._by_scope.items()}
+        by_scope = {scope: iter(waiting) for scope, waiting in wanted.items() if waiting}
+        self._turns.update(by_scope)  # with those that sit this step out: they lose no turn
         if scopes is not None:
-            lines = {scope: line for scope, line in lines.items() if scope in scopes}
-        while lines:
-            scope = self._turns.next(lines)
-            stem = next(lines[scope], None)
-            if stem is None:
-                del lines[scope]
+            by_scope = {scope: waiting for scope, waiting in by_scope.items() if scope in scopes}
+        while by_scope:
+            scope = self._turns.next(by_scope)
+            prefix = next(by_scope[scope], None)
+            if prefix is None:
+                del by_scope[scope]
             else:
-                yield stem
+                yield prefix
 
-    def charge(self, stem: Stem, num_tokens: int) -> None:
-        """Notes tokens that are computed for a stem that has its turn."""
-        self._turns.serve(stem.scope, num_tokens)
+    def charge(self, prefix: PendingPrefix, num_tokens: int) -> None:
+        """Notes tokens that are computed for a prefix that has its turn."""
+        self._turns.serve(prefix.scope, num_tokens)
 
-    def _due_now(self, stem: Stem) -> int:
-        """The due time of a stem that comes now."""
-        return due_time(self._arrived.get(stem.scope, 0), _work(stem))
+    def _due_now(self, prefix: PendingPrefix) -> int:
+        """The due time of a prefix that comes now."""
+        return due_time(self._arrived.get(prefix.scope, 0), _work(prefix))
 
 
-def _work(stem: Stem) -> int:
-    answers = len(stem.sequences) * (stem.job.max_new - 1)
-    return len(stem.tokens) + _ANSWER_TOKEN * answers
+def _work(prefix: PendingPrefix) -> int:
+    answers = len(prefix.sequences) * (prefix.job.max_new - 1)
+    return len(prefix.tokens) + _ANSWER_TOKEN * answers

@@ -19,7 +19,7 @@ from tinkex.engine.interface import SampleRequest, SampleResult, SamplingParams,
 from tinkex.engine.model.lm_head import Head, Targets, chunk_rows, score
 from tinkex.engine.sampling.token_choice import choose, stream, top_logprobs
 
-__all__ = ["EMPTY_LOGPROB", "PromptRows", "first_row_needed", "score_prompts"]
+__all__ = ["EMPTY_LOGPROB", "PromptToScore", "first_row_needed", "score_prompts"]
 
 EMPTY_LOGPROB = -99999.0
 _ALTERNATIVES = 1_000_003  # a stream of its own, far from any sample's
@@ -41,7 +41,7 @@ def _first_scored(request: SampleRequest) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptRows:
+class PromptToScore:
     """A prompt, which row of the hidden states is its first, and the result to fill in.
 
     Rows before the first one needed may be missing: `start` is where the first would be.
@@ -57,7 +57,7 @@ class PromptRows:
         return _first_scored(self.request)
 
 
-def score_prompts(head: Head, hidden_TD: Tensor, prompts: list[PromptRows]) -> None:
+def score_prompts(head: Head, hidden_TD: Tensor, prompts: list[PromptToScore]) -> None:
     """Fills in every prompt score the requests ask for."""
     _score_logprobs(head, hidden_TD, [p for p in prompts if p.request.prompt_logprobs])
     targeted = [p for p in prompts if p.request.target_prompt_logprobs is not None]
@@ -69,7 +69,7 @@ def score_prompts(head: Head, hidden_TD: Tensor, prompts: list[PromptRows]) -> N
             prompt.result.prompt_alt = _alternatives(head, hidden_TD, prompt)
 
 
-def _score_logprobs(head: Head, hidden_TD: Tensor, prompts: list[PromptRows]) -> None:
+def _score_logprobs(head: Head, hidden_TD: Tensor, prompts: list[PromptToScore]) -> None:
     cells = []
     for prompt in prompts:
         places = np.arange(prompt.first_scored, prompt.request.tokens.size)
@@ -80,7 +80,7 @@ def _score_logprobs(head: Head, hidden_TD: Tensor, prompts: list[PromptRows]) ->
         prompt.result.prompt_logprobs = logprobs
 
 
-def _score_targets(head: Head, hidden_TD: Tensor, prompts: list[PromptRows]) -> None:
+def _score_targets(head: Head, hidden_TD: Tensor, prompts: list[PromptToScore]) -> None:
     cells, masks = [], []
     for prompt in prompts:
         targets = np.asarray(prompt.request.target_prompt_logprobs)
@@ -114,7 +114,7 @@ def _score_cells(
     return np.split(logprobs_P.cpu().numpy(), edges)
 
 
-def _top_k(head: Head, hidden_TD: Tensor, prompt: PromptRows) -> TopK:
+def _top_k(head: Head, hidden_TD: Tensor, prompt: PromptToScore) -> TopK:
     k, size = prompt.request.topk_prompt_logprobs, int(prompt.request.tokens.size)
     ids = np.zeros((size, k), np.int32)
     logprobs = np.full((size, k), EMPTY_LOGPROB, np.float32)
@@ -127,7 +127,7 @@ def _top_k(head: Head, hidden_TD: Tensor, prompt: PromptRows) -> TopK:
     return TopK(token_ids=ids, logprobs=logprobs)
 
 
-def _alternatives(head: Head, hidden_TD: Tensor, prompt: PromptRows) -> TopK:
+def _alternatives(head: Head, hidden_TD: Tensor, prompt: PromptToScore) -> TopK:
     request = prompt.request
     k, rows = request.prompt_alt_tokens_k, int(request.tokens.size) - 1
     rule = SamplingParams(temperature=request.params.temperature)

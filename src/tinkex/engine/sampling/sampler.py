@@ -33,11 +33,11 @@ from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.kv_eviction import KvEviction
 from tinkex.engine.sampling.logits_processors import BUILTIN, Pipeline
 from tinkex.engine.sampling.prefill_queue import PrefillQueue, SamplerLimits
-from tinkex.engine.sampling.prompt_scores import PromptRows, score_prompts
+from tinkex.engine.sampling.prompt_scores import PromptToScore, score_prompts
 from tinkex.engine.sampling.runner import StepRunner
 from tinkex.engine.sampling.seating import Seating
 from tinkex.engine.sampling.small_steps import SmallSteps
-from tinkex.engine.sampling.state import PrefillChunk, RunningSequence, SampleJob, Stem
+from tinkex.engine.sampling.state import PendingPrefix, PrefillChunk, RunningSequence, SampleJob
 from tinkex.engine.sampling.step_output import StepOutput
 from tinkex.engine.sampling.stops import StopRule, Stops, TextDecoder
 from tinkex.engine.sampling.token_choice import stream
@@ -66,14 +66,14 @@ class Sampler:
         self._runner, self._info, self._decode = runner, info, decode
         self._pipeline, self._clock, self._limits = pipeline, clock, limits
         self._pool = runner.pool
-        self._inbox: deque[Stem] = deque()
+        self._inbox: deque[PendingPrefix] = deque()
         self._cancelled: set[str] = set()
-        self._line = PrefillQueue(limits, self._pool)
-        self._complete: list[Stem] = []  # in this step
+        self._prefill_queue = PrefillQueue(limits, self._pool)
+        self._complete: list[PendingPrefix] = []  # in this step
         self._seating = Seating(limits.max_sequences)
         self._eviction: KvEviction | None = None
         if self._pool is not None:
-            self._eviction = KvEviction(self._pool, self._seating, self._line)
+            self._eviction = KvEviction(self._pool, self._seating, self._prefill_queue)
         self._numbers = itertools.count(1)
         self._steps_since_rest = 0
         self._small_steps = SmallSteps()
@@ -93,7 +93,7 @@ class Sampler:
     @property
     def num_waiting(self) -> int:
         """Prompts not yet begun, half way, or sent back to the queue, and parked sequences."""
-        return len(self._inbox) + len(self._line) + self.num_parked
+        return len(self._inbox) + len(self._prefill_queue) + self.num_parked
 
     def bytes_for(self, weights: AdapterWeights) -> int:
         """Memory that an adapter takes which can be sampled from."""
@@ -127,7 +127,7 @@ class Sampler:
                 )
                 for i in range(request.num_samples)
             ]
-            self._inbox.append(Stem(job, sequences))
+            self._inbox.append(PendingPrefix(job, sequences))
 
     def cancel(self, request_id: str) -> None:
         """Drops the request at the next step."""
@@ -166,8 +166,8 @@ class Sampler:
         """How many rows each tenant could use now: its running sequences and tokens of prompts."""
         rows = Counter(each.job.scope for each in self._seating.running)
         prompts: Counter[str] = Counter()
-        for stem in self._line.stems():
-            prompts[stem.scope] += len(stem.tokens) - stem.done
+        for prefix in self._prefill_queue.prefixes():
+            prompts[prefix.scope] += len(prefix.tokens) - prefix.done
         for tenant, num_tokens in prompts.items():
             rows[tenant] += min(num_tokens, self._limits.beside_tokens)
         return rows
@@ -176,9 +176,9 @@ class Sampler:
         """What a step of these tenants computes."""
         self._grow(tenants)
         parts: list[PrefillChunk] = []
-        if self._line.has_any_of(tenants):
-            seats = self._seating.allowance(self._line.claims())
-            parts = self._line.next_parts(self.num_running, seats, self._eviction, tenants)
+        if self._prefill_queue.has_any_of(tenants):
+            seats = self._seating.allowance(self._prefill_queue.claims())
+            parts = self._prefill_queue.next_parts(self.num_running, seats, self._eviction, tenants)
         # Fewer run now if prompts got blocks of some.
         return [each for each in self._seating.running if each.job.scope in tenants], parts
 
@@ -189,15 +189,15 @@ class Sampler:
         rows = self._runner.run(sequences, parts)
         for sequence in sequences:
             self._remember_full_block(sequence)
-        self._complete = stems = self._finish_parts(parts, rows)
-        self._score(stems)
-        finished = self._extend(sequences, stems, rows, parts)
+        self._complete = prefixes = self._finish_parts(parts, rows)
+        self._score(prefixes)
+        finished = self._extend(sequences, prefixes, rows, parts)
         for sequence in sequences:
             if sequence.ended is not None:
                 self._release(sequence)
         self._seating.keep(lambda each: each.ended is None)
-        for stem in stems:
-            self._fork(stem)
+        for prefix in prefixes:
+            self._fork(prefix)
         self._complete = []
         return finished
 
@@ -209,12 +209,12 @@ class Sampler:
     def drop_all(self) -> list[str]:
         """Forgets everything queued or running; the ids of the requests that are lost."""
         self._take_inbox()
-        stems = [*self._line.stems(), *self._complete]
+        prefixes = [*self._prefill_queue.prefixes(), *self._complete]
         sequences = self._seating.sequences()
-        jobs = [stem.job for stem in stems] + [each.job for each in sequences]
-        self._line.clear()
-        for stem in self._complete:
-            self._line.give_back(stem)
+        jobs = [prefix.job for prefix in prefixes] + [each.job for each in sequences]
+        self._prefill_queue.clear()
+        for prefix in self._complete:
+            self._prefill_queue.give_back(prefix)
         self._complete = []
         for sequence in sequences:
             self._release(sequence)
@@ -225,13 +225,13 @@ class Sampler:
 
     def _take_inbox(self) -> None:
         with self._lock:
-            for stem in self._inbox:
-                self._line.add(stem)
+            for prefix in self._inbox:
+                self._prefill_queue.add(prefix)
             self._inbox.clear()
             cancelled, self._cancelled = self._cancelled, set()
         if not cancelled:
             return
-        self._line.remove(cancelled)
+        self._prefill_queue.remove(cancelled)
         for sequence in self._seating.sequences():
             if sequence.job.request.request_id in cancelled:
                 self._release(sequence)
@@ -263,44 +263,46 @@ class Sampler:
                 sequence.blocks += taken
                 has_room = True
 
-    def _finish_parts(self, parts: list[PrefillChunk], rows: StepOutput) -> list[Stem]:
-        """Keeps the rows that prompts will be scored by; the stems that are complete."""
+    def _finish_parts(self, parts: list[PrefillChunk], rows: StepOutput) -> list[PendingPrefix]:
+        """Keeps the rows that prompts will be scored by; the prefixes that are complete."""
         for part, start in zip(parts, rows.part_rows, strict=True):
-            stem = part.stem
-            if not stem.job.is_scored and part.num_kept and _is_scoring(stem):
-                stem.hidden.append(rows.hidden_TD[start : start + part.num_kept])
-        return self._line.finish_parts(parts)
+            prefix = part.prefix
+            if not prefix.job.is_scored and part.num_kept and _is_scoring(prefix):
+                prefix.hidden.append(rows.hidden_TD[start : start + part.num_kept])
+        return self._prefill_queue.finish_parts(parts)
 
-    def _score(self, stems: list[Stem]) -> None:
-        """Fills in what the prompts of complete stems score."""
-        unscored = [stem for stem in stems if not stem.job.is_scored]
+    def _score(self, prefixes: list[PendingPrefix]) -> None:
+        """Fills in what the prompts of complete prefixes score."""
+        unscored = [prefix for prefix in prefixes if not prefix.job.is_scored]
         hidden, prompts, ends = [], [], []
         count = 0
-        for stem in unscored:
-            stem.job.is_scored = True
-            if stem.hidden:
-                start = count - stem.first_row
-                prompts.append(PromptRows(stem.job.request, start, stem.job.result))
-                hidden += stem.hidden
-                count += len(stem.tokens) - stem.first_row
-                ends.append((count, stem.job))
+        for prefix in unscored:
+            prefix.job.is_scored = True
+            if prefix.hidden:
+                start = count - prefix.first_row
+                prompts.append(PromptToScore(prefix.job.request, start, prefix.job.result))
+                hidden += prefix.hidden
+                count += len(prefix.tokens) - prefix.first_row
+                ends.append((count, prefix.job))
         if prompts:
             score_prompts(self._head(ends), torch.cat(hidden), prompts)
 
     def _extend(
         self,
         sequences: list[RunningSequence],
-        stems: list[Stem],
+        prefixes: list[PendingPrefix],
         rows: StepOutput,
         parts: list[PrefillChunk],
     ) -> list[SampleResult]:
         """Gives every sequence its next token; the results this completes."""
         last_row = {
-            part.stem: start + part.num_kept - 1
+            part.prefix: start + part.num_kept - 1
             for part, start in zip(parts, rows.part_rows, strict=True)
         }
         pairs = list(zip(rows.sequence_rows, sequences, strict=True))
-        pairs += [(last_row[stem], sequence) for stem in stems for sequence in stem.sequences]
+        pairs += [
+            (last_row[prefix], sequence) for prefix in prefixes for sequence in prefix.sequences
+        ]
         if not pairs:
             return []
         pairs.sort(key=lambda pair: pair[0])  # rows of one adapter lie side by side
@@ -314,32 +316,32 @@ class Sampler:
         self._seating.charge(extended)
         return [result for each in extended if (result := settle(each)) is not None]
 
-    def _fork(self, stem: Stem) -> None:
-        """Lets the stem's sequences run on: they share its full blocks, each has a last one."""
-        going_on = [each for each in stem.sequences if each.ended is None]
+    def _fork(self, prefix: PendingPrefix) -> None:
+        """Lets the prefix's sequences run on: they share its full blocks, each has a last one."""
+        going_on = [each for each in prefix.sequences if each.ended is None]
         if self._pool is None:
             for sequence in going_on:
                 self._seating.add(sequence)
             return
-        num_full = len(stem.tokens) // BLOCK_TOKENS
-        full, partial = stem.blocks[:num_full], stem.blocks[num_full:]
-        last_key = stem.keys[-1] if stem.keys and going_on else stem.job.root_key
+        num_full = len(prefix.tokens) // BLOCK_TOKENS
+        full, partial = prefix.blocks[:num_full], prefix.blocks[num_full:]
+        last_key = prefix.keys[-1] if prefix.keys and going_on else prefix.job.root_key
         for place, sequence in enumerate(going_on):
             sequence.last_key = last_key
             own = partial if place == 0 else self._pool.take(len(partial))
             if own is None:
-                self._line.put_back(Stem(sequence.job, [sequence]))
+                self._prefill_queue.put_back(PendingPrefix(sequence.job, [sequence]))
                 continue
             for source, target in zip(partial, own, strict=True):
                 if source != target:
                     self._runner.copy_block(source, target)
             self._pool.share(full)
             sequence.blocks = [*full, *own]
-            if stem.is_restart:
-                sequence.protect(len(stem.tokens))
+            if prefix.is_restart:
+                sequence.protect(len(prefix.tokens))
             self._seating.add(sequence)
-        self._pool.release(full if going_on else stem.blocks)
-        stem.start_over()
+        self._pool.release(full if going_on else prefix.blocks)
+        prefix.start_over()
 
     def _remember_full_block(self, sequence: RunningSequence) -> None:
         """Lets the newest block be found once its last token is in it."""
@@ -364,12 +366,12 @@ def _num_rows(sequences: list[RunningSequence], parts: list[PrefillChunk]) -> di
     """Rows of a step by tenant."""
     rows = Counter(each.job.scope for each in sequences)
     for part in parts:
-        rows[part.stem.scope] += part.end - part.start
+        rows[part.prefix.scope] += part.end - part.start
     return rows
 
 
-def _is_scoring(stem: Stem) -> bool:
-    request = stem.job.request
+def _is_scoring(prefix: PendingPrefix) -> bool:
+    request = prefix.job.request
     return bool(
         request.prompt_logprobs
         or request.topk_prompt_logprobs

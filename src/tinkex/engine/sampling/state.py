@@ -16,7 +16,7 @@ from tinkex.engine.sampling.prompt_scores import first_row_needed
 from tinkex.engine.sampling.stops import StopRule
 from tinkex.engine.sampling.token_history import TokenHistory
 
-__all__ = ["PrefillChunk", "RunningSequence", "SampleJob", "Stem"]
+__all__ = ["PendingPrefix", "PrefillChunk", "RunningSequence", "SampleJob"]
 
 _MOST_PROTECTED = 512
 """Tokens a sequence that was computed again may write before it can lose its blocks to a prompt."""
@@ -99,7 +99,7 @@ class RunningSequence:
         )
 
 
-class Stem:
+class PendingPrefix:
     """Tokens that sequences of one job begin with: a prompt, or a sample that lost its blocks."""
 
     def __init__(self, job: SampleJob, sequences: list[RunningSequence]) -> None:
@@ -108,7 +108,7 @@ class Stem:
         self.tokens = sequences[0].all_tokens()
         self.blocks: list[int] = []
         self.done = 0  # how many tokens were computed or found
-        self.due = 0  # its place in the line: the smallest is next
+        self.due = 0  # its place in the queue: the smallest is next
         self.first_row = len(self.tokens) - 1 if job.is_scored else first_row_needed(job.request)
         self.hidden: list[Tensor] = []  # rows from `first_row` on, until all are there
         self._keys: list[bytes] | None = None
@@ -145,12 +145,12 @@ class Stem:
         """How many blocks may be found rather than computed: rows that are asked for may not."""
         return self.first_row // BLOCK_TOKENS
 
-    def split(self, count: int) -> Stem:
-        """A stem of the first sequences; the others stay."""
+    def split(self, count: int) -> PendingPrefix:
+        """A prefix of the first sequences; the others stay."""
         first, self.sequences = self.sequences[:count], self.sequences[count:]
-        stem = Stem(self.job, first)
-        stem.due = self.due
-        return stem
+        prefix = PendingPrefix(self.job, first)
+        prefix.due = self.due
+        return prefix
 
     def start_over(self) -> None:
         """Forgets what was computed."""
@@ -159,18 +159,18 @@ class Stem:
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Tokens `start..end` of a stem, to be computed in this step."""
+    """Tokens `start..end` of a prefix, to be computed in this step."""
 
-    stem: Stem
+    prefix: PendingPrefix
     start: int
     end: int
 
     @property
     def completes(self) -> bool:
         """Whether the request is done with this step."""
-        return self.stem.ends_with_prompt and self.end == len(self.stem.tokens)
+        return self.prefix.ends_with_prompt and self.end == len(self.prefix.tokens)
 
     @property
     def num_kept(self) -> int:
         """How many of its rows, the last ones, are asked for: what follows them or scores them."""
-        return max(0, self.end - max(self.start, self.stem.first_row))
+        return max(0, self.end - max(self.start, self.prefix.first_row))

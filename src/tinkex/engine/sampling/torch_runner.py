@@ -83,9 +83,9 @@ class PagedRunner(CachedRunner):
         part_rows = [0] * len(parts)
         # Parts that are stored first, those of an adapter and those of a length side by side.
         for i in sorted(range(len(parts)), key=lambda i: _part_order(parts[i])):
-            part, weights = parts[i], parts[i].stem.job.weights
-            if part.stem.blocks and part.end % BLOCK_TOKENS:
-                self.clear_block(part.stem.blocks[-1])
+            part, weights = parts[i], parts[i].prefix.job.weights
+            if part.prefix.blocks and part.end % BLOCK_TOKENS:
+                self.clear_block(part.prefix.blocks[-1])
             start, part_rows[i] = len(rows), len(kept.rows)
             rows.add_part(part)
             kept.rows += range(len(rows) - part.num_kept, len(rows))
@@ -105,9 +105,9 @@ class PagedRunner(CachedRunner):
 
 
 def _part_order(part: PrefillChunk) -> tuple[bool, int, int]:
-    weights = part.stem.job.weights
+    weights = part.prefix.job.weights
     identity = 0 if weights is None else weights.identity
-    return not part.stem.blocks, identity, part.end - part.start
+    return not part.prefix.blocks, identity, part.end - part.start
 
 
 @dataclass(slots=True)
@@ -156,13 +156,13 @@ class _Rows:
 
     def add_part(self, part: PrefillChunk) -> None:
         """The rows of a part of a prompt."""
-        stem, past, end = part.stem, part.start, part.end
-        past_blocks = stem.blocks[: blocks_for(past)]
+        prefix, past, end = part.prefix, part.start, part.end
+        past_blocks = prefix.blocks[: blocks_for(past)]
         self._stretches.append(PrefillSpan(end - past, past, past_blocks))
-        if stem.blocks:
+        if prefix.blocks:
             assert len(self._blocks) == len(self._tokens), "what is stored comes first"
-            self._blocks += [stem.blocks[i // BLOCK_TOKENS] for i in range(past, end)]
-        self._tokens += stem.tokens[past:end].tolist()
+            self._blocks += [prefix.blocks[i // BLOCK_TOKENS] for i in range(past, end)]
+        self._tokens += prefix.tokens[past:end].tolist()
         self._positions += range(past, end)
 
     def tokens(self) -> Tensor:

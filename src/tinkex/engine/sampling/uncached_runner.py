@@ -49,8 +49,8 @@ class UncachedRunner:
     def run(
         self, sequences: Sequence[RunningSequence], parts: Sequence[PrefillChunk]
     ) -> StepOutput:
-        texts = [each.all_tokens() for each in sequences] + [part.stem.tokens for part in parts]
-        jobs = [each.job for each in sequences] + [part.stem.job for part in parts]
+        texts = [each.all_tokens() for each in sequences] + [part.prefix.tokens for part in parts]
+        jobs = [each.job for each in sequences] + [part.prefix.job for part in parts]
         lengths = [len(text) for text in texts]
         ends = np.cumsum(lengths).tolist()
         lora = LoraBatch.merged(
