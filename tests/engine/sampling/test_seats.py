@@ -1,6 +1,7 @@
 """Running sequences are shared out: between tenants, and between the requests of one.
 
-Steps are counted, never seconds: `step_sampling(0.0)` is one step.
+Steps are counted, never seconds: `step_sampling(0.0)` is one step. The sampler's clock stands
+still, so which rows share a step does not depend on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ def long_context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def make(long_context: Path) -> Make:
     def engine(**options) -> TorchEngine:
-        return TorchEngine(
+        made = TorchEngine(
             EngineOptions(models={"tiny": str(long_context)}, memory_bytes=2**30, **options)
         )
+        sampler_of(made)._clock = lambda: 0.0  # every step is one of the whole batch
+        return made
 
     return engine
 

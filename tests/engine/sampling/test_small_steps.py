@@ -295,6 +295,30 @@ def test_a_newcomer_is_done_before_its_neighbours_have_written_a_few_tokens(
     assert _most_written(sampler) - before <= 1, "eight tokens within one step of the others"
 
 
+def test_prompts_that_wait_for_seats_make_no_tenant_one_with_few(
+    make: Callable[[], TorchEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tenants share all seats; the prompts of one that have none yet are no work of a step."""
+    engine = make()
+    sampler = engine._base("tiny").sampler
+    RowClock(sampler, monkeypatch)
+    for number in range(256):
+        engine.submit_sample(_heavy(number, 400))
+    run_until(engine, lambda: sampler.num_running == 256)
+    for number in range(200):
+        params = {"max_tokens": 400, "stop": [], "cache_scope": "other"}
+        engine.submit_sample(sample_request(f"o-{number}", tokens=tokens(90, number), **params))
+    for _ in range(100):  # until the seats are shared
+        engine.step_sampling(0.0)
+    held = Counter(each.job.scope for each in sampler._seating.running)
+    assert held == {"heavy": 128, "other": 128}
+    assert sampler._wanted_rows() == held
+    small = _count_small_steps(sampler, monkeypatch)
+    for _ in range(20):
+        engine.step_sampling(0.0)
+    assert not small
+
+
 def run_until(engine: TorchEngine, is_so: Callable[[], bool]) -> None:
     for _ in range(1000):
         engine.step_sampling(0.0)

@@ -85,6 +85,16 @@ class PrefillQueue:
         """Whether a prefix of these tenants waits or is half way."""
         return self._order.has_any_of(scopes)
 
+    def num_tokens(self, without_seats: Container[str]) -> Counter[str]:
+        """Tokens that could be computed for each tenant; those without seats begin nothing that
+        needs one."""
+        count: Counter[str] = Counter()
+        for prefix in self._order.prefixes():
+            needs_seat = prefix not in self._begun and not prefix.ends_with_prompt
+            if not (needs_seat and prefix.scope in without_seats):
+                count[prefix.scope] += len(prefix.tokens) - prefix.done
+        return count
+
     def claims(self) -> dict[str, SeatClaim]:
         """The seats that sequences of each request will need once their prompt is computed; those
         half way count as held. Requests that end with their prompt need none."""

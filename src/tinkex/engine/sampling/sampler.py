@@ -165,10 +165,10 @@ class Sampler:
     def _wanted_rows(self) -> dict[str, int]:
         """How many rows each tenant could use now: its running sequences and tokens of prompts."""
         rows = Counter(each.job.scope for each in self._seating.running)
-        prompts: Counter[str] = Counter()
-        for prefix in self._prefill_queue.prefixes():
-            prompts[prefix.scope] += len(prefix.tokens) - prefix.done
-        for tenant, num_tokens in prompts.items():
+        num_seats, without_seats = self._limits.max_sequences, set[str]()
+        if self.num_running + self.num_parked >= num_seats:
+            without_seats = {key for key, held in rows.items() if held * len(rows) >= num_seats}
+        for tenant, num_tokens in self._prefill_queue.num_tokens(without_seats).items():
             rows[tenant] += min(num_tokens, self._limits.beside_tokens)
         return rows
 
