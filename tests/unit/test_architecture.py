@@ -92,7 +92,7 @@ MAY_IMPORT = {
 
 LAYERS = {
     "engine": [
-        {"busy_lock", "errors", "interface", "options"},
+        {"busy_lock", "errors", "interface", "machine_memory", "options"},
         {"validation", "loss_plugins"},
         {"ops"},
         {"attention", "lora"},

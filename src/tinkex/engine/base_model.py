@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import ModelInfo
-from tinkex.engine.memory import MemoryPlan, available_bytes
+from tinkex.engine.machine_memory import available_bytes, own_bytes
+from tinkex.engine.memory import MemoryPlan
 from tinkex.engine.model.config import (
     NotLean,
     bad_model_file,
@@ -107,7 +108,7 @@ def _load(name: str, folder: Path, options: EngineOptions, num_to_load: int) -> 
 
         backbone = load_fallback(folder, device, dtype)
     info = _info(name, folder, raw, backbone, options)
-    memory_bytes = options.memory_bytes or int(available_bytes() * 0.8) // num_to_load
+    memory_bytes = options.memory_bytes or int(_free_bytes(options) * 0.8) // num_to_load
     if isinstance(backbone, Decoder):
         # Sampling needs the second copy of the weights; training's forward is faster with it too.
         # Made after the look at the memory: the plan takes it off itself.
@@ -132,6 +133,17 @@ def _info(
         eos_token_ids=read_eos_token_ids(folder),
         max_rank=options.max_rank,
     )
+
+
+def _free_bytes(options: EngineOptions) -> int:
+    """What this engine may plan with: all that is free, or what it has left of its part.
+
+    Parts are of what was free before any engine started, so that a plan is the same after a
+    restart beside engines that use theirs.
+    """
+    if options.machine_bytes is None:
+        return available_bytes() // options.num_engines
+    return max(1, options.machine_bytes // options.num_engines - own_bytes())
 
 
 def _plan_memory(

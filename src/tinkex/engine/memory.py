@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from pathlib import Path
 
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import ModelInfo, SampleRequest, TrainRequest
@@ -15,7 +14,7 @@ from tinkex.engine.model.lm_head import CHUNK_BYTES
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.validation import max_new_tokens
 
-__all__ = ["MemoryPlan", "available_bytes", "trim_malloc"]
+__all__ = ["MemoryPlan", "trim_malloc"]
 
 _MIB = 2**20
 
@@ -93,21 +92,6 @@ class MemoryPlan:
                 field="max_tokens",
                 value=longest,
             )
-
-
-def available_bytes() -> int:
-    """Memory the system, or the container we are in, can still give; 4 GiB if unknown."""
-    found = []
-    path = Path("/proc/meminfo")
-    if path.is_file():
-        lines = [line.split() for line in path.read_text().splitlines()]
-        found += [int(line[1]) * 1024 for line in lines if line[0] == "MemAvailable:"]
-    group = Path("/sys/fs/cgroup")
-    if (group / "memory.max").is_file():
-        limit = (group / "memory.max").read_text().strip()
-        if limit != "max":
-            found.append(int(limit) - int((group / "memory.current").read_text()))
-    return min(found, default=4 * 2**30)
 
 
 def trim_malloc() -> None:

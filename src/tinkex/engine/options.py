@@ -20,7 +20,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     models: dict[str, str]
     device: str = "cpu"
     dtype: str = "float32"
-    num_threads: int | None = None
+    num_threads: int | None = None  # of all `num_engines` together
+    num_engines: int = 1  # engines that divide the threads and the memory of this machine
+    machine_bytes: int | None = None  # free on it before the first of them started
     deterministic: bool = False  # every training request alone, so neighbours change no bit
     max_rank: int = 256
     losses: tuple[str, ...] = ()  # of installed packages, beside the built-in ones

@@ -39,7 +39,8 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.lora.adapter import AdapterWeights, LoraLayout
 from tinkex.engine.loss_plugins import load_losses
-from tinkex.engine.memory import available_bytes, trim_malloc
+from tinkex.engine.machine_memory import available_bytes
+from tinkex.engine.memory import trim_malloc
 from tinkex.engine.native.openmp_spin import SpinGovernor
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.stops import Stops
@@ -74,8 +75,9 @@ class TorchEngine:
                 field="num_threads",
                 value=options.num_threads,
             )
-        if options.num_threads:
-            torch.set_num_threads(options.num_threads)
+        if options.num_threads or options.num_engines > 1:
+            num_threads = options.num_threads or torch.get_num_threads()
+            torch.set_num_threads(max(1, num_threads // options.num_engines))
         self._options = options
         self._losses = load_losses(options.losses)
         self._bases: dict[str, BaseModel] = {}
