@@ -1,7 +1,8 @@
 """A server that is killed again and again under clients that go on working, and the judgement.
 
 A kill is the name of a crash point (`result.kept=optim_step`; see `tinkex.crashpoints`), or
-`server`, `engine` or `both` for a `kill -9` at a random moment.
+`server`, `engine` or `both` for a `kill -9` at a random moment. Of a server with several workers
+`engine` kills all of them, `one engine` one of them, and `frozen engine` stops one with SIGSTOP.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from tinkex.store import Database
 
 LIBRARIES = ("tinker", "tinkex", "plain")
 RANDOM = ("server", "engine", "both")
+OF_WORKERS = ("one engine", "frozen engine", *RANDOM)
+PINGS = {"engine_ping_s": 0.2, "engine_hang_s": 2.0}  # so that a frozen worker is soon replaced
 REACH_S = 60.0  # how long a crash point may take to be reached
 RECOVERY_S = 10.0  # how long what an engine died under may take to run again
 END_S = 60.0  # how long the clients may take to finish once the server stays
@@ -157,9 +160,9 @@ class Campaign:
         db.close()
 
     def _await_death(self, kill: str, clients: list[subprocess.Popen[str]]) -> None:
-        if kill in RANDOM:
+        if kill in OF_WORKERS:
             # The engine alone may have died before, at random or at one of its own points.
-            if kill != "server" and "".join(self.outcome.deaths[-1:]).startswith("engine"):
+            if kill != "server" and "engine" in "".join(self.outcome.deaths[-1:]):
                 self._await_results()
             time.sleep(self._dice.uniform(0.1, 1.2))
             self._kill(kill)
@@ -203,6 +206,11 @@ class Campaign:
             for pid in _children(self._server.pid):
                 os.kill(pid, signal.SIGKILL)
             self.outcome.deaths.append("engine")
+        if what in ("one engine", "frozen engine"):
+            is_frozen = what == "frozen engine"
+            pid = self._dice.choice(_children(self._server.pid))
+            os.kill(pid, signal.SIGSTOP if is_frozen else signal.SIGKILL)
+            self.outcome.deaths.append(what)
         if what in ("server", "both"):
             self._server.kill()
             self.outcome.deaths.append("server")
@@ -279,7 +287,12 @@ class Campaign:
         from tinkex.engine.torch_engine import TorchEngine
 
         folders = {model.name: model.source}
-        return TorchEngine(EngineOptions(models=folders, num_threads=self._config.num_threads))
+        config = self._config
+        return TorchEngine(
+            EngineOptions(
+                models=folders, num_threads=config.num_threads, num_engines=config.workers
+            )
+        )
 
 
 def busy_config(data_dir: Path, **changes: Any) -> ServerConfig:
@@ -293,7 +306,7 @@ def busy_config(data_dir: Path, **changes: Any) -> ServerConfig:
 
 
 def _point(kill: str) -> str:
-    return "" if kill in RANDOM else kill
+    return "" if kill in OF_WORKERS else kill
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.campaign import RANDOM, Campaign
+from tests.faults.campaign import OF_WORKERS, PINGS, RANDOM, Campaign, busy_config
 from tests.support.soak import IS_SOAK, SEED, amount
 from tinkex import crashpoints
 
@@ -77,14 +77,21 @@ def all_points() -> list[str]:
     return found
 
 
-def plan(number: int) -> list[str]:
+def plan(number: int, workers: int = 1) -> list[str]:
     """The kills of a campaign, in order."""
     points = all_points()
     random.Random(SEED).shuffle(points)
     dice = random.Random(f"{SEED}/{number}")
     at_once = amount(3, AT_ONCE)
+    moments = RANDOM
+    if workers > 1:
+        # Points in an engine are for the first that starts, which may get no work.
+        points = [each for each in points if "engine." not in each]
+        at_once, moments = amount(1, AT_ONCE), OF_WORKERS
     mine = [_counted(each, dice) for each in points[number * at_once :][:at_once]]
-    kills = mine + [dice.choice(RANDOM) for _ in range(amount(2, AT_ONCE))]
+    kills = mine + [dice.choice(moments) for _ in range(amount(2, AT_ONCE))]
+    if workers > 1:
+        kills += ["one engine", "frozen engine"]
     dice.shuffle(kills)
     return kills
 
@@ -99,15 +106,23 @@ def _counted(point: str, dice: random.Random) -> str:
 
 
 CAMPAIGNS = -(-len(all_points()) // AT_ONCE)
+OF_TWO = -(-len([each for each in all_points() if "engine." not in each]) // AT_ONCE)
+CASES = [
+    *((1, number) for number in range(amount(1, CAMPAIGNS))),
+    *((2, number) for number in range(amount(1, OF_TWO))),
+]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("number", range(amount(1, CAMPAIGNS)))
+@pytest.mark.parametrize(("workers", "number"), CASES)
 def test_kills_lose_double_and_delay_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], workers: int, number: int
 ) -> None:
-    kills = plan(number)
-    outcome = Campaign(tmp_path / "campaign", SEED + number).run(kills)
+    kills = plan(number, workers)
+    folder = tmp_path / "campaign"
+    several = {"workers": workers, **PINGS} if workers > 1 else {}
+    config = busy_config(folder / "data", **several)
+    outcome = Campaign(folder, SEED + number, config=config).run(kills)
     if IS_SOAK:
         with capsys.disabled():
             print(f"\n{outcome}")

@@ -36,26 +36,33 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", "smollm")
 
 
-def config(data_dir: Path, model: Path, *, is_deterministic: bool) -> ServerConfig:
-    """A server of the tiny model."""
+def config(
+    data_dir: Path, model: Path, *, is_deterministic: bool, workers: int = 1
+) -> ServerConfig:
+    """A server of the tiny model; each worker has one thread."""
     return busy_config(
         data_dir,
         models=(ServedModel(name="tiny", source=str(model)),),
         device="cpu",
-        num_threads=1,
+        num_threads=workers,
+        workers=workers,
         is_deterministic=is_deterministic,
     )
 
 
-def run(folder: Path, model: Path, number: int, libraries: tuple[str, ...]) -> None:
+def run(
+    folder: Path, model: Path, number: int, libraries: tuple[str, ...], workers: int = 1
+) -> None:
     """One campaign. Several clients have a server that computes every request alone; a single one
     works on one model at a time, for models that train at once may share passes."""
     dice = random.Random(f"{SEED}/exact/{number}")
     kills = dice.sample(KILLS, 4)
+    if workers > 1:
+        kills = [*[each for each in kills if "engine." not in each], "one engine", "engine"]
     campaign = Campaign(
         folder,
         SEED + number,
-        config=config(folder / "data", model, is_deterministic=len(libraries) > 1),
+        config=config(folder / "data", model, is_deterministic=len(libraries) > 1, workers=workers),
         libraries=libraries,
         at_least=20,
         has_one_run=len(libraries) == 1,
@@ -73,8 +80,9 @@ def test_a_run_alone_is_exact_with_default_settings(
     run(tmp_path / "campaign", tiny, number, (LIBRARIES[number % len(LIBRARIES)],))
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("number", range(4))
 def test_runs_side_by_side_are_exact_on_a_deterministic_server(
-    tmp_path: Path, tiny: Path, number: int
+    tmp_path: Path, tiny: Path, number: int, workers: int
 ) -> None:
-    run(tmp_path / "campaign", tiny, 100 + number, LIBRARIES)
+    run(tmp_path / "campaign", tiny, 100 + number, LIBRARIES, workers)

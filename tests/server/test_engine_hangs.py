@@ -24,7 +24,7 @@ from tinkex.engine.null import NullEngine
 from tinkex.errors import ConfigError
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.server.models.engine_factory import engine_factory
+from tinkex.server.models.engine_factory import engine_factories
 from tinkex.server.process import ServerProcess
 
 PINGS = {"engine_ping_s": 0.2, "engine_hang_s": 2.0}
@@ -205,5 +205,5 @@ def in_process(server: ServerProcess) -> Iterator[str]:
 def test_pings_that_make_no_sense_are_refused(tmp_path: Path, ping_s: float, hang_s: float) -> None:
     config = null_config(tmp_path, engine_ping_s=ping_s, engine_hang_s=hang_s)
     with pytest.raises(ConfigError, match="cannot be given up after") as caught:
-        engine_factory(config)
+        engine_factories(config)
     assert "--engine-hang-s" in caught.value.hint

@@ -107,14 +107,15 @@ LAYERS = {
         {"process"},
     ],
     "scheduler": [
-        {"config", "operation_bodies", "convert"},
+        {"config", "operation_bodies", "convert", "slot_load"},
         {"placement", "queues", "supervisor"},
-        {"adapters"},
+        {"adapters", "rebalancing"},
         {"running"},
         {"shared"},
-        {"batch_runner"},
+        {"batch_runner", "model_moves"},
         {"driver"},
         {"slot"},
+        {"workers"},
         {"scheduler"},
     ],
     "server": [

@@ -88,7 +88,7 @@ def _number_options(command: Command) -> Command:
     "--num-threads",
     type=click.IntRange(min=1),
     envvar="TINKEX_NUM_THREADS",
-    help="Threads of the engine.",
+    help="Threads of all workers together.",
 )
 @click.option(
     "--loss",

@@ -30,6 +30,7 @@ class BatchRunner:
         self._planner = shared.planner
         self._sample_queue = shared.sample_queue
         self._placement = shared.placement
+        self._load = shared.placement.loads[slot_id]
         self._wakeup = shared.wakeup
         self._cache = cache
         self._executor = executor
@@ -46,15 +47,17 @@ class BatchRunner:
             if stopping.is_set():
                 return
             batch = self._planner.next_batch(time.monotonic(), self._is_mine)
-        if not batch:
-            return
+            if not batch:
+                return
+            self._cache.pinned = {operation.model_id for operation in batch}
+            self._load.in_use = self._cache.pinned
         began, computed = time.monotonic(), list[Computed]()
-        self._cache.pinned = {operation.model_id for operation in batch}
         try:
             computed = self._executor.run(batch)
         finally:
             self._cache.pinned = set()
             with self._wakeup:
+                self._load.in_use = None
                 self._planner.finished(batch, computed)
         self._record_batch(batch, began, has_waited=has_waited)
         _logger.debug(
@@ -66,7 +69,10 @@ class BatchRunner:
         )
 
     def _is_mine(self, model_id: str) -> bool:
-        return self._placement.assign(model_id) == self._slot_id
+        slot_id = self._placement.slot_of(model_id)
+        if slot_id is None:
+            slot_id = self._placement.assign(model_id, time.monotonic())
+        return slot_id == self._slot_id
 
     def _wait_for_others(self, stopping: threading.Event) -> bool:
         """Waits a moment for models that train side by side, so that they share a batch; whether

@@ -16,6 +16,7 @@ from tinkex.engine.interface import EngineError, EngineFailure, EngineUserError
 from tinkex.files.errors import StorageError
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.batch_runner import BatchRunner
+from tinkex.scheduler.model_moves import ModelMoves
 from tinkex.scheduler.queues.time_shares import TimeShares, WorkKind
 from tinkex.scheduler.running.sample_preparation import SamplePreparation
 from tinkex.scheduler.running.sampling_executor import SamplingExecutor
@@ -41,6 +42,7 @@ class Driver:
         batches: BatchRunner,
         preparation: SamplePreparation,
         sampling: SamplingExecutor,
+        moves: ModelMoves,
     ) -> None:
         self._slot_id = slot_id
         self._shared = shared
@@ -51,6 +53,8 @@ class Driver:
         self._batches = batches
         self._preparation = preparation
         self._sampling = sampling
+        self._moves = moves
+        self._load = shared.placement.loads[slot_id]
         self.is_ready = threading.Event()
         self.fatal: EngineUserError | None = None
         self._next_idle_check = 0.0
@@ -100,6 +104,7 @@ class Driver:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
+                self._revive()
                 self._supervisor.engine.models()
                 self.is_ready.set()
                 self._work()
@@ -134,10 +139,26 @@ class Driver:
                         return
                     self._shares.next(can_train=False, can_sample=False)
                     self._defer_idle()
+                    self._moves.seek(time.monotonic(), is_idle=True)
                 self._defer_idle()
                 deferred, self._deferred = self._deferred, []
             self._run_deferred(deferred)
+            if self._moves.is_asked:
+                self._moves.give_away()
             self._run_once()
+
+    def _revive(self) -> None:
+        """Starts an engine if there is none. Meanwhile other slots may take this one's models."""
+        if not self._supervisor.is_down:
+            return
+        with self._wakeup:
+            self._load.in_use = ()
+        try:
+            self._supervisor.revive()
+        finally:
+            with self._wakeup:
+                self._load.in_use = None
+                self._wakeup.notify_all()
 
     def _run_deferred(self, jobs: list[Callable[[], None]]) -> None:
         """Runs them all; what the disk does not let finish is left to later cleanups."""
@@ -153,16 +174,18 @@ class Driver:
 
     def _has_work(self) -> bool:
         has_requests = self._batches.has_ready() or self._has_samples() or bool(self._deferred)
-        return has_requests or self._snapshots.has_work or self._supervisor.is_down
+        has_other = self._snapshots.has_work or self._moves.is_asked
+        return has_requests or has_other or self._supervisor.is_down
 
     def _has_samples(self) -> bool:
         return self._shared.sample_queue.has_work(self._slot_id)
 
     def _run_once(self) -> None:
-        self._supervisor.revive()
+        self._revive()
         with self._wakeup:
             self._shared.missing_numbers.skip()
             can_train = self._batches.has_ready()
+            self._moves.seek(time.monotonic(), is_idle=False)
         kind = self._shares.next(can_train=can_train, can_sample=self._has_samples())
         if kind is not None:
             self._spend(kind, self._train if kind == "train" else self._sample)
@@ -171,12 +194,15 @@ class Driver:
 
     def _spend(self, kind: WorkKind, work: Callable[[], None]) -> None:
         began, engine = time.monotonic(), self._supervisor.current
+        self._load.begin(began)
         try:
             work()
         finally:
+            now = time.monotonic()
+            self._load.end(now)
             # Time lost with an engine that hung or died is charged to neither kind of work.
             if self._supervisor.current is engine:
-                self._shares.spent(kind, time.monotonic() - began)
+                self._shares.spent(kind, now - began)
 
     def _train(self) -> None:
         self._batches.run_next(self._stopping)
@@ -217,11 +243,17 @@ class Driver:
             return
         if model_id in self._adapters.cache:
             self._snapshots.evict(model_id)
-        self._shared.placement.release(model_id, self._slot_id)
+        self._release(model_id)
+
+    def _release(self, model_id: str) -> None:
+        """Lets any slot have the model, whose state has left this one's engine."""
+        with self._wakeup:
+            self._shared.placement.release(model_id, self._slot_id)
+            self._wakeup.notify_all()  # an operation may have come for it meanwhile
 
     def _forget(self, model_id: str) -> None:
         with self._wakeup:
             self._shared.planner.close(model_id)
         if model_id in self._adapters.cache:
             self._adapters.snapshot_writer.drop(model_id)
-        self._shared.placement.release(model_id, self._slot_id)
+        self._release(model_id)

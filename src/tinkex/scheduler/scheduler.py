@@ -27,7 +27,9 @@ from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
 from tinkex.scheduler.shared import SharedParts
 from tinkex.scheduler.slot import EngineSlot
+from tinkex.scheduler.slot_load import SlotLoad
 from tinkex.scheduler.supervisor import EngineState, StateName
+from tinkex.scheduler.workers import Workers
 from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
 from tinkex.store.disk_quota import DiskQuota
 from tinkex.store.operations import Operation
@@ -100,7 +102,9 @@ class Scheduler:
             planner=self._planner,
             sample_queue=self._sample_queue,
             missing_numbers=MissingNumbers(db, self._planner, config.hole_grace_s),
-            placement=Placement(len(engine_factories)),
+            placement=Placement(
+                [SlotLoad() for _ in engine_factories], max_models=config.max_adapters
+            ),
             publish=self._publish,
             sample_writer=self._sample_writer,
             cleanup=self._cleanup,
@@ -109,6 +113,7 @@ class Scheduler:
         self._slots = [
             EngineSlot(slot_id, factory, shared) for slot_id, factory in enumerate(engine_factories)
         ]
+        self.workers = Workers(self._slots, shared)
 
     def start(self) -> None:
         """Queues what an earlier run left unfinished, and starts the engines."""
@@ -142,13 +147,20 @@ class Scheduler:
         self._sample_writer.close()
 
     def is_ready(self) -> bool:
+        """Whether an engine has started, so that work can run."""
+        return any(slot.driver.is_ready.is_set() for slot in self._slots)
+
+    def are_all_ready(self) -> bool:
         """Whether every engine has started."""
         return all(slot.driver.is_ready.is_set() for slot in self._slots)
 
+    def engine_states(self) -> list[EngineState]:
+        """The state of each worker's engine."""
+        return [slot.supervisor.state() for slot in self._slots]
+
     def engine_state(self) -> EngineState:
         """The state of the engine that is furthest from being ready."""
-        states = [slot.supervisor.state() for slot in self._slots]
-        return min(states, key=lambda each: _STATE_ORDER.index(each.state))
+        return min(self.engine_states(), key=lambda each: _STATE_ORDER.index(each.state))
 
     def fatal(self) -> EngineUserError | None:
         """Why an engine can never start, if that is so."""

@@ -13,6 +13,7 @@ from tinkex.scheduler.adapters.checkpointing import Checkpointer
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.batch_runner import BatchRunner
 from tinkex.scheduler.driver import Driver
+from tinkex.scheduler.model_moves import ModelMoves
 from tinkex.scheduler.running.executor import Executor
 from tinkex.scheduler.running.sample_preparation import SamplePreparation
 from tinkex.scheduler.running.sampling_executor import SamplingExecutor
@@ -28,7 +29,11 @@ class EngineSlot:
     def __init__(
         self, slot_id: int, engine_factory: Callable[[], Engine], shared: SharedParts
     ) -> None:
-        self.supervisor = Supervisor(engine_factory)
+        name = f"engine of worker-{slot_id}" if shared.placement.num_slots > 1 else "engine"
+        self.supervisor = Supervisor(engine_factory, name)
+        load = shared.placement.loads[slot_id]
+        load.is_up = lambda: self.supervisor.state().state == "ready"
+        load.starting_s = lambda: self.supervisor.starting_s
         self.adapters = EngineAdapters(
             self.supervisor,
             shared.db,
@@ -39,7 +44,9 @@ class EngineSlot:
         )
         checkpointer = Checkpointer(shared.db, self.adapters, shared.disk_quota)
         executor = Executor(shared.db, self.adapters, checkpointer, shared.bodies, shared.publish)
-        preparation = SamplePreparation(slot_id, shared.db, self.adapters, shared.placement)
+        preparation = SamplePreparation(
+            slot_id, shared.db, self.adapters, shared.placement, shared.sample_queue
+        )
         sampling = SamplingExecutor(
             slot_id,
             self.adapters,
@@ -49,4 +56,5 @@ class EngineSlot:
             shared.wakeup,
         )
         batches = BatchRunner(slot_id, shared, self.adapters.cache, executor)
-        self.driver = Driver(slot_id, shared, self.adapters, batches, preparation, sampling)
+        moves = ModelMoves(slot_id, shared, self.adapters)
+        self.driver = Driver(slot_id, shared, self.adapters, batches, preparation, sampling, moves)

@@ -37,13 +37,15 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 class Supervisor:
     """One engine that is running or being restarted. `discard` and `revive` are for one thread."""
 
-    def __init__(self, factory: Callable[[], Engine]) -> None:
+    def __init__(self, factory: Callable[[], Engine], name: str = "engine") -> None:
         self._factory = factory
+        self._name = name
         self._engine: Engine | None = None
         self._models: list[ModelInfo] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._has_started = False
+        self._is_starting = False
         self._on_loss: list[Callable[[], None]] = []
         self._changed_at = time.monotonic()  # when the engine was last started or lost
 
@@ -72,7 +74,11 @@ class Supervisor:
             if self.is_closed:
                 raise _ending()
             if self._engine is None:
-                self._engine = self._start()
+                self._is_starting = True
+                try:
+                    self._engine = self._start()
+                finally:
+                    self._is_starting = False
             return self._engine
 
     @property
@@ -86,6 +92,12 @@ class Supervisor:
         engine = self._engine
         return engine is None or engine.is_gone
 
+    @property
+    def starting_s(self) -> float | None:
+        """For how long there is no engine, while one is being started; what the one before it held
+        is forgotten by then. None while there is an engine."""
+        return time.monotonic() - self._changed_at if self._is_starting else None
+
     def state(self) -> EngineState:
         """The engine's state; never blocks."""
         engine, since_s = self._engine, time.monotonic() - self._changed_at
@@ -98,6 +110,12 @@ class Supervisor:
         if silent_s:
             return EngineState(state="not_responding", since_s=silent_s)
         return EngineState(state="ready", since_s=since_s)
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the present engine, if it has one of its own."""
+        pid: int | None = getattr(self._engine, "pid", None)
+        return pid
 
     def busy_seconds(self) -> float:
         """For how many seconds the present engine has computed; 0 while there is none."""
@@ -118,7 +136,7 @@ class Supervisor:
     def discard(self, reason: BaseException) -> None:
         """Closes the engine and has what it held forgotten; the next use starts another."""
         if not self.is_closed:
-            _logger.error("The engine failed and will be restarted: %s", reason)
+            _logger.error("The %s failed and will be restarted: %s", self._name, reason)
         self._close_engine()
         if self.is_closed:
             return
@@ -143,13 +161,20 @@ class Supervisor:
                 self._models = engine.models()
                 self._has_started = True
                 took_s = time.monotonic() - began
-                _logger.info("Engine ready after %.1f s: %s", took_s, _described(self._models))
+                _logger.info(
+                    "%s ready after %.1f s: %s",
+                    self._name.capitalize(),
+                    took_s,
+                    _described(self._models),
+                )
                 self._changed_at = time.monotonic()
                 return engine
             except (EngineError, OSError) as error:
                 if isinstance(error, EngineUserError) and not self._has_started:
                     raise  # the models are wrong: another try would not help
-                _logger.error("The engine does not start; retrying in %g s: %s", wait_s, error)
+                _logger.error(
+                    "The %s does not start; retrying in %g s: %s", self._name, wait_s, error
+                )
             self._closing.wait(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         raise _ending()

@@ -45,7 +45,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ServedModel, ...] = ()
     device: str = "cpu"
     dtype: str = "float32"
-    num_threads: int | None = None
+    num_threads: int | None = None  # of all workers together
     losses: tuple[str, ...] = ()  # of installed packages (entry points), beside the built-in ones
     bootstrap_key: str | None = None
     signing_secret_file: Path | None = None  # default: a file in the data folder, made if missing
@@ -58,6 +58,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     connections: ConnectionBounds = ConnectionBounds()
     scheduler: SchedulerConfig = SchedulerConfig()
 
+    workers: int = 1  # engine processes, which divide the cores and the memory
     engine_ping_s: float = PING_S
     engine_hang_s: float = HANG_S
     poll_hold_s: float = 30.0

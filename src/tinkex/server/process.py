@@ -38,7 +38,7 @@ from tinkex.server.http.headers import HeadMiddleware
 from tinkex.server.listen.connections import protocol_class
 from tinkex.server.listen.socket import listen, url_of
 from tinkex.server.listen.uvicorn_server import HttpServer
-from tinkex.server.models.engine_factory import engine_factory
+from tinkex.server.models.engine_factory import engine_factories
 from tinkex.server.open_folders import open_folders
 from tinkex.server.result_waiters import Waiters
 from tinkex.server.services import Services
@@ -79,7 +79,11 @@ class ServerProcess:
         worker: BegunWorker | None = None,
     ) -> None:
         self._config = config
-        self._make_engine = make_engine or engine_factory(config, worker)
+        self._engine_factories = (
+            engine_factories(config, worker)
+            if make_engine is None
+            else [make_engine] * config.workers
+        )
         self._services: Services | None = None
         self._http: HttpServer | None = None
         self._on_ready: Callable[[], None] | None = None
@@ -177,7 +181,7 @@ class ServerProcess:
         scheduler = Scheduler(
             self._db,
             self._folders,
-            [self._make_engine],
+            self._engine_factories,
             msgspec.structs.replace(
                 self._config.scheduler,
                 max_disk_bytes_per_owner=self._config.limits.max_disk_bytes_per_owner,
@@ -209,15 +213,21 @@ class ServerProcess:
             await janitor.last_round()
 
     async def _watch(self, services: Services) -> None:
-        """Tells that the engine has started, or ends the server if it can never start."""
-        while not services.scheduler.is_ready():
+        """Tells that an engine has started, or ends the server if one can never start."""
+        while not services.scheduler.are_all_ready():
             self._fatal = services.scheduler.fatal()
             if self._fatal is not None:
                 self.stop()
                 return
+            if services.scheduler.is_ready():
+                await self._tell_once()
             await asyncio.sleep(0.1)
-        if self._on_ready is not None:
-            await asyncio.to_thread(self._on_ready)
+        await self._tell_once()
+
+    async def _tell_once(self) -> None:
+        on_ready, self._on_ready = self._on_ready, None
+        if on_ready is not None:
+            await asyncio.to_thread(on_ready)
 
     def _begin_drain(self) -> None:
         if self._services is not None and not self._services.is_draining:

@@ -67,8 +67,9 @@ _SERVER = {
     "max_pending_samples": "Maximum waiting sampling requests of all tenants; above it: 429.",
     "max_pending_samples_per_owner": "Maximum waiting sampling requests of one tenant.",
     "max_pending_operations_per_owner": "Maximum waiting training operations of one tenant.",
-    "engine_ping_s": "Seconds between two pings of the engine process.",
-    "engine_hang_s": "Seconds without a response after which the engine process is replaced.",
+    "workers": "Engine processes on this machine, 1 to 64; they divide its cores and memory.",
+    "engine_ping_s": "Seconds between two pings of an engine process.",
+    "engine_hang_s": "Seconds without a response after which an engine process is replaced.",
     "poll_hold_s": "Seconds a long poll is held; clients allow 45.",
     "busy_after_s": "Target latency of submissions, in seconds; while all take longer, some are "
     "answered 429.",
@@ -106,10 +107,10 @@ _CONNECTIONS = {
 _SCHEDULER = {
     "max_batch_tokens": "Maximum tokens of an engine batch.",
     "max_batch_operations": "Maximum operations of an engine batch.",
-    "max_running_samples": "Maximum sampling requests in the engine; a tenant below its share and "
+    "max_running_samples": "Maximum sampling requests in one engine; a tenant below its share and "
     "short requests may exceed it. 1 runs each alone.",
-    "max_adapters": "Maximum adapters in memory.",
-    "max_samplers": "Maximum samplers in memory.",
+    "max_adapters": "Maximum adapters in the memory of one engine.",
+    "max_samplers": "Maximum samplers in the memory of one engine.",
     "adapter_idle_s": "Seconds without use after which an adapter or sampler is evicted from "
     "memory; it stays on disk and is loaded again when needed.",
     "hole_grace_s": "Seconds to wait for a missing sequence number.",

@@ -127,29 +127,105 @@ def test_slots_share_what_waits_and_each_has_the_limit_for_itself() -> None:
     assert sample_queue.finish(first[0].sample.request_id, 0) is first[0]
 
 
-def test_a_slot_leaves_the_others_their_share() -> None:
-    sample_queue = SampleQueue(max_running=256, num_slots=2)
-    for number in range(10):
+class Clock:
+    """A clock that a test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_slot_leaves_the_others_their_share_until_it_has_waited_for_long() -> None:
+    clock = Clock()
+    sample_queue = SampleQueue(max_running=256, num_slots=2, clock=clock)
+    for number in range(40):
         sample_queue.add(waiting("a", number))
-    assert [len(sample_queue.take(0)), len(sample_queue.take(1))] == [5, 3]
-    while taken := sample_queue.take(0):
-        assert taken, "a slot alone drains the queue"
-    assert sample_queue.total() == 10
+    assert len(sample_queue.take(0)) == 20
+    assert sample_queue.take(0) == []
+    clock.now += 0.3
+    assert len(sample_queue.take(0)) == 20, "nobody else came for them"
+
+
+def test_a_few_requests_are_not_divided() -> None:
+    sample_queue = SampleQueue(max_running=256, num_slots=2, clock=Clock())
+    for number in range(8):
+        sample_queue.add(waiting("a", number))
+    assert [len(sample_queue.take(0)), len(sample_queue.take(1))] == [8, 0]
+
+
+def test_a_sampler_is_used_where_it_is_loaded_and_elsewhere_only_after_a_wait() -> None:
+    clock = Clock()
+    sample_queue = SampleQueue(max_running=256, num_slots=2, clock=clock)
+    session = waiting("a", 0).sample.sampling_session_id
+    sample_queue.note_loaded(session, 1, is_base=False)
+    for number in range(4):
+        sample_queue.add(waiting("a", number))
+    assert not sample_queue.has_work(0)
+    assert sample_queue.take(0) == []
+    assert len(sample_queue.take(1)) == 4
+    for number in range(4, 8):
+        sample_queue.add(waiting("a", number))
+    clock.now += 0.3
+    assert sample_queue.has_work(0)
+    assert len(sample_queue.take(0)) == 4
+    sample_queue.note_unloaded(session, 1)
+    sample_queue.add(waiting("a", 8))
+    assert len(sample_queue.take(0)) == 1, "no slot has it any more"
+
+
+def test_the_base_model_is_loaded_everywhere() -> None:
+    sample_queue = SampleQueue(max_running=256, num_slots=2, clock=Clock())
+    sample_queue.note_loaded(waiting("a", 0).sample.sampling_session_id, 1, is_base=True)
+    sample_queue.add(waiting("a", 0))
+    assert len(sample_queue.take(0)) == 1
+
+
+def test_a_lost_engine_has_nothing_loaded() -> None:
+    sample_queue = SampleQueue(max_running=256, num_slots=2, clock=Clock())
+    sample_queue.note_loaded(waiting("a", 0).sample.sampling_session_id, 1, is_base=False)
+    sample_queue.interrupt(1)
+    sample_queue.add(waiting("a", 0))
+    assert len(sample_queue.take(0)) == 1
+
+
+def test_a_closed_slot_takes_nothing_and_gives_back_what_waits_for_it_alone() -> None:
+    sample_queue = SampleQueue(max_running=8, num_slots=2, clock=Clock())
+    for number in range(3):
+        sample_queue.add(waiting("a", number))
+    handed, suspect, _running = sample_queue.take(0)
+    sample_queue.hand_over(handed, 1)
+    sample_queue.finish(suspect.sample.request_id, 0)
+    sample_queue.quarantine([suspect], 1)
+    sample_queue.set_open(1, is_open=False)
+    assert not sample_queue.has_work(1)
+    assert sample_queue.take(1) == []
+    assert sample_queue.take(0) == [], "the suspect waits there until it can run alone"
+    sample_queue.interrupt(0)
+    assert sample_queue.take(0) == [suspect]
+    sample_queue.interrupt(0)
+    assert sample_queue.take(0) == [handed]
+    sample_queue.set_open(1, is_open=True)
+    sample_queue.add(waiting("a", 3))
+    assert len(sample_queue.take(1)) == 1
 
 
 def test_what_one_slot_lost_is_no_business_of_the_other() -> None:
-    sample_queue = SampleQueue(max_running=8, num_slots=2)
-    for number in range(8):
+    sample_queue = SampleQueue(max_running=32, num_slots=2, clock=Clock())
+    for number in range(30):
         sample_queue.add(waiting("a", number))
     lost, kept = sample_queue.take(0), sample_queue.take(1)
+    assert [len(lost), len(kept)] == [15, 15]
     assert sample_queue.interrupt(0) == lost
     sample_queue.quarantine(lost, 0)
+    for each in kept[:10]:
+        sample_queue.finish(each.sample.request_id, 1)
     sample_queue.add(waiting("a", 100))
     more = [*sample_queue.take(1), *sample_queue.take(1)]
-    assert [each.sample.seq_id for each in more] == [6, 7, 100], "nothing of slot 0"
+    assert [each.sample.seq_id for each in more] == [100], "nothing of slot 0"
     assert len(sample_queue.take(0)) == 1, "a suspect runs alone there"
     assert sample_queue.take(0) == []
-    assert sample_queue.interrupt(1)[: len(kept)] == kept
+    assert sample_queue.interrupt(1)[:5] == kept[10:]
 
 
 def test_a_sample_that_was_handed_over_runs_on_that_slot_only() -> None:

@@ -36,6 +36,9 @@ class AdapterCache:
         self.pinned: set[str] = set()  # adapters of the running batch, which are not evicted
         supervisor.on_loss(self._held.clear)
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def __contains__(self, model_id: object) -> bool:
         return model_id in self._held
 

@@ -130,6 +130,23 @@ class CostModel:
         """The time of a batch on this base that begins with this operation."""
         return BatchEstimate(self._fits.get(_key(base, first)), first)
 
+    def backlog_s(
+        self, base: str, operations: Sequence[Operation], *, max_operations: int, max_tokens: int
+    ) -> float:
+        """The time of operations on this base, in batches within these limits."""
+        by_kind: dict[tuple[str, str], list[Operation]] = {}
+        for operation in operations:
+            by_kind.setdefault(_key(base, operation), []).append(operation)
+        total_s = 0.0
+        for key, alike in by_kind.items():
+            per_model = max(Counter(each.model_id for each in alike).values())
+            num_batches = -(-len(alike) // max_operations)
+            if key[1] == "forward":
+                num_batches = max(num_batches, -(-sum(each.cost for each in alike) // max_tokens))
+            passes = max(per_model, num_batches)
+            total_s += _predict(self._fits.get(key), passes, sum(map(_work, alike)))
+        return total_s
+
     def alone_s(self, base: str, operation: Operation) -> float:
         """The time of an operation that runs alone."""
         return _predict(self._fits.get(_key(base, operation)), 1, _work(operation))

@@ -8,6 +8,8 @@ request of the model is being received: the first chunk of a large batch is sent
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from itertools import islice
 
 from tinkex.store.operations import Operation
@@ -29,6 +31,7 @@ class ModelQueue:
         self.owner = owner
         self.engine_model = engine_model
         self.next_seq = next_seq
+        self.ran_at = -math.inf  # when an operation of the model was last taken to run
         self._consumed = set(refused or ())
         self._pending: dict[int, Operation] = {}  # in the order they arrived
         self._arrived_at: dict[int, float] = {}  # by the clock that stands still at times
@@ -54,6 +57,10 @@ class ModelQueue:
     def has(self, seq_id: int) -> bool:
         """Whether the number waits here or has passed."""
         return seq_id < self.next_seq or seq_id in self._pending
+
+    def waiting(self) -> Iterator[Operation]:
+        """The operations that wait, in the order they arrived."""
+        return iter(self._pending.values())
 
     def head(self) -> Operation | None:
         """The operation that may run now."""

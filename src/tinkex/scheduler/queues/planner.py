@@ -8,8 +8,11 @@ stands alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,10 +23,13 @@ from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.recent_owners import RecentOwners
 from tinkex.store.operations import Operation
 
-__all__ = ["BatchLimits", "Computed", "Planner"]
+__all__ = ["BatchLimits", "Computed", "Planner", "ReadyModel"]
 
 ModelFilter = Callable[[str], bool]
 """Whether a model is among those that are asked about; engine slots ask about their own."""
+
+_MAX_COUNTED = 64
+"""Operations of one model that count in a backlog: more would not change what is decided by it."""
 
 _LEAST_S = 1e-6
 """Minimum charge for an operation, so that operations that take no time are shared too."""
@@ -43,6 +49,16 @@ class Computed(msgspec.Struct, frozen=True, kw_only=True):
     is_typical: bool = True  # no operation was refused, which would make work look cheap
 
 
+class ReadyModel(NamedTuple):
+    """A model with an operation that can run now."""
+
+    model_id: str
+    owner: str
+    used_s: float  # engine time that its owner has used, less what all have
+    num_tokens: int  # of its waiting operations
+    is_running: bool  # whether others of its operations are being computed
+
+
 class Planner:
     """The waiting operations of all models, and the engine time that tenants and models used."""
 
@@ -55,6 +71,7 @@ class Planner:
         self._owners = FairTurns()
         self._models: dict[str, FairTurns] = {}  # by owner
         self._charged: dict[str, float] = {}  # estimated seconds of what runs, by request id
+        self._running: Counter[str] = Counter()  # operations by model
         self._recent = RecentOwners()
 
     def queue(self, model_id: str) -> ModelQueue | None:
@@ -154,7 +171,12 @@ class Planner:
             self._take(operation, ready, by_owner)
             if by_owner[owner]:
                 heappush(line, (self._owners.used(owner), place, owner))
-        return [] if batch is None else batch.operations
+        if batch is None:
+            return []
+        for operation in batch.operations:
+            self._running[operation.model_id] += 1
+            self._queues[operation.model_id].ran_at = now
+        return batch.operations
 
     def finished(self, batch: list[Operation], computed: list[Computed]) -> None:
         """Records how long a batch took, and charges tenants and models for that instead of the
@@ -171,6 +193,47 @@ class Planner:
                 self._charge(operation, part * (each.busy_seconds + each.load_s))
         for operation in batch:
             del self._charged[operation.request_id]
+            self._running[operation.model_id] -= 1
+            if not self._running[operation.model_id]:
+                del self._running[operation.model_id]
+
+    def ready_models(self, accepts: ModelFilter = _every_model) -> list[ReadyModel]:
+        """Those of these models that have an operation to run now."""
+        return [
+            ReadyModel(
+                queue.model_id,
+                queue.owner,
+                self._owners.used(queue.owner),
+                sum(each.cost for each in islice(queue.waiting(), _MAX_COUNTED)),
+                queue.model_id in self._running,
+            )
+            for queue in self._busy_queues()
+            if queue.head() is not None and accepts(queue.model_id)
+        ]
+
+    def backlog_s(self, model_ids: Iterable[str]) -> float:
+        """The expected time of what waits for these models, in batches as large as may be."""
+        by_base: dict[str, list[Operation]] = {}
+        for model_id in model_ids:
+            queue = self._queues.get(model_id)
+            if queue is not None and len(queue):
+                waiting = islice(queue.waiting(), _MAX_COUNTED)
+                by_base.setdefault(queue.engine_model, []).extend(waiting)
+        limits = self._limits
+        return sum(
+            self._costs.backlog_s(
+                base,
+                waiting,
+                max_operations=limits.max_operations,
+                max_tokens=limits.max_tokens,
+            )
+            for base, waiting in by_base.items()
+        )
+
+    def ran_since(self, model_id: str, since: float) -> bool:
+        """Whether an operation of the model was taken to run since then."""
+        queue = self._queues.get(model_id)
+        return queue is not None and queue.ran_at >= since
 
     def _begin(self, first: Operation, now: float) -> Batch:
         return Batch(

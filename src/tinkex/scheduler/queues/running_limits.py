@@ -9,7 +9,7 @@ ones. A limit of one is kept strictly: each request runs alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tinkex.scheduler.queues.tenant_samples import TenantSamples
@@ -46,22 +46,27 @@ class RunningLimits:
         self._num_running += 1
         self._total_cost += cost
 
-    def next_of_tenants(self, lines: Mapping[str, TenantSamples]) -> dict[str, QueuedSample]:
-        """The next request of each tenant that may have another one running."""
+    def next_of_tenants(
+        self, lines: Mapping[str, TenantSamples], fits: Callable[[QueuedSample], bool]
+    ) -> dict[str, QueuedSample]:
+        """The next request that fits of each tenant that may have another one running."""
         if self._num_running < self._limit:
-            return {owner: line.head() for owner, line in lines.items()}
-        if not self._is_stuck:
+            found = {owner: line.first(fits) for owner, line in lines.items()}
+        elif self._is_stuck:
+            found = {owner: self._next_of(owner, line, fits) for owner, line in lines.items()}
+        else:
             return {}
-        found = {owner: self._next_of(owner, line) for owner, line in lines.items()}
         return {owner: queued for owner, queued in found.items() if queued is not None}
 
-    def _next_of(self, owner: str, line: TenantSamples) -> QueuedSample | None:
+    def _next_of(
+        self, owner: str, line: TenantSamples, fits: Callable[[QueuedSample], bool]
+    ) -> QueuedSample | None:
         """The tenant's request to run: the next one if the tenant has less than its share, by
         requests and by cost, else its shortest if that is far shorter than those it has running."""
         count, cost = self._count[owner], self._cost[owner]
         has_less = cost * self._num_owners <= self._total_cost
         if count < max(1, self._limit // self._num_owners) and has_less:
-            return line.head()
+            return line.first(fits)
         shortest = line.shortest()
-        is_short = shortest.sample.cost * _SHORT * count <= cost
+        is_short = fits(shortest) and shortest.sample.cost * _SHORT * count <= cost
         return shortest if is_short and count < self._limit + self._limit // 4 else None

@@ -2,15 +2,17 @@
 
 An engine batches continuously and shares its batch between the requests it has. The queue feeds
 every engine slot, fairly between tenants, so that it has enough to fill its batches and never holds
-thousands; how many one engine may have is for `running_limits`. Requests wait for any slot, except
-those that were handed over to one, and those quarantined in the slot whose engine they may have
-killed.
+thousands; how many one engine may have is for `running_limits`. A slot takes its part of the
+requests whose sampler it has loaded, and any that have waited for long. Only those that were handed
+over to a slot, and those quarantined in the slot whose engine they may have killed, wait for that
+slot alone.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -27,6 +29,15 @@ _MAX_TAKEN = 64
 """Taken between two sampling steps: preparing one takes its time, and running ones wait."""
 
 
+_LONG_S = 0.2
+"""A request that has waited longer is taken by any slot, also by one that has to load for it."""
+
+_SMALL_BATCH = 8
+"""As many sequences in one batch cost little more than one: a slot takes them at any rate."""
+
+_MAX_LOADED = 4096
+
+
 class QueuedSample(msgspec.Struct):
     """A sampling request, decoded if it came since the last start; how often an engine failed,
     and how often one hung, while it had the request."""
@@ -36,6 +47,8 @@ class QueuedSample(msgspec.Struct):
     failures: int = 0
     hangs: int = 0
     slot_id: int | None = None  # where it runs
+    is_bound: bool = False  # whether it waits for one slot alone
+    queued_at: float | None = None  # when it came to the queue
 
 
 class _SlotSamples:
@@ -46,6 +59,8 @@ class _SlotSamples:
         self.quarantine = CrashQuarantine()
         self.handed_over = _Lines()
         self.cancelled: list[str] = []  # while they ran
+        self.loaded: set[str] = set()  # sampling sessions whose sampler its engine has
+        self.is_open = True
 
     def given(self) -> Iterator[QueuedSample]:
         """Requests that the engine has or had when it failed."""
@@ -77,25 +92,70 @@ class _Lines(dict[str, TenantSamples]):
 class SampleQueue:
     """Requests that wait and requests that run. Thread-safe. `max_running` holds for each slot."""
 
-    def __init__(self, *, max_running: int = 256, num_slots: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        max_running: int = 256,
+        num_slots: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._max_running = max_running
+        self._clock = clock
         self._waiting = _Lines()
         self._slots = [_SlotSamples() for _ in range(num_slots)]
+        self._loaded_anywhere: set[str] = set()  # sampling sessions on the base model
         self._turns = FairTurns()
         self._lock = threading.Lock()
 
     def add(self, queued: QueuedSample, *, first: bool = False) -> None:
         """Queues a request for any slot, or puts one back at the front."""
         with self._lock:
-            queued.slot_id = None
+            queued.slot_id, queued.is_bound = None, False
+            if queued.queued_at is None:
+                queued.queued_at = self._clock()
             self._waiting.put(queued, first=first)
+
+    def note_loaded(self, sampling_session_id: str, slot_id: int, *, is_base: bool) -> None:
+        """Records that the slot's engine can sample for the session without loading anything;
+        every engine can if it samples the base model."""
+        with self._lock:
+            loaded = self._loaded_anywhere if is_base else self._slots[slot_id].loaded
+            if len(loaded) >= _MAX_LOADED:
+                loaded.clear()
+            loaded.add(sampling_session_id)
+
+    def note_unloaded(self, sampling_session_id: str, slot_id: int) -> None:
+        """Records that the slot's engine would have to load the session's sampler."""
+        with self._lock:
+            self._slots[slot_id].loaded.discard(sampling_session_id)
+
+    def set_open(self, slot_id: int, *, is_open: bool) -> None:
+        """Has the slot take no more requests, or take them again."""
+        with self._lock:
+            self._slots[slot_id].is_open = is_open
+            slot = self._slots[slot_id]
+            heir = next((each for each in self._slots if each.is_open), None)
+            if heir is not None and not is_open and slot.quarantine:
+                heir.quarantine.add(list(slot.quarantine.values()))
+                slot.quarantine = CrashQuarantine()
+        if not is_open:
+            self.give_back(slot_id)
+
+    def give_back(self, slot_id: int) -> None:
+        """Has requests that were handed over to this slot wait for any slot again."""
+        with self._lock:
+            slot = self._slots[slot_id]
+            bound, slot.handed_over = list(slot.handed_over.all()), _Lines()
+            for queued in reversed(bound):
+                queued.is_bound = False
+                self._waiting.put(queued, first=True)
 
     def hand_over(self, queued: QueuedSample, slot_id: int) -> None:
         """Puts a request that another slot has taken at the front for this slot alone."""
         with self._lock:
             assert queued.slot_id is not None, "a slot has taken it"
             if self._slots[queued.slot_id].running.pop(queued.sample.request_id, None) is not None:
-                queued.slot_id = None
+                queued.slot_id, queued.is_bound = None, True
                 self._slots[slot_id].handed_over.put(queued, first=True)
 
     def quarantine(self, requests: list[QueuedSample], slot_id: int) -> None:
@@ -124,12 +184,15 @@ class SampleQueue:
         owners = self._owners_waiting()
         self._turns.update(owners)
         limits = RunningLimits(slot.running.values(), owners, self._max_running)
-        # A share of what waits for any slot: the other slots take theirs, or leave it for later.
-        share = -(-self._waiting.count() // len(self._slots))
-        max_taken = min(_MAX_TAKEN, slot.handed_over.count() + share)
+        room, now = self._room(slot), self._clock()
         taken: list[QueuedSample] = []
-        while len(taken) < max_taken:
-            next_of = limits.next_of_tenants(self._lines_for(slot))
+
+        def fits(queued: QueuedSample) -> bool:
+            has_room = len(taken) < room
+            return self._is_for(queued, slot, now, has_room=has_room)
+
+        while len(taken) < _MAX_TAKEN:
+            next_of = limits.next_of_tenants(self._lines_for(slot), fits)
             if not next_of:
                 break
             costs = {owner: queued.sample.cost for owner, queued in next_of.items()}
@@ -141,6 +204,30 @@ class SampleQueue:
             limits.add(queued)
             taken.append(queued)
         return taken
+
+    def _room(self, slot: _SlotSamples) -> int:
+        """How many more requests are the slot's part of what waits and runs."""
+        num_open = sum(each.is_open for each in self._slots)
+        total = self._waiting.count() + sum(len(each.running) for each in self._slots)
+        return max(_SMALL_BATCH, -(-total // max(1, num_open))) - len(slot.running)
+
+    def _is_for(
+        self, queued: QueuedSample, slot: _SlotSamples, now: float, *, has_room: bool
+    ) -> bool:
+        """Whether the slot should take a waiting request."""
+        if len(self._slots) == 1 or queued.is_bound:
+            return True
+        if not slot.is_open:
+            return False
+        if queued.queued_at is not None and now - queued.queued_at >= _LONG_S:
+            return True
+        return has_room and self._is_loaded(queued.sample.sampling_session_id, slot)
+
+    def _is_loaded(self, sampling_session_id: str, slot: _SlotSamples) -> bool:
+        """Whether no other slot could sample for the session with less to load."""
+        if sampling_session_id in slot.loaded or sampling_session_id in self._loaded_anywhere:
+            return True
+        return not any(sampling_session_id in each.loaded for each in self._slots)
 
     def _lines_for(self, slot: _SlotSamples) -> Mapping[str, TenantSamples]:
         """Each tenant's requests for the slot: those handed over to it go first."""
@@ -184,13 +271,27 @@ class SampleQueue:
         with self._lock:
             slot = self._slots[slot_id]
             running, slot.running = list(slot.running.values()), {}
+            slot.loaded.clear()
             return running
 
     def has_work(self, slot_id: int) -> bool:
         """Whether anything runs in the slot or waits for it."""
         with self._lock:
             slot = self._slots[slot_id]
-            return bool(self._waiting or slot.running or slot.quarantine or slot.handed_over)
+            if slot.running or slot.quarantine or slot.handed_over:
+                return True
+            if len(self._slots) == 1:
+                return bool(self._waiting)
+            now = self._clock()
+            return any(
+                line.first(lambda each: self._is_for(each, slot, now, has_room=True)) is not None
+                for line in self._waiting.values()
+            )
+
+    def num_running(self, slot_id: int) -> int:
+        """How many requests run in the slot."""
+        with self._lock:
+            return len(self._slots[slot_id].running)
 
     def pending(self, owner: str) -> int:
         """How many of the owner's requests are not finished."""

@@ -8,13 +8,17 @@ before.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tinkex.fair_queue import due_time
 
 if TYPE_CHECKING:
     from tinkex.scheduler.queues.sample_queue import QueuedSample
+
+_LOOK_AHEAD = 64
+"""Requests that are looked at for one that fits: the lock is held meanwhile."""
 
 _Place = tuple[int, int, str]
 """Due time or cost, order of arrival, request id."""
@@ -59,9 +63,9 @@ class TenantSamples:
         """The request, if it waits here."""
         return self._waiting.get(request_id)
 
-    def head(self) -> QueuedSample:
-        """The request that is next."""
-        return self._waiting[self._by_due[0][2]]
+    def first(self, fits: Callable[[QueuedSample], bool]) -> QueuedSample | None:
+        """The next request that fits, among those that are next."""
+        return next((each for each in islice(self, _LOOK_AHEAD) if fits(each)), None)
 
     def shortest(self) -> QueuedSample:
         """The request that costs least."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from tinkex.engine.interface import EngineFailure, EngineUserError
 from tinkex.engine.interface import SampleRequest as EngineRequest
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.convert import sample_request
 from tinkex.scheduler.placement import Placement
-from tinkex.scheduler.queues.sample_queue import QueuedSample
+from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
 from tinkex.store import Database, checkpoints, samplers, samples
 from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import Sample
@@ -31,10 +33,16 @@ class SamplePreparation:
     """Prepares samples for one engine. Used by the slot's thread only."""
 
     def __init__(
-        self, slot_id: int, db: Database, adapters: EngineAdapters, placement: Placement
+        self,
+        slot_id: int,
+        db: Database,
+        adapters: EngineAdapters,
+        placement: Placement,
+        sample_queue: SampleQueue,
     ) -> None:
         self._slot_id = slot_id
         self._placement = placement
+        self._sample_queue = sample_queue
         self._db = db
         self._adapters = adapters
         self._rows: dict[
@@ -61,6 +69,9 @@ class SamplePreparation:
             model=sampler.engine_model,
             sampler_id=sampler_id,
         )
+        self._sample_queue.note_loaded(
+            sample.sampling_session_id, self._slot_id, is_base=sampler_id is None
+        )
         if sampler_id is not None:
             self._adapters.samplers.acquire(sampler_id, sample.request_id)
         return request
@@ -68,6 +79,7 @@ class SamplePreparation:
     def free(self, sampler_id: str) -> None:
         """Unloads a sampler and reads its row anew at its next use."""
         self._rows.pop(sampler_id, None)
+        self._sample_queue.note_unloaded(sampler_id, self._slot_id)
         self._adapters.samplers.unload(sampler_id)
 
     def _sampler(self, sample: Sample) -> SamplerRecord:
@@ -125,7 +137,7 @@ class SamplePreparation:
         if not folders.exists(folder):
             # Not written before a crash, or on a full disk: the model's replay writes it, which
             # only the model's own slot may do.
-            slot_id = self._placement.assign(sampler.model_id)
+            slot_id = self._placement.assign(sampler.model_id, time.monotonic())
             if slot_id != self._slot_id:
                 raise OtherSlotError(slot_id)
             self._adapters.recovery.write_samplers(sampler.model_id)

@@ -1,4 +1,4 @@
-"""The engine that a config describes, and where its models come from."""
+"""The engines that a config describes, and where their models come from."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import msgspec
 
 from tinkex import crashpoints
 from tinkex.engine.interface import Engine
+from tinkex.engine.machine_memory import available_bytes
+from tinkex.engine.options import EngineOptions
 from tinkex.engine.process.spawn import BegunWorker
 from tinkex.errors import ConfigError
 from tinkex.server.config import ServedModel, ServerConfig
@@ -18,39 +20,30 @@ from tinkex.server.config import ServedModel, ServerConfig
 _HINT = "Give a folder with config.json and safetensors, or run 'tinkex models pull smollm2-135m'."
 
 
-def engine_factory(config: ServerConfig, begun: BegunWorker | None = None) -> Callable[[], Engine]:
-    """A function that starts the engine in a process of its own; the first in one begun before.
+_MAX_WORKERS = 64
+
+
+def engine_factories(
+    config: ServerConfig, begun: BegunWorker | None = None
+) -> list[Callable[[], Engine]]:
+    """For each worker a function that starts its engine in a process of its own; the first
+    engine starts in a process begun before.
 
     Raises:
         ConfigError: there is no model to serve, or one cannot be found.
     """
-    from tinkex.engine.options import EngineOptions
     from tinkex.engine.process.client import EngineProcess
 
     if not config.models:
         raise ConfigError("There is no model to serve.", hint=_HINT, code="no-model")
+    _check_workers(config)
     _check_pings(config)
-    is_null = config.device.partition(":")[0] == "null"
-    folders = {
-        model.name: "" if is_null else str(find_model(model, config.data_dir))
-        for model in config.models
-    }
-    options = EngineOptions(
-        models=folders,
-        device=config.device,
-        dtype=config.dtype,
-        num_threads=config.num_threads,
-        deterministic=config.is_deterministic,
-        kernels=config.has_kernels,
-        max_rank=config.limits.max_rank,
-        losses=config.losses,
-    )
+    options = _options(config)
     numbers = itertools.count(1)
     workers = [] if begun is None else [begun]
 
-    def start() -> Engine:
+    def start(worker: BegunWorker | None) -> Engine:
         crash_at = crashpoints.for_engine(next(numbers))
-        worker = workers.pop() if workers else None
         return EngineProcess(
             msgspec.structs.replace(options, crash_at=crash_at),
             begun=worker,
@@ -58,7 +51,39 @@ def engine_factory(config: ServerConfig, begun: BegunWorker | None = None) -> Ca
             hang_s=config.engine_hang_s,
         )
 
-    return start
+    def start_first() -> Engine:
+        return start(workers.pop() if workers else None)
+
+    return [start_first, *[lambda: start(None)] * (config.workers - 1)]
+
+
+def _options(config: ServerConfig) -> EngineOptions:
+    is_null = config.device.partition(":")[0] == "null"
+    folders = {
+        model.name: "" if is_null else str(find_model(model, config.data_dir))
+        for model in config.models
+    }
+    return EngineOptions(
+        models=folders,
+        device=config.device,
+        dtype=config.dtype,
+        num_threads=config.num_threads,
+        num_engines=config.workers,
+        machine_bytes=available_bytes() if config.workers > 1 else None,
+        deterministic=config.is_deterministic,
+        kernels=config.has_kernels,
+        max_rank=config.limits.max_rank,
+        losses=config.losses,
+    )
+
+
+def _check_workers(config: ServerConfig) -> None:
+    if not 1 <= config.workers <= _MAX_WORKERS:
+        raise ConfigError(
+            f"A server cannot have {config.workers} workers.",
+            hint="Choose --workers between 1 and 64, at most one for each core.",
+            code="bad-workers",
+        )
 
 
 def _check_pings(config: ServerConfig) -> None:

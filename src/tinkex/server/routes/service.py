@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex.scheduler.workers import worker_name
 from tinkex.server.errors import NotReady, error_response, json_response
 from tinkex.server.services import services_of
 from tinkex.server.submit.bodies import read_json
@@ -22,11 +23,17 @@ async def healthz(request: Request) -> Response:
     """200 once the server can take work, and what its engine does now.
 
     It stays 200 while the engine is replaced: work is accepted and waits, so a probe must neither
-    restart the server for it nor keep clients from it.
+    restart the server for it nor keep clients from it. With several workers it is 200 once one has
+    started: models are placed on those that have.
     """
     services = services_of(request)
     state = services.scheduler.engine_state()
-    engine = {"state": state.state, "since_s": round(state.since_s, 1)}
+    engine: dict[str, object] = {"state": state.state, "since_s": round(state.since_s, 1)}
+    if services.config.workers > 1:
+        engine["workers"] = [
+            {"name": worker_name(n), "state": each.state, "since_s": round(each.since_s, 1)}
+            for n, each in enumerate(services.scheduler.engine_states())
+        ]
     if services.is_draining or not services.scheduler.is_ready():
         why = "is stopping" if services.is_draining else "starts: its engine loads the models"
         return error_response(NotReady(f"The server {why}."), {"engine": engine})

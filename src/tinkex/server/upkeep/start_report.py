@@ -21,13 +21,14 @@ _LOGGED = (
 def start_report(config: ServerConfig, url: str) -> list[str]:
     """Lines for the log of a server that has begun to listen. None of them holds a secret."""
     threads = config.num_threads or "all"
+    workers = f", {config.workers} workers" if config.workers > 1 else ""
     models = "; ".join(str(each) for each in names_of(config.models))
     return [
         f"Tinkex {__version__} listens on {url} (process {os.getpid()})",
         f"Data folder: {config.data_dir.absolute()}",
         f"Database: {shown_url(config.url_of_database)}",
         f"Models: {models}",
-        f"Device: {config.device}, base weights in {config.dtype}, {threads} threads",
+        f"Device: {config.device}, base weights in {config.dtype}, {threads} threads{workers}",
         *([f"Losses of installed packages: {', '.join(config.losses)}"] if config.losses else []),
         f"Log: {_LOGGED[min(config.verbosity, 2)]}",
         "Ctrl-C stops the server; everything stays in the data folder",

@@ -1,0 +1,169 @@
+"""Models that go from one engine slot to another: asks for them, and gives them away.
+
+A model moves as it is evicted and recovered: its slot takes a snapshot and unloads it between two
+batches, the other loads it at its next operation. A slot whose engine is being started holds
+nothing, so others take its models without asking.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from tinkex.engine.interface import EngineError, EngineFailure
+from tinkex.files.errors import StorageError
+from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
+from tinkex.scheduler.placement import BUSY_SHARE
+from tinkex.scheduler.queues.planner import ReadyModel
+from tinkex.scheduler.rebalancing import (
+    TIMES_COST,
+    SlotWork,
+    model_for_fairness,
+    model_for_idle,
+    overworked,
+)
+from tinkex.scheduler.shared import SharedParts
+from tinkex.store import StoreError
+
+__all__ = ["ModelMoves"]
+
+_logger = logging.getLogger(__name__)
+
+_IDLE_EVERY_S = 0.05
+_BUSY_EVERY_S = 0.5
+_ACTIVE_S = 5.0
+_RETRY_S = 30.0
+_MIN_LOST_S = 1.0
+
+
+class ModelMoves:
+    """The moves to and from one slot. Used by its thread only."""
+
+    def __init__(self, slot_id: int, shared: SharedParts, adapters: EngineAdapters) -> None:
+        self._slot_id = slot_id
+        self._planner = shared.planner
+        self._placement = shared.placement
+        self._sample_queue = shared.sample_queue
+        self._wakeup = shared.wakeup
+        self._adapters = adapters
+        self._load = shared.placement.loads[slot_id]
+        self._looked_at = 0.0
+        self._lost_s = 0.0  # idle time while another slot was overworked
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the slot should give a model away."""
+        if self._placement.has_asked(self._slot_id):
+            return True
+        is_draining = self._load.is_draining and time.monotonic() >= self._load.keeps_until
+        return is_draining and bool(self._placement.models_of(self._slot_id))
+
+    def seek(self, now: float, *, is_idle: bool) -> None:
+        """Asks for a model if it should move here. Called with the lock held."""
+        passed_s = now - self._looked_at
+        if self._placement.num_slots == 1 or passed_s < (
+            _IDLE_EVERY_S if is_idle else _BUSY_EVERY_S
+        ):
+            return
+        self._looked_at = now
+        if not self._load.can_take:
+            return
+        moving = self._placement.moving_to(self._slot_id)
+        if not moving:
+            found = self._wanted(now, min(passed_s, 1.0), is_idle=is_idle)
+            if found is not None and self._placement.ask(found, self._slot_id):
+                moving = [found]
+                self._wakeup.notify_all()
+        for model_id in moving:
+            self._take_lost(model_id)
+
+    def _take_lost(self, model_id: str) -> None:
+        """Takes a model whose slot has no engine to give it away."""
+        giver = self._placement.slot_of(model_id)
+        if giver is not None and self._placement.loads[giver].may_lose(model_id):
+            self._placement.move(model_id, giver, self._slot_id)
+            self._sample_queue.give_back(giver)
+            self._wakeup.notify_all()
+            _logger.info("Model %s moved from worker-%d, which is down.", model_id, giver)
+
+    def give_away(self) -> None:
+        """Moves the models that other slots asked for; all of them if the slot is drained."""
+        asked = self._placement.asked(self._slot_id)
+        if self._load.is_draining:
+            now = time.monotonic()
+            for model_id in self._placement.models_of(self._slot_id):
+                asked.setdefault(model_id, self._placement.other_slot(self._slot_id, now))
+        for model_id, taker in asked.items():
+            self._give(model_id, taker)
+
+    def _give(self, model_id: str, taker: int) -> None:
+        began = time.monotonic()
+        is_held = model_id in self._adapters.cache
+        try:
+            if is_held:
+                self._adapters.snapshots.evict(model_id)
+        except (EngineError, StorageError, StoreError) as error:
+            if isinstance(error, EngineFailure) and error.is_loss_of_engine:
+                raise  # what it held is in the store: the move goes on without it
+            _logger.warning("Model %s stays on worker-%d: %s", model_id, self._slot_id, error)
+            self._load.keeps_until = time.monotonic() + _RETRY_S
+            self._placement.keep(model_id, self._slot_id)
+            return
+        with self._wakeup:
+            self._placement.move(model_id, self._slot_id, taker)
+            if is_held:
+                self._placement.cost.record(time.monotonic() - began)
+            self._wakeup.notify_all()
+        _logger.info("Model %s moved from worker-%d to worker-%d.", model_id, self._slot_id, taker)
+
+    def _wanted(self, now: float, passed_s: float, *, is_idle: bool) -> str | None:
+        cost_s = self._placement.cost.seconds
+        ready = self._ready_by_slot()
+        if not is_idle:
+            self._lost_s = 0.0
+            others = [self._work_of(each, ready[each], now) for each in self._givers(now)]
+            return model_for_fairness(ready[self._slot_id], others, cost_s)
+        others = [self._idle_work_of(each, ready[each], now) for each in self._givers(now)]
+        found = model_for_idle(others, cost_s)
+        if found is not None:
+            self._lost_s = 0.0
+            return found
+        found = overworked(others)
+        self._lost_s = 0.0 if found is None else self._lost_s + passed_s
+        if self._lost_s <= max(_MIN_LOST_S, TIMES_COST * cost_s):
+            return None
+        self._lost_s = 0.0
+        return found
+
+    def _givers(self, now: float) -> list[int]:
+        loads = enumerate(self._placement.loads)
+        return [n for n, load in loads if n != self._slot_id and now >= load.keeps_until]
+
+    def _ready_by_slot(self) -> list[list[ReadyModel]]:
+        found: list[list[ReadyModel]] = [[] for _ in self._placement.loads]
+        for each in self._planner.ready_models():
+            slot_id = self._placement.slot_of(each.model_id)
+            if slot_id is not None:
+                found[slot_id].append(each)
+        return found
+
+    def _work_of(self, slot_id: int, ready: list[ReadyModel], now: float) -> SlotWork:
+        load = self._placement.loads[slot_id]
+        is_down = load.starting_s() is not None
+        return SlotWork(
+            busy=load.busy(now),
+            ready=[each for each in ready if not is_down or load.may_lose(each.model_id)],
+            is_computing=is_down or load.is_computing,
+        )
+
+    def _idle_work_of(self, slot_id: int, ready: list[ReadyModel], now: float) -> SlotWork:
+        """With what only counts for a slot that has time: the backlog, and who was active."""
+        work = self._work_of(slot_id, ready, now)
+        if work.ready:
+            work.backlog_s = self._planner.backlog_s(each.model_id for each in work.ready)
+            work.backlog_s += self._placement.loads[slot_id].starting_s() or 0.0
+        if work.busy >= BUSY_SHARE:
+            model_ids = self._placement.models_of(slot_id)
+            since = now - _ACTIVE_S
+            work.active = [each for each in model_ids if self._planner.ran_since(each, since)]
+        return work
