@@ -6,19 +6,26 @@ import os
 import pwd
 import shutil
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """A PostgreSQL server of our own, on a socket in a temporary folder."""
     pytest.importorskip("psycopg")
     if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
         pytest.skip("PostgreSQL is not installed")
-    folder = tmp_path_factory.mktemp("pg")
+    # Not below pytest's own folder: each run of pytest that starts closes that to other users.
+    with TemporaryDirectory(prefix="tinkex-pg-", ignore_cleanup_errors=True) as name:
+        yield from _serving(Path(name))
+
+
+def _serving(folder: Path) -> Iterator[str]:
     as_user = _unprivileged(folder)
     data = folder / "data"
     command = ["initdb", "-D", str(data), "-U", "tinkex", "-A", "trust", "--no-sync"]
@@ -31,6 +38,18 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     subprocess.run([*control, "-m", "immediate", "stop"], check=False, capture_output=True)
 
 
+@pytest.fixture
+def empty_postgres_url(postgres_url: str) -> Iterator[str]:
+    """A new database of that server, gone at the end with whatever is connected to it."""
+    import psycopg
+
+    name = f"t{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name}")
+        yield postgres_url.replace("/postgres?", f"/{name}?")
+        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 def _unprivileged(folder: Path) -> list[str]:
     """PostgreSQL refuses to run as root: how to run it as somebody else, who owns the folder."""
     if os.getuid() != 0:
@@ -40,7 +59,5 @@ def _unprivileged(folder: Path) -> list[str]:
     if name is None or shutil.which("runuser") is None:
         pytest.skip("no unprivileged user to run PostgreSQL as")
     shutil.chown(folder, name)
-    for parent in [folder, *folder.parents][:4]:
-        if parent.owner() == "root" and parent != Path("/tmp"):
-            parent.chmod(0o755)
+    folder.chmod(0o755)  # for programs that run without root's privileges
     return ["runuser", "-u", name, "--"]
