@@ -113,7 +113,7 @@ def test_a_new_process_takes_up_copies_and_publishes_what_was_here_before_the_de
     kept, new = written(tmp_path, "kept"), written(tmp_path, "new")
     cache.publish(kept)
     again = FolderCache(ObjectDepot(bucket), 2 * SIZE)
-    again.take_up(tmp_path / "snapshots")
+    again.take_up([kept, new])
     assert again.depot.ids("snapshots") == {"kept", "new"}
     assert new.exists()
     assert again.size_bytes == 2 * SIZE

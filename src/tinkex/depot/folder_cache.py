@@ -58,11 +58,12 @@ class FolderCache:
         with self._lock:
             return sum(each.size_bytes for each in self._copies.values())
 
-    def take_up(self, folder_of_kind: Path) -> None:
-        """Counts the folders here as copies; those that are not in the depot are published."""
-        whole = self.depot.ids(folder_of_kind.name)
-        for path in folder_of_kind.iterdir():
-            if path.name in whole:
+    def take_up(self, paths: list[Path]) -> None:
+        """Counts the folders as copies; those that are not in the depot are published."""
+        kinds = {path.parent.name for path in paths}
+        whole = {(kind, folder_id) for kind in kinds for folder_id in self.depot.ids(kind)}
+        for path in paths:
+            if (path.parent.name, path.name) in whole:
                 self._record(path)
             else:
                 self.publish(path)

@@ -343,6 +343,9 @@ class Scheduler:
 
     def _remove_leftovers(self) -> None:
         """Removes folders that a crash left without a row, or with one of an ended session."""
+        # Folders are listed before their rows are read: if this server is stopped (SIGSTOP) in
+        # between and another leads meanwhile, the folders which that one adds are not removed.
+        paths = {kind: self.folders.paths(kind) for kind in KNOWN_FOLDERS}
         self._db.write(samplers.free_of_ended_sessions)
         for kind, known in KNOWN_FOLDERS.items():
-            self.folders.take_up(kind, self._db.read(known))
+            self.folders.take_up(paths[kind], self._db.read(known))

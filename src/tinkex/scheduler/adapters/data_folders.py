@@ -151,17 +151,21 @@ class DataFolders:
         except StorageError as error:
             _logger.warning("A later sweep deletes %s/%s: %s", path.parent.name, path.name, error)
 
-    def take_up(self, kind: str, known: set[str]) -> None:
-        """Makes a kind's folders here agree with the rows: deletes what a crash left over.
+    def paths(self, kind: str) -> list[Path]:
+        """All folders of a kind on this disk, those that are being written too."""
+        return list((self.root / kind).iterdir())
+
+    def take_up(self, paths: list[Path], known: set[str]) -> None:
+        """Makes the folders of a kind agree with the rows: deletes what a crash left over.
 
         With a depot, folders that are here only and have a row are published: they are from the
         time before there was one.
         """
-        for path in (self.root / kind).iterdir():
+        for path in paths:
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True)
         if self._copies is not None:
-            self._copies.take_up(self.root / kind)
+            self._copies.take_up([path for path in paths if path.name in known])
 
     def sweep(self, kind: str, known: set[str]) -> int:
         """How many folders of a kind were deleted in the depot that are old and have no row."""
