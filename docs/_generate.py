@@ -252,7 +252,8 @@ AT_START = {
     *("bad-model-file", "bad-model-folder", "bad-wheel", "fetch-failed", "needs-transformers"),
     *("no-model", "no-such-model", "unsupported-model", "port-in-use", "data-dir-in-use"),
     *("bad-bootstrap-key", "bad-signing-secret", "no-signing-secret", "database-not-private"),
-    *("bad-engine-pings", "bad-loss-plugin"),
+    *("bad-engine-pings", "bad-loss-plugin", "bad-lease", "database-in-use"),
+    *("data-dir-not-shared", "standby-needs-postgresql"),
 }
 """Codes of a server that does not start."""
 
@@ -265,6 +266,8 @@ AS_SEEN = {
     "EngineUserError": "`RequestFailedError` of category `user`",
     "Gone": "`GoneError` (410)",
     "HeadTooLarge": "`APIStatusError` (431)",
+    "LeaseLost": "`InternalServerError` (503)",
+    "LeaseNotRenewed": "`InternalServerError` (503)",
     "LimitExceeded": "`UnprocessableEntityError` (422)",
     "MalformedRequest": "`BadRequestError` (400)",
     "NotFound": "`NotFoundError` (404)",
@@ -275,6 +278,7 @@ AS_SEEN = {
     "RequestError": "`RequestFailedError`",
     "SequenceError": "`UnprocessableEntityError` (422)",
     "ServerError": "`InternalServerError` (500)",
+    "Standby": "`InternalServerError` (503)",
     "StoreError": "`InternalServerError` (500)",
     "TooLarge": "`APIStatusError` (413)",
     "Unauthenticated": "`AuthenticationError` (401)",

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from tests.server.driving import Http, null_config
-from tests.store.postgres import postgres_url
+from tests.store.postgres import empty_postgres_url, postgres_url
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database, keys
 
-__all__ = ["data_dir", "http", "make_key", "postgres_url", "server"]
+__all__ = ["data_dir", "empty_postgres_url", "http", "make_key", "postgres_url", "server"]
 
 
 @pytest.fixture(scope="session")

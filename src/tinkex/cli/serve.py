@@ -59,6 +59,13 @@ def _number_options(command: Command) -> Command:
 )
 @data_dir_option
 @database_option
+@click.option(
+    "--standby",
+    "is_standby",
+    is_flag=True,
+    envvar="TINKEX_STANDBY",
+    help="Wait until no other server leads the PostgreSQL database, then take over.",
+)
 @signing_secret_option
 @depot_option
 @click.option(

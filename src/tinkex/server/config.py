@@ -42,6 +42,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     database_url: str | None = None  # default: an SQLite file in the data folder
     depot: str | None = None  # a shared folder or an object store; default: the data folder
+    is_standby: bool = False  # waits until no other server leads the database, then leads
     models: tuple[ServedModel, ...] = ()
     device: str = "cpu"
     dtype: str = "float32"
@@ -59,6 +60,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerConfig = SchedulerConfig()
 
     workers: int = 1  # engine processes, which divide the cores and the memory
+    lease_s: float = 10.0  # with PostgreSQL: a leader that is silent for so long is replaced
     engine_ping_s: float = PING_S
     engine_hang_s: float = HANG_S
     poll_hold_s: float = 30.0

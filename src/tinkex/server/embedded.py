@@ -58,7 +58,7 @@ class EmbeddedServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Starts the server and returns once it can take work."""
+        """Starts the server and returns once it can take work; a standby, once it listens."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tinkex.server"],
             # The config has its keys; models may be fetched from the hub, through a proxy, and a
@@ -79,7 +79,28 @@ class EmbeddedServer:
         self.base_url = msgspec.json.decode(line, type=Started).url
         port = int(self.base_url.rpartition(":")[2])
         self._config = msgspec.structs.replace(self._config, port=port)
-        self._wait_healthy()
+        if not self._config.is_standby:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Returns once the server can take work."""
+        deadline = time.monotonic() + self._start_timeout_s
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise self._failure("The server ended while starting.")
+            if self.is_ready():
+                return
+            time.sleep(0.05)
+        raise self._failure(f"The server was not ready within {self._start_timeout_s:g} s.")
+
+    def is_ready(self) -> bool:
+        """Whether the server can take work now."""
+        try:
+            urllib.request.urlopen(f"{self.base_url}/api/v1/healthz", timeout=5).close()  # noqa: S310
+        except (urllib.error.URLError, OSError):
+            return False
+        return True
 
     def stop(self) -> int:
         """Asks the server to drain and waits; its exit code."""
@@ -109,19 +130,6 @@ class EmbeddedServer:
     def log(self) -> str:
         """What the server has logged so far."""
         return Path(self._log.name).read_text(errors="replace")
-
-    def _wait_healthy(self) -> None:
-        deadline = time.monotonic() + self._start_timeout_s
-        while time.monotonic() < deadline:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                raise self._failure("The server ended while starting.")
-            try:
-                urllib.request.urlopen(f"{self.base_url}/api/v1/healthz", timeout=5).close()  # noqa: S310
-                return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
-        raise self._failure(f"The server was not ready within {self._start_timeout_s:g} s.")
 
     def _failure(self, message: str) -> ServerError:
         return ServerError(f"{message}\n{self.log()[-2000:]}")

@@ -146,6 +146,22 @@ class NotReady(ServerError):
     default_hint = "Try again in a few seconds."
 
 
+class Standby(NotReady):
+    """503: this server waits for the leader's lease; another one answers requests."""
+
+    code = "standby"
+    retry_after_s = 1.0
+    default_hint = "Send requests to the server that leads; clients try again by themselves."
+
+
+class LeaseNotRenewed(NotReady):
+    """503: the server could not renew its lease in time, so another one may lead by now."""
+
+    code = "lease-not-renewed"
+    retry_after_s = 1.0
+    default_hint = "Try again; clients do so by themselves."
+
+
 class OverCapacity(ServerError):
     """503: the server has as much to do as it can take."""
 

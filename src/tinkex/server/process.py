@@ -25,7 +25,7 @@ from tinkex.errors import ConfigError
 from tinkex.scheduler.scheduler import Progress, Scheduler
 from tinkex.server.app import build_app
 from tinkex.server.config import ServerConfig
-from tinkex.server.data_folder import lock_folder, make_private
+from tinkex.server.data_folder import lock_folder, make_private, share_folder
 from tinkex.server.gate.admission import Admission
 from tinkex.server.gate.auth import Keyring
 from tinkex.server.gate.concurrency_limit import ConcurrencyLimit
@@ -35,18 +35,28 @@ from tinkex.server.gate.signing import Signer
 from tinkex.server.gate.signing_secret import SecretFile, ensure_secret_file
 from tinkex.server.http.access_log import AccessLog
 from tinkex.server.http.headers import HeadMiddleware
+from tinkex.server.leadership import (
+    LeaseGate,
+    await_folder,
+    check_folder,
+    lease_of,
+    take_or_refuse,
+)
 from tinkex.server.listen.connections import protocol_class
 from tinkex.server.listen.socket import listen, url_of
 from tinkex.server.listen.uvicorn_server import HttpServer
 from tinkex.server.models.engine_factory import engine_factories
+from tinkex.server.models.warm_engine import WarmEngine
 from tinkex.server.open_folders import open_folders
 from tinkex.server.result_waiters import Waiters
 from tinkex.server.services import Services
+from tinkex.server.standby import wait_for_lease
 from tinkex.server.upkeep import gc_tuning
 from tinkex.server.upkeep.first_key import keep_bootstrap_key, make_first_key, revoke_first_key
 from tinkex.server.upkeep.janitor import Janitor
 from tinkex.server.upkeep.signals import stopped_by_signals
 from tinkex.store import owners
+from tinkex.store.leader_lease import LeaderLease
 from tinkex.store.opening import open_database
 from tinkex.store.owners import Owner
 
@@ -92,18 +102,39 @@ class ServerProcess:
         self._failure: Exception | None = None
         with ExitStack() as opened:
             make_private(config.data_dir)
-            opened.enter_context(lock_folder(config.data_dir))
-            self._db = open_database(config.url_of_database, reserve_bytes=config.reserve_bytes)
-            opened.callback(self._db.close)
-            self._folders = open_folders(config, self._db)
-            opened.callback(self._folders.close)
-            self._signer = Signer(_signing_secret(config))
-            self._keyring = Keyring(self._db, self._signer)
-            self._admission = Admission(
-                config.limits, max_body_bytes_in_memory=config.max_body_bytes_in_memory
-            )
-            keep_bootstrap_key(self._db, config.bootstrap_key)
+            self._lease = lease_of(config)
+            if self._lease is not None:
+                opened.callback(self._lease.close)
+                if config.is_standby:
+                    await_folder(config, self._lease)
+                else:
+                    take_or_refuse(self._lease)
+            if not config.is_standby:
+                self._open_store(opened)
             self._opened = opened.pop_all()
+
+    def _open_store(self, opened: ExitStack) -> None:
+        """Opens what a server works on. With PostgreSQL it holds the lease by now."""
+        config, lease = self._config, self._lease
+        if lease is None:
+            opened.enter_context(lock_folder(config.data_dir))
+        else:
+            record = lease.read()
+            if record.epoch > 1:  # it had a leader before this one
+                check_folder(config, record)
+            opened.enter_context(share_folder(config.data_dir, record.store_id))
+        self._db = open_database(
+            config.url_of_database, reserve_bytes=config.reserve_bytes, lease=lease
+        )
+        opened.callback(self._db.close)
+        self._folders = open_folders(config, self._db)
+        opened.callback(self._folders.close)
+        self._signer = Signer(_signing_secret(config))
+        self._keyring = Keyring(self._db, self._signer)
+        self._admission = Admission(
+            config.limits, max_body_bytes_in_memory=config.max_body_bytes_in_memory
+        )
+        keep_bootstrap_key(self._db, config.bootstrap_key)
 
     def run(
         self, *, on_listening: OnStarted | None = None, on_ready: OnStarted | None = None
@@ -124,7 +155,11 @@ class ServerProcess:
                 self._on_ready = lambda: self._tell_ready(url, on_ready)
             if on_listening is not None:
                 on_listening(Started(url=url))
-            uvloop.run(self._serve(listener))
+            lease = self._lease
+            if lease is not None and not lease.is_held and self._stand_by(lease, listener):
+                self._open_store(opened)
+            if lease is None or lease.is_held:
+                uvloop.run(self._serve(listener))
         if self._failure is not None:
             raise self._failure
         if self._fatal is not None:
@@ -138,6 +173,26 @@ class ServerProcess:
             self._config.data_dir,
         )
 
+    def _stand_by(self, lease: LeaderLease, listener: socket.socket) -> bool:
+        """Whether the server leads now; False if it was told to stop, or an engine cannot start.
+
+        The engines load their models meanwhile.
+        """
+        warm = [WarmEngine(factory) for factory in self._engine_factories]
+        for engine in warm:
+            engine.prepare()
+
+        def is_over() -> bool:
+            self._fatal = next((each.fatal for each in warm if each.fatal is not None), None)
+            return self._is_stopping or self._fatal is not None
+
+        if uvloop.run(wait_for_lease(lease, listener, self._config.connections, is_over)):
+            self._engine_factories = list(warm)
+            return True
+        for engine in warm:
+            engine.close()
+        return False
+
     def stop(self) -> None:
         """Has `run` drain and return; any thread may call it, and before `run` serves, too."""
         self._is_stopping = True
@@ -149,7 +204,8 @@ class ServerProcess:
         rate = RateLimit(self._progress, lambda: concurrency.in_flight)
         overload = Overload(concurrency, rate)
         inner = build_app(self._keyring, self._admission, self._lifespan, overload)
-        app: ASGIApp = HeadMiddleware(inner, self._config.connections)
+        gated: ASGIApp = inner if self._lease is None else LeaseGate(inner, self._lease)
+        app: ASGIApp = HeadMiddleware(gated, self._config.connections)
         access_log = None
         if self._config.verbosity > 0:
             app = access_log = AccessLog(app, with_polls=self._config.verbosity > 1)

@@ -21,12 +21,12 @@ from sqlalchemy import Connection, select, update
 
 from tinkex.store.schema import settings
 
-__all__ = ["SteadyClock", "keep", "not_before", "resume", "steady_now"]
+__all__ = ["SteadyClock", "keep", "not_before", "resume", "seconds_up", "steady_now"]
 
 _NAME = "clock"
 
 
-def _seconds_up() -> float:
+def seconds_up() -> float:
     """Seconds that passed, those asleep included where the system counts them."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
@@ -38,7 +38,7 @@ class SteadyClock:
     def __init__(
         self,
         wall: Callable[[], float] = time.time,
-        seconds_up: Callable[[], float] = _seconds_up,
+        seconds_up: Callable[[], float] = seconds_up,
     ) -> None:
         self._seconds_up = seconds_up
         self._lock = threading.Lock()

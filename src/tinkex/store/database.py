@@ -7,6 +7,7 @@ that are alike are tried at once (see `bulk_sql`). First all are trusted; if one
 kept and they run again, each in a savepoint, so that it takes nothing else with it. What a thread
 waits for goes at once and before what requests wait for: it ends work, and requests bring more.
 A write that frees space has the reserve of a full disk at its service (see `reserve`).
+With a lease, each commit is made under its epoch or not at all (see `leases`).
 Knows nothing of what the tables mean.
 """
 
@@ -28,9 +29,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from tinkex import crashpoints
 from tinkex.store import clock
 from tinkex.store.bulk_sql import BatchableWrite, abort_on_refusal
+from tinkex.store.leader_lease import LeaderLease
 from tinkex.store.migrations import migrate
 from tinkex.store.reserve import Reserve
-from tinkex.store.sql_engine import BUSY_TIMEOUT_MS, make_engine
+from tinkex.store.sql_engine import BUSY_TIMEOUT_MS, limit_idle, make_engine
 from tinkex.store.sqlite_file import sqlite_file
 from tinkex.store.sqlite_space import fold_log, shrink
 from tinkex.store.store_errors import StoreError, as_store_error, is_disk_full
@@ -61,17 +63,32 @@ class Database:
     Beside an SQLite file up to `reserve_bytes` are kept aside for a full disk.
     """
 
-    def __init__(self, url: str, *, readers: int = 4, reserve_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        readers: int = 4,
+        reserve_bytes: int = 0,
+        lease: LeaderLease | None = None,
+    ) -> None:
         self.url = url
+        self._check_lease = (lambda _conn: None) if lease is None else lease.check
         path = sqlite_file(url)
         self._reserve = Reserve(path, reserve_bytes) if path and reserve_bytes else None
         if self._reserve is not None:
             self._reserve.release_if_short()
         self._writer = make_engine(url, begin="BEGIN IMMEDIATE", pool_size=1, cache_kib=32 * 1024)
+        if lease is not None:
+            limit_idle(self._writer, lease.life_s)
         self._reader = make_engine(url, begin="BEGIN", pool_size=readers + 4, cache_kib=2048)
-        with self._writer.begin() as conn:
-            is_migrated = bool(migrate(conn))
-            clock.resume(conn)
+        try:
+            with self._writer.begin() as conn:
+                is_migrated = bool(migrate(conn))
+                clock.resume(conn)
+                self._check_lease(conn)
+        except BaseException:
+            self._writer.dispose()
+            raise
         if is_migrated:
             self._fold_log()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: look around
@@ -246,6 +263,7 @@ class Database:
             outcomes = attempt(conn, jobs)
             _require_open(conn)
             crashpoints.passing("store.commit.before")
+            self._check_lease(conn)  # last, since it holds up a takeover until the commit
         return outcomes
 
     def _attempt_alone(self, job: _Job) -> _Outcome:

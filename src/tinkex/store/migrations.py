@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, Float, MetaData, String, Table, inspect, select, text
 
 from tinkex.errors import ConfigError
-from tinkex.store import schema
+from tinkex.store import leases, schema
 from tinkex.version import __version__
 
 _log = Table(
@@ -86,6 +86,11 @@ def m007_last_use_of_keys(conn: Connection) -> None:
     _add_column(conn, schema.keys.c.used_at)
 
 
+def m008_leases(conn: Connection) -> None:
+    """Which server leads; one that starts on PostgreSQL has made this table before (`leases`)."""
+    leases.ensure_table(conn)
+
+
 MIGRATIONS: list[Callable[[Connection], None]] = [
     m001_first_tables,
     m002_sizes_on_disk,
@@ -94,6 +99,7 @@ MIGRATIONS: list[Callable[[Connection], None]] = [
     m005_digests_of_checkpoints,
     m006_no_signing_secret,
     m007_last_use_of_keys,
+    m008_leases,
 ]
 
 
@@ -106,7 +112,7 @@ def migrate(conn: Connection) -> list[str]:
     if not inspect(conn).has_table("migrations"):
         _log.create(conn, checkfirst=True)
     known = set(conn.execute(select(_log.c.name)).scalars())
-    _refuse_newer(known)
+    _refuse_newer_than_known(known)
     applied = []
     for step in MIGRATIONS:
         if step.__name__ in known:
@@ -117,7 +123,17 @@ def migrate(conn: Connection) -> list[str]:
     return applied
 
 
-def _refuse_newer(known: set[str]) -> None:
+def refuse_newer(conn: Connection) -> None:
+    """Returns if this version can read the database, or can after `migrate`.
+
+    Raises:
+        ConfigError: a newer version was here.
+    """
+    if inspect(conn).has_table("migrations"):
+        _refuse_newer_than_known(set(conn.execute(select(_log.c.name)).scalars()))
+
+
+def _refuse_newer_than_known(known: set[str]) -> None:
     """Refuses a schema this version does not know: it might write rows the newer one misreads."""
     newer = sorted(known - {step.__name__ for step in MIGRATIONS})
     if newer:

@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from tinkex.errors import ConfigError
 from tinkex.store.database import Database
+from tinkex.store.leader_lease import LeaderLease, OnLost
 from tinkex.store.store_errors import as_store_error
 
-__all__ = ["open_database", "shown_url"]
+__all__ = ["open_database", "open_lease", "shown_url"]
 
 _FORMS = "Write --database-url as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME."
 
 
-def open_database(url: str, *, readers: int = 4, reserve_bytes: int = 0) -> Database:
+def open_database(
+    url: str, *, readers: int = 4, reserve_bytes: int = 0, lease: LeaderLease | None = None
+) -> Database:
     """The migrated database at an SQLAlchemy URL.
 
     Raises:
         ConfigError: the URL is none, nothing can be opened there, or a newer version made it.
     """
+    with _explained(url):
+        return Database(url, readers=readers, reserve_bytes=reserve_bytes, lease=lease)
+
+
+def open_lease(url: str, life_s: float, on_lost: OnLost) -> LeaderLease | None:
+    """The leader's lease of a PostgreSQL database, not taken yet; None for an SQLite file.
+
+    Raises:
+        ConfigError: the URL is none, nothing can be opened there, or a newer version made it.
+    """
+    with _explained(url):
+        if make_url(url).get_backend_name() == "sqlite":
+            return None
+        return LeaderLease(url, life_s, on_lost)
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """Tells an error inside as one of the database.
+
+    Raises:
+        ConfigError: there was one.
+    """
     try:
-        return Database(url, readers=readers, reserve_bytes=reserve_bytes)
+        yield
     except (ArgumentError, ImportError) as error:  # also for an unknown kind of database
         reason = "this is no URL of a database that can be used"
         raise _unusable(url, reason, _FORMS) from error

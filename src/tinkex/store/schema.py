@@ -2,7 +2,7 @@
 
 Times that ages are measured by are the steady clock's (see `clock`): of operations, samples,
 results and sampling sessions, heartbeats and ends of sessions. Dates that people see are the wall
-clock's.
+clock's. Times of leases are those of the database's own clock, which all servers share.
 """
 
 from __future__ import annotations
@@ -216,5 +216,17 @@ deletions = Table(
     Column("path", String(512), primary_key=True),
     Column("owner", String(128), nullable=False),
     Column("deleted_at", Float, nullable=False),
+)
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(32), primary_key=True),
+    Column("epoch", BigInteger, nullable=False),  # raised each time another server takes it
+    Column("store_id", String(32), nullable=False),  # tells this database from every other
+    Column("holder", String(32)),
+    Column("host", Text),
+    Column("pid", Integer),
+    Column("since", Float),  # this and the next by the clock of the database
+    Column("expires_at", Float, nullable=False),
 )
 checkpoints_on_disk = Index("checkpoints_on_disk", checkpoints.c.owner, checkpoints.c.size_bytes)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 
 from tinkex.store.private_file import make_private
 from tinkex.store.sqlite_space import prepare
 
-__all__ = ["BUSY_TIMEOUT_MS", "make_engine"]
+__all__ = ["BUSY_TIMEOUT_MS", "limit_idle", "make_engine", "make_lease_engine"]
 
 BUSY_TIMEOUT_MS = 30_000
 
@@ -19,9 +19,9 @@ def make_engine(url: str, *, begin: str, pool_size: int, cache_kib: int) -> Engi
     """An engine for an SQLAlchemy URL. `begin` and `cache_kib`, of a connection, are SQLite's."""
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        if parsed.drivername in {"postgresql", "postgres"}:
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        return create_engine(parsed, pool_size=pool_size, max_overflow=8, pool_pre_ping=True)
+        return create_engine(
+            _with_driver(parsed), pool_size=pool_size, max_overflow=8, pool_pre_ping=True
+        )
     make_private(parsed)
     engine = create_engine(
         parsed, pool_size=pool_size, max_overflow=64, connect_args={"check_same_thread": False}
@@ -29,6 +29,54 @@ def make_engine(url: str, *, begin: str, pool_size: int, cache_kib: int) -> Engi
     event.listen(engine, "connect", lambda conn, _record: _prepare_sqlite(conn, cache_kib))
     event.listen(engine, "begin", lambda conn: conn.exec_driver_sql(begin))
     return engine
+
+
+def make_lease_engine(url: str, life_s: float) -> Engine:
+    """An engine of one PostgreSQL connection, on which no step takes longer than `life_s`."""
+    network = {
+        "connect_timeout": max(2, int(life_s / 2)),
+        "tcp_user_timeout": int(1000 * life_s),
+        "keepalives_idle": max(1, int(life_s / 4)),
+        "keepalives_interval": max(1, int(life_s / 4)),
+        "keepalives_count": 3,
+    }
+    engine = create_engine(
+        _with_driver(make_url(url)),
+        pool_size=1,
+        max_overflow=1,
+        pool_pre_ping=True,
+        connect_args=network,
+    )
+    _set_on_connect(
+        engine,
+        idle_in_transaction_session_timeout=life_s,
+        lock_timeout=life_s / 4,
+        statement_timeout=life_s / 2,
+    )
+    return engine
+
+
+def limit_idle(engine: Engine, limit_s: float) -> None:
+    """Has PostgreSQL end a connection that is silent for so long inside a transaction: the locks
+    of a process that was stopped must not last."""
+    _set_on_connect(engine, idle_in_transaction_session_timeout=limit_s)
+
+
+def _with_driver(url: URL) -> URL:
+    if url.drivername in {"postgresql", "postgres"}:
+        return url.set(drivername="postgresql+psycopg")
+    return url
+
+
+def _set_on_connect(engine: Engine, **seconds: float) -> None:
+    """Sets PostgreSQL's timeouts on each new connection."""
+
+    def prepare(connection: Any, _record: object) -> None:
+        for name, value in seconds.items():
+            connection.execute(f"SET {name} = {max(1, round(1000 * value))}")
+        connection.commit()
+
+    event.listen(engine, "connect", prepare)
 
 
 def _prepare_sqlite(connection: Any, cache_kib: int) -> None:

@@ -16,6 +16,10 @@ _LOGGED = (
     "one line per request; -vv adds polls and details",
     "everything",
 )
+_NEXT = (
+    "Loading the models; requests wait until they are ready",
+    "Standing by: this server takes over when no other one leads the database",
+)
 
 
 def start_report(config: ServerConfig, url: str) -> list[str]:
@@ -32,5 +36,5 @@ def start_report(config: ServerConfig, url: str) -> list[str]:
         *([f"Losses of installed packages: {', '.join(config.losses)}"] if config.losses else []),
         f"Log: {_LOGGED[min(config.verbosity, 2)]}",
         "Ctrl-C stops the server; everything stays in the data folder",
-        "Loading the models; requests wait until they are ready",
+        _NEXT[config.is_standby],
     ]
