@@ -269,6 +269,16 @@ def test_a_leader_stopped_inside_a_commit_does_not_hold_the_lease(empty_postgres
         stopped.close()
 
 
+def test_a_lease_whose_row_is_locked_is_not_taken_yet(empty_postgres_url: str) -> None:
+    lease = open_lease(empty_postgres_url, 1.0, lambda _: None)
+    assert lease is not None
+    with engine_of(empty_postgres_url) as old, old.begin() as committing:
+        assert leases.lock_epoch(committing, 0)
+        assert not lease.take()
+    assert lease.take()
+    lease.close()
+
+
 def test_a_leader_renews_its_lease(empty_postgres_url: str) -> None:
     with leading(empty_postgres_url, life_s=1.0) as (lease, lost):
         first = lease.read()

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from tinkex.store import leases
 from tinkex.store.clock import seconds_up
@@ -30,6 +30,7 @@ __all__ = ["LeaderLease", "LeaseLost", "OnLost"]
 _RENEWALS_PER_LIFE = 4
 _SAFE_SHARE = 0.9  # of its life, since the last renewal was sent, the lease surely holds
 _RETRY_S = 0.5
+_LOCK_TIMEOUT = "55P03"  # PostgreSQL's code
 _CREATION_LOCK = 7_236_584_117  # two servers that make the table at the same time take turns
 
 _logger = logging.getLogger(__name__)
@@ -79,10 +80,19 @@ class LeaderLease:
             return leases.read(conn)
 
     def take(self) -> bool:
-        """Whether the lease is this server's now; if so, it is renewed from here on."""
+        """Whether the lease is this server's now; if so, it is renewed from here on.
+
+        A leader that was stopped inside a commit has the row locked until PostgreSQL ends its
+        connection: until then the lease is not taken.
+        """
         sent_at = seconds_up()
-        with self._engine.begin() as conn:
-            epoch = leases.take(conn, self._holder, self.life_s)
+        try:
+            with self._engine.begin() as conn:
+                epoch = leases.take(conn, self._holder, self.life_s)
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) == _LOCK_TIMEOUT:
+                return False
+            raise
         if epoch is None:
             return False
         self.epoch, self._renewed_at = epoch, sent_at
