@@ -35,7 +35,8 @@ class Served:
         seconds = timed(lambda: ours.step(training, rows))
     """
 
-    def __init__(self, model: Path | None = None) -> None:
+    def __init__(self, model: Path | None = None, options: Sequence[str] = ()) -> None:
+        self._options = options
         self._data_dir = _new_data_dir()
         self._model = model or model_folder()
         self._services: list[Any] = []
@@ -45,7 +46,10 @@ class Served:
     def __enter__(self) -> Served:
         began = time.perf_counter()
         self._process = start(
-            [*SERVE, "--data-dir", str(self._data_dir), "--model", f"{NAME}={self._model}"],
+            [
+                *(*SERVE, "--data-dir", str(self._data_dir)),
+                *("--model", f"{NAME}={self._model}", *self._options),
+            ],
             stdout=subprocess.PIPE,
             stderr=self._log,
             env={**os.environ, **import_path(), "TINKEX_BOOTSTRAP_KEY": KEY},

@@ -26,6 +26,7 @@ APART = {
     "bench_client_cost": "the client, which changes seldom",
     "bench_startup": "the client, which changes seldom",
     "bench_load": "the server under load, without training or sampling",
+    "bench_workers": "several workers, without training or sampling at size",
     "bench_codec": "a choice between ways to build it, without a bar",
     "bench_http_library": "a choice between ways to build it, without a bar",
     "bench_server_floor": "a choice between ways to build it, without a bar",
