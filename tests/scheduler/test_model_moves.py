@@ -151,7 +151,9 @@ def test_an_idle_worker_gets_models_that_wait_at_a_busy_one(
     for model in model_ids:
         metrics = [work.answer(each)["metrics"] for each in requests[model][2::3]]
         assert metrics == expected
-        assert [each for each in work.order if each in requests[model]] == requests[model]
+        mine = requests[model]
+        wait_until(lambda mine=mine: set(mine) <= set(work.order))
+        assert [each for each in work.order if each in mine] == mine, "in order"
     assert slots[1].trained, "it got some"
 
 
@@ -168,6 +170,21 @@ def test_the_models_of_a_worker_that_does_not_start_again_go_to_another(
         metrics += run(work, model, 2, start=7)
     assert found == [expected] * 2
     assert [slot_of(work, model) for model in model_ids] == [1, 1]
+
+
+def test_a_worker_that_does_not_start_again_can_be_drained(
+    bench: Make, slots: list[Stubborn], expected: list[Any]
+) -> None:
+    work = bench()
+    work.scheduler.workers._placement.cost.record(1e6)  # no move is worth that
+    model = model_on(work, 0)
+    found = run(work, model, 2)
+    slots[0].may_start.clear()
+    slots[0].kill()
+    wait_until(lambda: work.scheduler._slots[0].supervisor.starting_s is not None)
+    work.scheduler.workers.drain(0)
+    assert found + run(work, model, 2, start=7) == expected
+    assert slot_of(work, model) == 1
 
 
 def test_while_a_worker_is_down_tenants_of_another_notice_nothing(

@@ -31,6 +31,9 @@ from tinkex.scheduler import SchedulerConfig
 from tinkex.store import models
 from tinkex.wire import protobuf
 
+POISON = 99
+"""A token that kills an engine which samples with it."""
+
 
 class Watched(NullEngine):
     """A null engine that remembers what it was given, and can be killed."""
@@ -56,6 +59,9 @@ class Watched(NullEngine):
         return super().submit_samples(batch)
 
     def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
+        self._check()
+        if any(POISON in each.tokens for each in self._queue.values()):
+            self._slot.kill()
         self._check()
         if self._slot.holds_samples.is_set():
             time.sleep(0.005)
@@ -203,7 +209,9 @@ def test_models_run_on_both_engines_and_each_on_one(
     for model in model_ids:
         norms = [work.answer(each, owners[model])["metrics"] for each in ids[model][2::3]]
         assert norms == expected
-        assert [each for each in work.order if each in ids[model]] == ids[model], "in order"
+        mine = ids[model]
+        wait_until(lambda mine=mine: set(mine) <= set(work.order))
+        assert [each for each in work.order if each in mine] == mine, "in order"
     trained = [set(slot.trained) for slot in slots]
     assert [len(each) for each in trained] == [4, 4]
     assert not trained[0] & trained[1]
@@ -286,6 +294,24 @@ def test_samples_run_on_both_engines_and_one_death_interrupts_only_its_own(
     assert len(slots[1].engines) == 1
     again = slots[1].submitted[len(others) :]
     assert not set(again) & set(others), "what ran there was not interrupted"
+
+
+def test_a_sample_that_kills_engines_fails_alone_and_on_its_own_worker(
+    bench: Make, slots: list[Slot]
+) -> None:
+    work = bench()
+    assert work.scheduler.wait_ready(20)
+    session = work.base_sampler()
+    for slot in slots:
+        slot.holds_samples.set()
+    others = [work.sample(session, number) for number in range(30)]
+    poisoned = work.sample(session, 100, prompt=(1, POISON))
+    for slot in slots:
+        slot.holds_samples.clear()
+    assert work.result(poisoned).encoding == "error"
+    assert {work.result(each).encoding for each in others} == {"proto"}
+    deaths = [len(slot.engines) - 1 for slot in slots]
+    assert sorted(deaths) == [0, 2], "it is tried twice, both times on the same worker"
 
 
 def test_a_cancelled_sample_is_cancelled_in_its_own_engine(bench: Make, slots: list[Slot]) -> None:

@@ -107,7 +107,7 @@ LAYERS = {
         {"process"},
     ],
     "scheduler": [
-        {"config", "operation_bodies", "convert", "slot_load"},
+        {"busiest_time", "config", "operation_bodies", "convert", "slot_load"},
         {"placement", "queues", "supervisor"},
         {"adapters", "rebalancing"},
         {"running"},

@@ -14,6 +14,7 @@ from tinkex import crashpoints
 from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
 from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
+from tinkex.scheduler.busiest_time import BusiestTime
 from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.operation_bodies import BodyCache
 from tinkex.scheduler.placement import Placement
@@ -47,7 +48,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     num_ready: int
     num_finished: int
-    busy_seconds: float  # mean over the engines; falls when an engine is replaced
+    busy_seconds: float  # of the busiest engine; falls when a single engine is replaced
 
 
 KNOWN_FOLDERS = {
@@ -77,6 +78,7 @@ class Scheduler:
         self.folders = folders
         self.disk_quota = DiskQuota(folders.root, config.max_disk_bytes_per_owner)
         self._closing = threading.Event()
+        self._busiest = BusiestTime()
         self._publish = CountedPublish(publish)
         self._bodies = BodyCache(db)
         self._wakeup = threading.Condition()
@@ -278,7 +280,7 @@ class Scheduler:
         return Progress(
             num_ready=num_ready + self._sample_queue.total(),
             num_finished=self._publish.num_finished,
-            busy_seconds=sum(busy) / len(busy),
+            busy_seconds=self._busiest.update(busy),
         )
 
     def tenants_waiting(self) -> int:

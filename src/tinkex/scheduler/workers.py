@@ -67,6 +67,9 @@ class Workers:
                     value=worker_name(slot_id),
                 )
             loads[slot_id].is_draining = True
+            for model_id in self._placement.models_of(slot_id):
+                if loads[slot_id].may_lose(model_id):  # its engine could not give it away
+                    self._placement.release(model_id, slot_id)
             self._sample_queue.set_open(slot_id, is_open=False)
             self._wakeup.notify_all()
 
