@@ -1,4 +1,5 @@
-"""Two engine processes under one scheduler, one or the other killed: a perfect server's answers.
+"""Two engine processes under one scheduler, one or the other killed or drained: a perfect server's
+answers.
 
 What every client was answered is a history, checked as in the campaigns against whole servers.
 """
@@ -13,6 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.faults.checker import Checker
 from tests.faults.history import Recorder, read_history
@@ -213,7 +216,10 @@ def _sampling_value(body: bytes) -> dict[str, Any]:
     }
 
 
-def test_whichever_engine_is_killed_nothing_is_lost_doubled_or_late(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drains", [False, True], ids=["killed", "killed and drained"])
+def test_whichever_engine_is_killed_nothing_is_lost_doubled_or_late(
+    tmp_path: Path, drains: bool
+) -> None:
     folder, reference = tmp_path / "data", tmp_path / "reference"
     folder.mkdir()
     reference.mkdir()
@@ -240,6 +246,11 @@ def test_whichever_engine_is_killed_nothing_is_lost_doubled_or_late(tmp_path: Pa
             for thread, client, goal in zip(threads, clients, goals, strict=True)
         ):
             time.sleep(0.01)
+        if drains:  # while the models of one go to the other, either of them dies
+            drained = dice.randrange(2)
+            work.scheduler.workers.resume(1 - drained)
+            work.scheduler.workers.drain(drained)
+            time.sleep(dice.uniform(0.0, 0.02))
         dice.choice(engines).kill()
     for each in threads:
         each.join()

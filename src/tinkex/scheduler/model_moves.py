@@ -13,6 +13,7 @@ import time
 from tinkex.engine.interface import EngineError, EngineFailure
 from tinkex.files.errors import StorageError
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
+from tinkex.scheduler.adapters.snapshot_task import NotWrittenError
 from tinkex.scheduler.placement import BUSY_SHARE
 from tinkex.scheduler.queues.planner import ReadyModel
 from tinkex.scheduler.rebalancing import (
@@ -102,7 +103,7 @@ class ModelMoves:
         try:
             if is_held:
                 self._adapters.snapshots.evict(model_id)
-        except (EngineError, StorageError, StoreError) as error:
+        except (EngineError, NotWrittenError, StorageError, StoreError) as error:
             if isinstance(error, EngineFailure) and error.is_loss_of_engine:
                 raise  # what it held is in the store: the move goes on without it
             _logger.warning("Model %s stays on worker-%d: %s", model_id, self._slot_id, error)

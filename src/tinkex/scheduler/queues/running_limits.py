@@ -9,10 +9,10 @@ ones. A limit of one is kept strictly: each request runs alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tinkex.scheduler.queues.tenant_samples import TenantSamples
+from tinkex.scheduler.queues.tenant_samples import Fits, TenantSamples
 
 if TYPE_CHECKING:
     from tinkex.scheduler.queues.sample_queue import QueuedSample
@@ -47,9 +47,9 @@ class RunningLimits:
         self._total_cost += cost
 
     def next_of_tenants(
-        self, lines: Mapping[str, TenantSamples], fits: Callable[[QueuedSample], bool]
+        self, lines: Mapping[str, TenantSamples], fits: Fits | None
     ) -> dict[str, QueuedSample]:
-        """The next request that fits of each tenant that may have another one running."""
+        """The next request of each tenant that may have another one running, of those that fit."""
         if self._num_running < self._limit:
             found = {owner: line.first(fits) for owner, line in lines.items()}
         elif self._is_stuck:
@@ -58,9 +58,7 @@ class RunningLimits:
             return {}
         return {owner: queued for owner, queued in found.items() if queued is not None}
 
-    def _next_of(
-        self, owner: str, line: TenantSamples, fits: Callable[[QueuedSample], bool]
-    ) -> QueuedSample | None:
+    def _next_of(self, owner: str, line: TenantSamples, fits: Fits | None) -> QueuedSample | None:
         """The tenant's request to run: the next one if the tenant has less than its share, by
         requests and by cost, else its shortest if that is far shorter than those it has running."""
         count, cost = self._count[owner], self._cost[owner]
@@ -68,5 +66,6 @@ class RunningLimits:
         if count < max(1, self._limit // self._num_owners) and has_less:
             return line.first(fits)
         shortest = line.shortest()
-        is_short = fits(shortest) and shortest.sample.cost * _SHORT * count <= cost
+        is_short = shortest.sample.cost * _SHORT * count <= cost
+        is_short = is_short and (fits is None or fits(shortest))
         return shortest if is_short and count < self._limit + self._limit // 4 else None

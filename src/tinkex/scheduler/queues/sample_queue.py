@@ -192,7 +192,9 @@ class SampleQueue:
             return self._is_for(queued, slot, now, has_room=has_room)
 
         while len(taken) < _MAX_TAKEN:
-            next_of = limits.next_of_tenants(self._lines_for(slot), fits)
+            next_of = limits.next_of_tenants(
+                self._lines_for(slot), fits if len(self._slots) > 1 else None
+            )
             if not next_of:
                 break
             costs = {owner: queued.sample.cost for owner, queued in next_of.items()}
@@ -215,7 +217,7 @@ class SampleQueue:
         self, queued: QueuedSample, slot: _SlotSamples, now: float, *, has_room: bool
     ) -> bool:
         """Whether the slot should take a waiting request."""
-        if len(self._slots) == 1 or queued.is_bound:
+        if queued.is_bound:
             return True
         if not slot.is_open:
             return False

@@ -17,6 +17,9 @@ from tinkex.fair_queue import due_time
 if TYPE_CHECKING:
     from tinkex.scheduler.queues.sample_queue import QueuedSample
 
+Fits = Callable[["QueuedSample"], bool]
+"""Whether a request may be taken now."""
+
 _LOOK_AHEAD = 64
 """Requests that are looked at for one that fits: the lock is held meanwhile."""
 
@@ -63,8 +66,10 @@ class TenantSamples:
         """The request, if it waits here."""
         return self._waiting.get(request_id)
 
-    def first(self, fits: Callable[[QueuedSample], bool]) -> QueuedSample | None:
-        """The next request that fits, among those that are next."""
+    def first(self, fits: Fits | None = None) -> QueuedSample | None:
+        """The next request that fits, among those that are next; without `fits`, any does."""
+        if fits is None:
+            return self._waiting[self._by_due[0][2]]
         return next((each for each in islice(self, _LOOK_AHEAD) if fits(each)), None)
 
     def shortest(self) -> QueuedSample:
