@@ -17,7 +17,7 @@ from tinkex.engine.interface import Engine, EngineFailure, EngineUserError
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.process.client import EngineProcess
-from tinkex.scheduler import SchedulerConfig
+from tinkex.scheduler import SchedulerConfig, model_moves
 
 Make = Callable[..., Bench]
 
@@ -172,6 +172,20 @@ def test_the_models_of_a_worker_that_does_not_start_again_go_to_another(
     assert [slot_of(work, model) for model in model_ids] == [1, 1]
 
 
+def test_the_models_of_a_worker_that_is_down_for_long_are_placed_anew(
+    bench: Make, slots: list[Stubborn], expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_moves, "_GONE_S", 0.1)
+    work = bench()
+    work.scheduler.workers._placement.cost.record(1e6)  # no move is worth that
+    model = model_on(work, 0)
+    found = run(work, model, 2)
+    slots[0].may_start.clear()
+    slots[0].kill()
+    assert found + run(work, model, 2, start=7) == expected
+    assert slot_of(work, model) == 1
+
+
 def test_a_worker_that_does_not_start_again_can_be_drained(
     bench: Make, slots: list[Stubborn], expected: list[Any]
 ) -> None:
@@ -188,8 +202,9 @@ def test_a_worker_that_does_not_start_again_can_be_drained(
 
 
 def test_while_a_worker_is_down_tenants_of_another_notice_nothing(
-    bench: Make, slots: list[Stubborn], expected: list[Any]
+    bench: Make, slots: list[Stubborn], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(model_moves, "_GONE_S", 1e6)
     work = bench()
     work.scheduler.workers._placement.cost.record(1e6)  # no move is worth that
     struck, spared = model_on(work, 0), model_on(work, 1, "b")

@@ -35,6 +35,8 @@ _BUSY_EVERY_S = 0.5
 _ACTIVE_S = 5.0
 _RETRY_S = 30.0
 _MIN_LOST_S = 1.0
+_GONE_S = 15.0
+"""A slot without an engine for longer counts as gone: its models are placed anew."""
 
 
 class ModelMoves:
@@ -69,6 +71,7 @@ class ModelMoves:
         self._looked_at = now
         if not self._load.can_take:
             return
+        self._release_gone()
         moving = self._placement.moving_to(self._slot_id)
         if not moving:
             found = self._wanted(now, min(passed_s, 1.0), is_idle=is_idle)
@@ -77,6 +80,19 @@ class ModelMoves:
                 self._wakeup.notify_all()
         for model_id in moving:
             self._take_lost(model_id)
+
+    def _release_gone(self) -> None:
+        """Has the models of a slot that has been without an engine for long placed anew."""
+        for slot_id, load in enumerate(self._placement.loads):
+            if (load.starting_s() or 0.0) <= _GONE_S:
+                continue
+            lost = [each for each in self._placement.models_of(slot_id) if load.may_lose(each)]
+            for model_id in lost:
+                self._placement.release(model_id, slot_id)
+            if lost:
+                _logger.warning("worker-%d is down; %d models move.", slot_id, len(lost))
+                self._sample_queue.give_back(slot_id)
+                self._wakeup.notify_all()
 
     def _take_lost(self, model_id: str) -> None:
         """Takes a model whose slot has no engine to give it away."""
