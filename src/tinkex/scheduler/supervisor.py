@@ -158,7 +158,7 @@ class Supervisor:
             try:
                 began = time.monotonic()
                 engine = self._factory()
-                self._models = engine.models()
+                self._models = _models_of(engine)
                 self._has_started = True
                 took_s = time.monotonic() - began
                 _logger.info(
@@ -186,6 +186,16 @@ class Supervisor:
         if engine is not None:
             with contextlib.suppress(Exception):
                 engine.close()
+
+
+def _models_of(engine: Engine) -> list[ModelInfo]:
+    """The engine's models; one that has died since its start is closed, since nobody has it."""
+    try:
+        return engine.models()
+    except BaseException:
+        with contextlib.suppress(Exception):
+            engine.close()
+        raise
 
 
 def _described(infos: list[ModelInfo]) -> str:
