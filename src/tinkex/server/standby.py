@@ -29,6 +29,7 @@ from tinkex.version import PROTOCOL_VERSION, __version__
 __all__ = ["wait_for_lease"]
 
 _LOOK_EVERY_S = 0.5
+_START_TICK_S = 0.01
 _CLOSE_S = 1  # for requests that are being answered when the lease is taken
 
 _logger = logging.getLogger(__name__)
@@ -55,28 +56,41 @@ async def wait_for_lease(
     http = HttpServer(config, lambda: None)
     # A copy, because uvicorn closes what it listens on: the listener is the leader's later on.
     serving = asyncio.create_task(http.serve(sockets=[listener.dup()]))
+    attempts = _Attempts(lease)
     try:
         while not is_over():
-            if await _try_to_take(lease):
+            # A server that is drained before it has started would leave its socket open.
+            if http.started and await attempts.take():
                 return True
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_LOOK_EVERY_S if http.started else _START_TICK_S)
         return False
     finally:
         http.drain()
         await serving
 
 
-async def _try_to_take(lease: LeaderLease) -> bool:
-    try:
-        before = await asyncio.to_thread(lease.read)
-        is_taken = await asyncio.to_thread(lease.take)
-    except SQLAlchemyError as error:
-        _logger.warning("The database was not reached; trying again: %s", error)
-        return False
-    if is_taken:
-        whose = f", which was of {described(before)}" if before.epoch else ""
-        _logger.warning("This server leads now: it has taken the lease%s.", whose)
-    return is_taken
+class _Attempts:
+    """Tries to take the lease; says once that the database is away, however long that lasts."""
+
+    def __init__(self, lease: LeaderLease) -> None:
+        self._lease = lease
+        self._is_reached = True
+
+    async def take(self) -> bool:
+        """Whether the lease was taken now."""
+        try:
+            before = await asyncio.to_thread(self._lease.read)
+            is_taken = await asyncio.to_thread(self._lease.take)
+        except SQLAlchemyError as error:
+            if self._is_reached:
+                _logger.warning("The database was not reached; trying again: %s", error)
+            self._is_reached = False
+            return False
+        self._is_reached = True
+        if is_taken:
+            whose = f", which was of {described(before)}" if before.epoch else ""
+            _logger.warning("This server leads now: it has taken the lease%s.", whose)
+        return is_taken
 
 
 async def _answer(scope: Scope, receive: Receive, send: Send) -> None:

@@ -62,6 +62,7 @@ class LeaderLease:
         )
         self._engine = make_lease_engine(url, life_s)
         self._renewed_at = -float("inf")
+        self._is_failing = False  # the last renewal did
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew_all, name="tinkex-lease", daemon=True)
         with self._engine.begin() as conn:
@@ -142,10 +143,12 @@ class LeaderLease:
             self._ended.set()
             return False
         except SQLAlchemyError as error:
-            reason = (str(getattr(error, "orig", None) or error).splitlines() or [""])[0]
-            _logger.warning("The leader's lease was not renewed; trying again: %s", reason)
+            if not self._is_failing:  # one line, however long it lasts
+                reason = (str(getattr(error, "orig", None) or error).splitlines() or [""])[0]
+                _logger.warning("The leader's lease was not renewed; trying again: %s", reason)
+            self._is_failing = True
             return False
-        self._renewed_at = sent_at
+        self._renewed_at, self._is_failing = sent_at, False
         if not was_current:
             _logger.warning("The leader's lease was renewed late; no other server had taken it.")
         return True
