@@ -32,7 +32,7 @@ from tinkex.engine.interface import (
     TrainRequest,
 )
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
+from tinkex.engine.process.local import EngineProcess
 
 MOST_MIB = 256.0
 REST_S = 75.0

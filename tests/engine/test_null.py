@@ -84,7 +84,7 @@ def test_bad_requests_are_refused_in_the_real_words(null) -> None:
 def test_interface_and_null_engine_load_no_torch() -> None:
     code = (
         "import sys, tinkex.engine, tinkex.engine.interface, tinkex.engine.null, "
-        "tinkex.engine.process.client, tinkex.engine.options; "
+        "tinkex.engine.process.local, tinkex.engine.options; "
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 from tinkex.engine import base_model
 from tinkex.engine.machine_memory import available_bytes, own_bytes
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
+from tinkex.engine.process.local import EngineProcess
 
 GIB = 2**30
 

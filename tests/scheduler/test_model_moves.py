@@ -16,7 +16,7 @@ from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.engine.interface import Engine, EngineFailure, EngineUserError
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
+from tinkex.engine.process.local import EngineProcess
 from tinkex.scheduler import SchedulerConfig, model_moves
 
 Make = Callable[..., Bench]

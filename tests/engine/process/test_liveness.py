@@ -16,8 +16,8 @@ from tinkex.engine.errors import EngineFailure
 from tinkex.engine.interface import LoraSpec, TrainRequest, TrainResult
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
 from tinkex.engine.process.liveness import Silence
+from tinkex.engine.process.local import EngineProcess
 
 PING_S = 0.2
 HANG_S = 2.0

@@ -24,8 +24,8 @@ from tinkex.engine.interface import (
 )
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.process import spawn
-from tinkex.engine.process.client import EngineProcess
 from tinkex.engine.process.codec import argument_types, decode, encode, result_type
+from tinkex.engine.process.local import EngineProcess
 from tinkex.engine.torch_engine import TorchEngine
 from tinkex.files.atomic_folder import folder_size_bytes, payload_files
 

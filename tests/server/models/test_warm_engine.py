@@ -10,7 +10,7 @@ from tests.support.waiting import wait_until
 from tinkex.engine.interface import EngineFailure, EngineUserError
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
+from tinkex.engine.process.local import EngineProcess
 from tinkex.server.models.warm_engine import WarmEngine
 
 OPTIONS = EngineOptions(models={"null": ""}, device="null")

@@ -1,17 +1,16 @@
-"""The near side of an engine that runs in a process of its own.
+"""The near side of an engine in a worker: the engine's interface over a connection.
 
-`EngineProcess` has the engine's interface; calls may come from any thread and block until
-answered. If the process dies, or does not answer pings for too long and is ended for that, every
-open and later call raises `EngineFailure`; start a new one and bring its adapters back from their
-saved state.
+Calls may come from any thread and block until answered. If the worker is lost, or does not answer
+pings for too long, every open and later call raises `EngineFailure`; start a new one and bring its
+adapters back from their saved state.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import socket
-import subprocess
 import threading
 import time
 from concurrent.futures import Future
@@ -35,17 +34,19 @@ from tinkex.engine.interface import (
     TrainRequest,
     TrainResult,
 )
-from tinkex.engine.options import EngineOptions
-from tinkex.engine.process import spawn
 from tinkex.engine.process.codec import PING, EngineCall, Reply, decode, encode, result_type
-from tinkex.engine.process.frames import FrameReader, can_write, write_frame
+from tinkex.engine.process.frames import FrameReader, FrameSocket, can_write, write_frame
 from tinkex.engine.process.liveness import HANG_S, PING_S, Pinger
 
-__all__ = ["EngineProcess"]
+__all__ = ["STOP_TIMEOUT_S", "EngineClient"]
+
+_logger = logging.getLogger(__name__)
 
 _PING_BODY = encode(PING)
 _START_SILENCE_S = 300.0  # a cold import of torch can hold the interpreter's lock for long
-_STOP_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 5.0
+"""How long closing waits for a worker or a thread to end."""
+
 _SURELY_AT_WORK_S = 0.5
 
 
@@ -57,35 +58,28 @@ class _Open(NamedTuple):
     is_beside: bool  # the worker does other things meanwhile
 
 
-class EngineProcess:
-    """An engine in another process. Returns once its models are loaded.
+class EngineClient:
+    """An engine at the other end of a connection. Returns once the engine is ready.
 
-        with EngineProcess(EngineOptions(models={"tiny": "path/to/folder"})) as engine:
-            engine.create_adapter("a", "tiny", LoraSpec(rank=8))
-
-    `device="null"` in the options starts the engine without numerics; `"null:0.05"` one that takes
-    so many seconds for each call. `worker` names the module that is run, for callers with an
-    engine of their own; `begun` is a worker that was begun before, for this engine alone.
-
-    The worker is pinged every `ping_s` seconds. One that is silent for `hang_s` is killed, and
-    fails with the code `engine-hung`; while it starts it may be silent for five minutes.
+    `greeting` is sent first. The worker is pinged every `ping_s` seconds. One that is silent for
+    `hang_s` is given up and fails with the code `engine-hung`; while it starts it may be silent for
+    five minutes. What ends the worker itself is the subclass's to say.
 
     Raises:
-        EngineUserError: a model folder cannot be read.
-        EngineFailure: the process died or hung while starting.
+        EngineUserError: the engine cannot be built.
+        EngineFailure: the worker was lost while it started.
     """
 
     def __init__(
         self,
-        options: EngineOptions,
+        connection: FrameSocket,
+        greeting: bytes,
         *,
-        worker: str = spawn.MODULE,
-        begun: spawn.BegunWorker | None = None,
         ping_s: float = PING_S,
         hang_s: float = HANG_S,
+        max_frame_bytes: int | None = None,
     ) -> None:
-        begun = begun or spawn.begin(worker)
-        self._process, self._connection = begun.process, begun.connection
+        self._connection = connection
         self._busy_seconds = 0.0  # on calls that were answered
         self._ids = itertools.count(1)
         self._open: dict[int, _Open] = {}
@@ -94,7 +88,7 @@ class EngineProcess:
         self._is_gone = False
         self._is_ready = False
         self._hung_s: float | None = None
-        self._frames = FrameReader(self._connection)
+        self._frames = FrameReader(self._connection, max_frame_bytes)
         self._pinger = Pinger(
             ping_s=ping_s,
             limit_s=lambda: hang_s if self._is_ready else max(hang_s, _START_SILENCE_S),
@@ -107,7 +101,7 @@ class EngineProcess:
             target=self._read_replies, daemon=True, name="engine-replies"
         )
         self._reader.start()
-        self._send(encode(options))
+        self._send(greeting)
         self._pinger.start()
         try:
             _raise_error(ready.result())
@@ -115,16 +109,6 @@ class EngineProcess:
             self.close()
             raise
         self._is_ready = True
-
-    @property
-    def pid(self) -> int:
-        """The process id of the worker."""
-        return self._process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the worker still runs and answers."""
-        return not self._is_gone and self._process.poll() is None
 
     @property
     def is_gone(self) -> bool:
@@ -155,16 +139,11 @@ class EngineProcess:
         self.close()
 
     def close(self) -> None:
-        """Ends the worker: it leaves when the connection does, or is made to after a while."""
+        """Hangs up, which the worker notices, and makes an end of it if it is ours to end."""
         self._pinger.stop()
         self._hang_up()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it may be deep in the kernel
-                self._process.wait(_STOP_TIMEOUT_S)
-        self._reader.join(_STOP_TIMEOUT_S)
+        self._end_worker()
+        self._reader.join(STOP_TIMEOUT_S)
         self._connection.close()
 
     def fingerprint(self) -> EngineFingerprint:
@@ -232,6 +211,9 @@ class EngineProcess:
     def check_fits(self, request: TrainRequest | SampleRequest) -> None:
         self._call("check_fits", request)
 
+    def reset(self) -> None:
+        self._call("reset")
+
     def trim(self) -> None:
         self._call("trim")
 
@@ -257,7 +239,7 @@ class EngineProcess:
         answer: Future[Reply] = Future()
         with self._lock:
             if self._is_gone:
-                raise self._death()
+                raise self._lost(self._hung_s)
             self._open[call_id] = _Open(answer, time.monotonic(), is_beside)
         return answer
 
@@ -280,10 +262,20 @@ class EngineProcess:
                 self._send_lock.release()
 
     def _end_hung(self, silent_s: float) -> None:
-        """Kills a worker that does not answer, which also a stopped process obeys."""
+        """Gives up a worker that does not answer."""
         self._hung_s = silent_s
-        self._process.kill()
+        self._kill_worker()
         self._hang_up()
+
+    def _kill_worker(self) -> None:
+        """Ends the worker at once, where it is ours to end."""
+
+    def _end_worker(self) -> None:
+        """Returns when the worker has ended, where it is ours to end."""
+
+    def _lost(self, hung_s: float | None) -> EngineFailure:
+        """The error for calls after the worker was lost; `hung_s`: it was silent for so long."""
+        raise NotImplementedError
 
     def _hang_up(self) -> None:
         with contextlib.suppress(OSError):  # the other side may be gone already
@@ -299,6 +291,8 @@ class EngineProcess:
                 with self._lock:
                     answer = self._open.pop(reply.call_id).answer
                 answer.set_result(reply)
+        except (msgspec.MsgspecError, KeyError) as error:
+            _logger.error("A worker sent what is no reply, so it is given up: %r", error)
         finally:  # also without memory for a reply: no caller may wait for ever
             self._fail_open_calls()
 
@@ -308,24 +302,7 @@ class EngineProcess:
             self._is_gone = True
             left, self._open = list(self._open.values()), {}
         for call in left:
-            call.answer.set_exception(self._death())
-
-    def _death(self) -> EngineFailure:
-        try:
-            code = self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            code = None
-        if self._hung_s is not None:
-            return EngineFailure(
-                f"The engine process {self.pid} did not answer for {self._hung_s:.0f} s and was "
-                "ended. Start a new one and load its adapters from their last saved state.",
-                code="engine-hung",
-            )
-        return EngineFailure(
-            f"The engine process {self.pid} is gone (exit code {code}). "
-            "Start a new one and load its adapters from their last saved state.",
-            code="engine-died",
-        )
+            call.answer.set_exception(self._lost(self._hung_s))
 
 
 def _pass_on(method: str, answer: Future[Reply], result: Future[Any]) -> None:

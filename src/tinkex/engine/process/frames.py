@@ -7,17 +7,34 @@ its turn after each. So a message leaves in one call, and a small one arrives in
 from __future__ import annotations
 
 import select
-import socket
 import struct
 import time
+from typing import Protocol
 
-__all__ = ["FrameReader", "can_write", "write_frame"]
+__all__ = ["FrameReader", "FrameSocket", "can_write", "write_frame"]
+
+
+class FrameSocket(Protocol):
+    """What a message needs of a socket; one thread may send while another receives."""
+
+    def sendmsg(self, parts: list[bytes], /) -> int: ...
+
+    def sendall(self, data: bytes | memoryview, /) -> None: ...
+
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+
+    def fileno(self) -> int: ...
+
+    def shutdown(self, how: int, /) -> None: ...
+
+    def close(self) -> None: ...
+
 
 _LENGTH = struct.Struct(">Q")
 _AT_ONCE = 1 << 16
 
 
-def write_frame(connection: socket.socket, body: bytes) -> None:
+def write_frame(connection: FrameSocket, body: bytes) -> None:
     """Sends one message. The caller holds the lock if several threads send."""
     length = _LENGTH.pack(len(body))
     sent = connection.sendmsg([length, body])
@@ -28,7 +45,7 @@ def write_frame(connection: socket.socket, body: bytes) -> None:
         connection.sendall(memoryview(body)[sent - len(length) :])
 
 
-def can_write(connection: socket.socket) -> bool:
+def can_write(connection: FrameSocket) -> bool:
     """Whether a small message would leave without blocking. The caller holds the lock."""
     poll = select.poll()
     try:
@@ -41,20 +58,26 @@ def can_write(connection: socket.socket) -> bool:
 class FrameReader:
     """The messages that come over a connection. For one thread.
 
-    `heard_at` is when bytes came last, by the monotonic clock: also those of a message that is
-    still on its way.
+    One longer than `max_bytes` ends them, as if the other side were gone. `heard_at` is when bytes
+    came last, by the monotonic clock: also those of a message that is still on its way.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: FrameSocket, max_bytes: int | None = None) -> None:
         self._connection = connection
+        self._max_bytes = max_bytes
         self._read = memoryview(bytearray(_AT_ONCE))
         self._left = self._read[:0]  # read from the socket and not yet returned
         self.heard_at = 0.0
 
     def next(self) -> bytes | None:
         """The next message, or None once the other side is gone."""
-        length = self._take(_LENGTH.size)
-        return None if length is None else self._take(_LENGTH.unpack(length)[0])
+        prefix = self._take(_LENGTH.size)
+        if prefix is None:
+            return None
+        (length,) = _LENGTH.unpack(prefix)
+        if self._max_bytes is not None and length > self._max_bytes:
+            return None
+        return self._take(length)
 
     def _take(self, size: int) -> bytes | None:
         if size <= len(self._left):

@@ -1,10 +1,7 @@
 """An engine as a process of its own: `python -m tinkex.engine.process.worker --fd N`.
 
-Started by `tinkex.engine.process.spawn`, never by hand. Reads calls from an inherited
-socket. Pings, and calls that return at once, are answered by the reading thread, even while the
-main thread loads the models or computes; all others run on the main thread, in the order they came.
-One that gives a future is answered when that is there, and the next begins meanwhile. The process
-ends when the other side does.
+Started by `tinkex.engine.process.spawn`, never by hand. Answers calls over an inherited socket, and
+ends when the other side does: a process that only seems alive is worse than none.
 """
 
 from __future__ import annotations
@@ -14,41 +11,20 @@ import gc
 import importlib
 import logging
 import os
-import queue
 import signal
 import socket
 import threading
-import time
-import traceback
-from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
-from typing import Any
-
-import msgspec
 
 from tinkex import crashpoints
-from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, request_error
+from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import Engine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.codec import PING, EngineCall, Reply, argument_types, decode, encode
-from tinkex.engine.process.frames import FrameReader, write_frame
-from tinkex.files.errors import StorageError
+from tinkex.engine.process.call_server import CallServer, failed_reply
+from tinkex.engine.process.codec import decode
+from tinkex.engine.process.frames import FrameReader
 
-__all__ = ["LIGHT_CALLS", "build_engine", "main"]
-
-LIGHT_CALLS = frozenset(
-    {
-        "fingerprint",
-        "models",
-        "adapters",
-        "submit_sample",
-        "submit_samples",
-        "cancel_sample",
-        "check_fits",
-    }
-)
-_NOTHING = msgspec.Raw(encode(None))
+__all__ = ["build_engine", "main"]
 
 
 def main() -> None:
@@ -71,7 +47,7 @@ def main() -> None:
     first = frames.next()
     if first is None:
         return
-    server = _Server(connection, frames)
+    server = CallServer(connection, frames, on_end=os._exit)
     server.start_reading()
     try:
         options: EngineOptions = decode(first, EngineOptions)
@@ -80,7 +56,7 @@ def main() -> None:
         engine = build_engine(options)
         crashpoints.passing("engine.start.after")
     except Exception as error:
-        server.send(_failed(0, error))
+        server.send(failed_reply(0, error))
         return
     gc.freeze()
     gc.enable()
@@ -125,118 +101,6 @@ def _seconds(text: str, device: str) -> float:
         field="device",
         value=device,
     )
-
-
-class _Server:
-    """The calls of one connection. Two threads send, so every message leaves under a lock."""
-
-    def __init__(self, connection: socket.socket, frames: FrameReader) -> None:
-        self._connection = connection
-        self._frames = frames
-        self._lock = threading.Lock()
-        self._engine: Engine | None = None
-        self._heavy: queue.SimpleQueue[EngineCall] = queue.SimpleQueue()
-
-    def start_reading(self) -> None:
-        """Answers pings from here on, also while there is no engine yet."""
-        threading.Thread(target=self._read_calls, daemon=True, name="calls").start()
-
-    def serve(self, engine: Engine, trim_after_s: float) -> None:
-        """Says "ready" with reply 0, then answers calls on the calling thread, for ever.
-
-        Whenever no call has come for `trim_after_s`, the engine is trimmed, once.
-        """
-        self._engine = engine
-        self.send(Reply(0, None, _NOTHING))
-        wait_s: float | None = trim_after_s
-        while True:
-            try:
-                call = self._heavy.get(timeout=wait_s)
-            except queue.Empty:
-                engine.trim()
-                wait_s = None
-                continue
-            wait_s = trim_after_s
-            began = time.monotonic()
-            reply = _answer(engine, call)
-            took_s = time.monotonic() - began
-            if isinstance(reply, Future):
-                reply.add_done_callback(partial(self._send_later, took_s))
-            else:
-                reply.seconds = took_s
-                self.send(reply)
-
-    def send(self, reply: Reply) -> None:
-        body = encode(reply)
-        with self._lock:
-            write_frame(self._connection, body)
-
-    def _send_later(self, took_s: float, answered: Future[Reply]) -> None:
-        try:
-            reply = answered.result()
-            reply.seconds = took_s
-            self.send(reply)
-        except BaseException as error:
-            traceback.print_exception(error)
-            os._exit(1)  # its caller must not wait for ever
-
-    def _read_calls(self) -> None:
-        code = 1
-        try:
-            while (frame := self._frames.next()) is not None:
-                call: EngineCall = decode(frame, EngineCall)
-                if call.method == PING.method:
-                    self.send(Reply(call.call_id, None, _NOTHING))
-                elif call.method in LIGHT_CALLS:
-                    assert self._engine is not None, "calls come after it was said to be ready"
-                    reply = _answer(self._engine, call)
-                    assert isinstance(reply, Reply)
-                    self.send(reply)
-                else:
-                    self._heavy.put(call)
-            code = 0
-        except (BrokenPipeError, ConnectionResetError):
-            code = 0  # it left while it was being answered
-        except Exception as error:
-            traceback.print_exception(error)  # such as no memory for the call
-        finally:
-            # The other side is gone, or cannot be heard any more: no caller would get what the main
-            # thread may still be computing, and a process that only seems alive is worse than none.
-            os._exit(code)
-
-
-def _answer(engine: Engine, call: EngineCall) -> Reply | Future[Reply]:
-    """The reply, or, to a call that goes on beside others, the future of it."""
-    try:
-        arguments = decode(call.arguments, argument_types(call.method))
-        crashpoints.passing("engine.call.before", call.method)
-        value = getattr(engine, call.method)(*arguments)
-    except Exception as error:
-        return _failed(call.call_id, error)
-    if not isinstance(value, Future):
-        return _carried_out(call, value)
-    reply: Future[Reply] = Future()
-    value.add_done_callback(lambda done: reply.set_result(_end_of(call, done)))
-    return reply
-
-
-def _end_of(call: EngineCall, done: Future[Any]) -> Reply:
-    try:
-        return _carried_out(call, done.result())
-    except Exception as error:
-        return _failed(call.call_id, error)
-
-
-def _carried_out(call: EngineCall, value: object) -> Reply:
-    crashpoints.passing("engine.call.after", call.method)
-    return Reply(call.call_id, None, msgspec.Raw(encode(value)))
-
-
-def _failed(call_id: int, error: Exception) -> Reply:
-    if not isinstance(error, EngineError | StorageError):
-        traceback.print_exception(error)
-        error = EngineFailure(f"Unexpected {type(error).__name__} in the engine: {error}")
-    return Reply(call_id, request_error(error), _NOTHING)
 
 
 if __name__ == "__main__":
