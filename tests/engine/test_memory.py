@@ -12,7 +12,7 @@ import pytest
 from tests.engine.work import run_samples, sample_request, sft_datum, tokens, train, warm_up
 from tinkex.engine.interface import LoraSpec, OptimRequest, TrainRequest
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
+from tinkex.engine.process.local import EngineProcess
 from tinkex.engine.sampling.block_pool import BlockPool, prefix_keys
 from tinkex.engine.torch_engine import TorchEngine
 

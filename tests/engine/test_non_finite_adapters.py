@@ -18,7 +18,7 @@ from tests.engine.work import (
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import LoraSpec, RequestError, TrainDatum, TrainRequest
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
+from tinkex.engine.process.local import EngineProcess
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS
 from tinkex.engine.torch_engine import TorchEngine
 

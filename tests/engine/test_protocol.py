@@ -13,7 +13,7 @@ from tests.engine.work import sample_request, sft_datum, train
 from tinkex.engine.interface import Engine, LoraSpec
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
+from tinkex.engine.process.local import EngineProcess
 from tinkex.engine.torch_engine import TorchEngine
 from tinkex.version import __version__
 

@@ -21,7 +21,7 @@ from tests.scheduler.work import Bench
 from tests.server.driving import training_body
 from tinkex.engine.interface import Engine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
+from tinkex.engine.process.local import EngineProcess
 
 LARGE = 30_000
 

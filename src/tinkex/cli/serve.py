@@ -98,6 +98,25 @@ def _number_options(command: Command) -> Command:
     help="Threads of all workers together.",
 )
 @click.option(
+    "--listen-workers",
+    envvar="TINKEX_LISTEN_WORKERS",
+    metavar="HOST:PORT",
+    help="Let workers on other machines join here (tinkex worker); they need the file worker-token "
+    "of the data folder.",
+)
+@click.option(
+    "--workers-tls-cert",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="TINKEX_WORKERS_TLS_CERT",
+    help="Encrypt the connections of workers with this certificate, a PEM file.",
+)
+@click.option(
+    "--workers-tls-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="TINKEX_WORKERS_TLS_KEY",
+    help="The key of that certificate, unless it is in the same file.",
+)
+@click.option(
     "--loss",
     "losses",
     multiple=True,
@@ -164,7 +183,8 @@ def command(
     """
     from tinkex.server.models.prestart import worker_begun
 
-    with worker_begun(values["device"]) as worker:  # which imports torch, while this goes on here:
+    device = values["device"] if values["workers"] != 0 else "null"  # no engine on this machine
+    with worker_begun(device) as worker:  # which imports torch, while this goes on here:
         from tinkex import crashpoints
         from tinkex.cli.serve_keys import about_keys
         from tinkex.config import process_settings

@@ -127,6 +127,12 @@ class ObjectDepot:
             raise damaged(folder_id, MANIFEST, "it is missing in the object store")
         return decode_manifest(raw, folder_id)
 
+    def digest(self, kind: str, folder_id: str) -> str | None:
+        """The hash of the folder's list; None if the folder is not there."""
+        with self._translated(f"{folder_id} could not be read"):
+            raw = self._manifest(kind, folder_id)
+        return None if raw is None else hashlib.sha256(raw).hexdigest()
+
     def exists(self, kind: str, folder_id: str) -> bool:
         """Whether the whole folder is there."""
         with self._translated(f"{folder_id} could not be read"):

@@ -246,8 +246,19 @@ class SamplingProgress(msgspec.Struct, kw_only=True):
 class Engine(Protocol):
     """A compute engine: base models, adapters on them, training steps, and sampling.
 
-    The three properties never block and never raise, whatever the engine does.
+    The properties never block and never raise, whatever the engine does.
     """
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the engine reads and writes folders where the server's disk may not be: it puts
+        what it saves into the depot itself, and fetches from there what it loads."""
+        ...
+
+    @property
+    def worker(self) -> str:
+        """What operators call the worker that the engine runs in, with its process."""
+        ...
 
     @property
     def is_gone(self) -> bool:
@@ -347,6 +358,10 @@ class Engine(Protocol):
         Raises:
             EngineUserError: it is wrong, or too large; the message says by how much.
         """
+        ...
+
+    def reset(self) -> None:
+        """Forgets all adapters, samplers and samples; the base models stay loaded."""
         ...
 
     def trim(self) -> None:

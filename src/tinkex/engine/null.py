@@ -75,6 +75,8 @@ class NullEngine:
     """
 
     silent_seconds = 0.0
+    is_remote = False
+    worker = ""
 
     def __init__(
         self,
@@ -212,6 +214,12 @@ class NullEngine:
         check_sample(request, self._model(request.model))
         if request.sampler_id is not None and request.sampler_id not in self._samplers:
             raise unknown_name("sampler", request.sampler_id)
+
+    def reset(self) -> None:
+        with self._lock:
+            self._adapters.clear()
+            self._samplers.clear()
+            self._queue.clear()
 
     def trim(self) -> None:
         pass

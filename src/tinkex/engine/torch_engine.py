@@ -66,6 +66,8 @@ class TorchEngine:
     """
 
     silent_seconds = 0.0
+    is_remote = False
+    worker = ""
 
     def __init__(self, options: EngineOptions) -> None:
         if options.num_threads is not None and options.num_threads < 0:
@@ -255,6 +257,13 @@ class TorchEngine:
             )
         if request.sampler_id is not None:
             self._sampler(request)
+
+    def reset(self) -> None:
+        with self._compute:
+            for base in self._unique_bases():
+                base.sampler.drop_all()
+            self._adapters.clear()
+            self._samplers.clear()
 
     def trim(self) -> None:
         with self._compute:

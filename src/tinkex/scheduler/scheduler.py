@@ -63,7 +63,8 @@ class Scheduler:
     """Runs logged operations and samples on engines, one thread for each engine.
 
     `engine_factories`: one for each engine slot; called again whenever the slot's engine is lost.
-    All engines are expected to hold the same base models.
+    All engines are expected to hold the same base models. The last `num_remote` slots wait for
+    workers from elsewhere, which may never come.
     """
 
     def __init__(
@@ -73,8 +74,11 @@ class Scheduler:
         engine_factories: Sequence[Callable[[], Engine]],
         config: SchedulerConfig,
         publish: Publish,
+        *,
+        num_remote: int = 0,
     ) -> None:
         self._db = db
+        self._num_remote = num_remote
         self.folders = folders
         self.disk_quota = DiskQuota(folders.root, config.max_disk_bytes_per_owner)
         self._closing = threading.Event()
@@ -157,12 +161,19 @@ class Scheduler:
         return all(slot.driver.is_ready.is_set() for slot in self._slots)
 
     def engine_states(self) -> list[EngineState]:
-        """The state of each worker's engine."""
-        return [slot.supervisor.state() for slot in self._slots]
+        """The state of each worker's engine; slots that wait for a worker have none."""
+        local = len(self._slots) - self._num_remote
+        return [
+            slot.supervisor.state()
+            for number, slot in enumerate(self._slots)
+            if number < local or slot.supervisor.current is not None
+        ]
 
     def engine_state(self) -> EngineState:
-        """The state of the engine that is furthest from being ready."""
-        return min(self.engine_states(), key=lambda each: _STATE_ORDER.index(each.state))
+        """The state of the engine that is furthest from being ready. Slots that wait for a worker
+        from elsewhere count only if there is no engine at all."""
+        states = self.engine_states() or [slot.supervisor.state() for slot in self._slots]
+        return min(states, key=lambda each: _STATE_ORDER.index(each.state))
 
     def fatal(self) -> EngineUserError | None:
         """Why an engine can never start, if that is so."""

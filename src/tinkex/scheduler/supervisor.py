@@ -112,10 +112,16 @@ class Supervisor:
         return EngineState(state="ready", since_s=since_s)
 
     @property
-    def pid(self) -> int | None:
-        """The process of the present engine, if it has one of its own."""
-        pid: int | None = getattr(self._engine, "pid", None)
-        return pid
+    def worker(self) -> str:
+        """What the worker of the present engine is called; empty while there is none."""
+        engine = self._engine
+        return "" if engine is None else engine.worker
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the present engine reads and writes folders elsewhere."""
+        engine = self._engine
+        return engine is not None and engine.is_remote
 
     def busy_seconds(self) -> float:
         """For how many seconds the present engine has computed; 0 while there is none."""

@@ -24,7 +24,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker does: the process of one engine slot."""
 
     name: str
-    pid: int | None
+    worker: str  # its process, and where it is
     state: StateName
     since_s: float
     is_draining: bool
@@ -87,7 +87,7 @@ class Workers:
             backlog_s = self._planner.backlog_s(model_ids)
         return WorkerInfo(
             name=worker_name(slot_id),
-            pid=slot.supervisor.pid,
+            worker=slot.supervisor.worker,
             state=state.state,
             since_s=state.since_s,
             is_draining=load.is_draining,

@@ -59,6 +59,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     connections: ConnectionBounds = ConnectionBounds()
     scheduler: SchedulerConfig = SchedulerConfig()
 
+    listen_workers: str | None = None  # HOST:PORT where workers on other machines dial in
+    workers_tls_cert: Path | None = None
+    workers_tls_key: Path | None = None  # default: in the file of the certificate
+    max_remote_workers: int = 16
     workers: int = 1  # engine processes, which divide the cores and the memory
     lease_s: float = 10.0  # with PostgreSQL: a leader that is silent for so long is replaced
     engine_ping_s: float = PING_S

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tinkex.engine.remote.handshake import FolderPlace
+from tinkex.engine.remote.worker import CLAIM
 from tinkex.errors import ConfigError
 from tinkex.files.errors import StorageError
 from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.server.config import ServerConfig
+from tinkex.server.data_folder import usable
 from tinkex.store import Database, depots
 
-__all__ = ["open_folders"]
-
-_CLAIM = "tinkex-depot-id"
+__all__ = ["folder_place", "open_folders"]
 
 
 def open_folders(config: ServerConfig, db: Database) -> DataFolders:
@@ -42,10 +43,24 @@ def open_folders(config: ServerConfig, db: Database) -> DataFolders:
     return folders
 
 
+def folder_place(config: ServerConfig, db: Database, folders: DataFolders) -> FolderPlace:
+    """Where workers on other machines find the folders.
+
+    Without an object store they must see the folder itself; a file in it proves that they do.
+    """
+    database_id = db.write(depots.database_id)
+    if config.depot is not None and "://" in config.depot:
+        return FolderPlace(root="", depot=config.depot, database_id=database_id)
+    root = folders.root.resolve()
+    with usable(root):
+        (root / CLAIM).write_text(database_id)
+    return FolderPlace(root=str(root), depot=None, database_id=database_id)
+
+
 def _open_shared_folder(root: Path, data_dir: Path, database_id: str) -> DataFolders:
     try:
         root.mkdir(parents=True, exist_ok=True)
-        claim = root / _CLAIM
+        claim = root / CLAIM
         if not claim.exists():
             claim.write_text(database_id)
         _check_claim(claim.read_text(), database_id, str(root))

@@ -46,8 +46,9 @@ from tinkex.server.listen.connections import protocol_class
 from tinkex.server.listen.socket import listen, url_of
 from tinkex.server.listen.uvicorn_server import HttpServer
 from tinkex.server.models.engine_factory import engine_factories
+from tinkex.server.models.remote_workers import RemoteWorkers
 from tinkex.server.models.warm_engine import WarmEngine
-from tinkex.server.open_folders import open_folders
+from tinkex.server.open_folders import folder_place, open_folders
 from tinkex.server.result_waiters import Waiters
 from tinkex.server.services import Services
 from tinkex.server.standby import wait_for_lease
@@ -94,6 +95,7 @@ class ServerProcess:
             if make_engine is None
             else [make_engine] * config.workers
         )
+        self._remote: RemoteWorkers | None = None
         self._services: Services | None = None
         self._http: HttpServer | None = None
         self._on_ready: Callable[[], None] | None = None
@@ -129,6 +131,9 @@ class ServerProcess:
         opened.callback(self._db.close)
         self._folders = open_folders(config, self._db)
         opened.callback(self._folders.close)
+        if config.listen_workers is not None:
+            self._remote = RemoteWorkers(config, folder_place(config, self._db, self._folders))
+            opened.callback(self._remote.close)
         self._signer = Signer(_signing_secret(config))
         self._keyring = Keyring(self._db, self._signer)
         self._admission = Admission(
@@ -234,15 +239,17 @@ class ServerProcess:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         waiters = Waiters()
+        remote = [] if self._remote is None else self._remote.engine_factories()
         scheduler = Scheduler(
             self._db,
             self._folders,
-            self._engine_factories,
+            [*self._engine_factories, *remote],
             msgspec.structs.replace(
                 self._config.scheduler,
                 max_disk_bytes_per_owner=self._config.limits.max_disk_bytes_per_owner,
             ),
             waiters.publish,
+            num_remote=len(remote),
         )
         services = Services(
             config=self._config,
@@ -265,6 +272,8 @@ class ServerProcess:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._remote is not None:  # slots that wait for a worker wait no longer
+                await asyncio.to_thread(self._remote.close)
             await asyncio.to_thread(scheduler.stop, self._config.drain_s)
             await janitor.last_round()
 

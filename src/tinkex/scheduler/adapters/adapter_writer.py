@@ -29,11 +29,13 @@ class AdapterWriter:
     def save(self, model_id: str, folder: Path, scope: StateScope) -> int:
         """The size in bytes of the folder, which is complete and published when this returns."""
         size_bytes = self.write(model_id, folder, scope)
-        self._folders.publish(folder)
+        if not self._supervisor.is_remote:
+            self._folders.publish(folder)
         return size_bytes
 
     def write(self, model_id: str, folder: Path, scope: StateScope) -> int:
-        """The size in bytes of the folder, which is complete; the caller publishes it."""
+        """The size in bytes of the folder, which is complete; the caller publishes it, unless the
+        engine is remote and has done so."""
         engine = self._supervisor.engine
         self._unfinished.add(folder)
         try:
@@ -50,7 +52,7 @@ class AdapterWriter:
         self._unfinished.add(folder)
         written = engine.start_saving(model_id, folder, scope)
         written.add_done_callback(partial(self._written, folder))
-        return self._folders.publish_when_done(folder, written)
+        return written if engine.is_remote else self._folders.publish_when_done(folder, written)
 
     def _written(self, folder: Path, written: Future[int]) -> None:
         self._end(folder, written.exception())

@@ -18,10 +18,9 @@ import msgspec
 from sqlalchemy import Connection
 
 from tinkex import crashpoints
-from tinkex.engine.interface import EngineError, EngineUserError, LoraSpec, StateScope
+from tinkex.engine.interface import EngineUserError, LoraSpec, StateScope
 from tinkex.engine.validation import check_same_optimizer
 from tinkex.errors import InvalidPathError
-from tinkex.files.atomic_folder import manifest_digest
 from tinkex.files.errors import StorageError
 from tinkex.scheduler.adapters.encryption import encrypt_folder
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
@@ -89,15 +88,12 @@ class Checkpointer:
             self._refuse_existing(model, command)
         checkpoint_id = self._folders.new_id()
         folder = self._folders.checkpoint(checkpoint_id)
-        size = self._adapters.writer.write(model.model_id, folder, _SCOPES[command.kind])
+        scope = _SCOPES[command.kind]
         if command.age_recipients:
-            try:
-                size = encrypt_folder(folder, command.age_recipients)
-            except (EngineError, StorageError):
-                self._folders.remove(folder)  # it is not encrypted, and no row names it
-                raise
-        digest = manifest_digest(folder)
-        self._folders.publish(folder)
+            size = self._save_encrypted(model.model_id, folder, scope, command.age_recipients)
+        else:
+            size = self._adapters.writer.save(model.model_id, folder, scope)
+        digest = self._folders.digest(folder)
         crashpoints.passing("checkpoint.whole")
         checkpoint = _checkpoint(model, command, checkpoint_id, size, digest)
         replaced: list[str | None] = []
@@ -109,6 +105,19 @@ class Checkpointer:
             effects=[lambda conn: replaced.append(checkpoints.put(conn, checkpoint))],
             afterwards=lambda: self._saved(checkpoint, replaced),
         )
+
+    def _save_encrypted(
+        self, model_id: str, folder: Path, scope: StateScope, recipients: list[str]
+    ) -> int:
+        """Writes the adapter under a name that no row has, and encrypts it into the folder."""
+        plain = self._folders.checkpoint(self._folders.new_id())
+        try:
+            self._adapters.writer.save(model_id, plain, scope)
+            size = encrypt_folder(self._folders.fetch(plain), folder, recipients)
+            self._folders.publish(folder)
+            return size
+        finally:
+            self._folders.remove(plain)
 
     def save_ephemeral(self, operation: Operation, command: SaveCommand) -> Completed:
         """A snapshot to sample from; its weights are written later, while other work runs."""
@@ -149,7 +158,7 @@ class Checkpointer:
                 model.optimizer_config["type"], checkpoint.optimizer_config["type"]
             )
         scope: StateScope = "optimizer" if command.optimizer else "weights"
-        folder = self._folders.checked(checkpoint)
+        folder = self._adapters.readable(self._folders.checked(checkpoint))
         if model.state != "creating":
             self._adapters.recovery.ensure(model.model_id)
             # Recovery will start after them, so a later replay could not write them.

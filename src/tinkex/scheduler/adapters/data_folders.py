@@ -126,16 +126,21 @@ class DataFolders:
             StorageError: it is another one, or lost.
         """
         folder = self.checkpoint(checkpoint.checkpoint_id)
-        if self.exists(folder):
-            self.fetch(folder)
-        if checkpoint.digest is not None and manifest_digest(folder) != checkpoint.digest:
-            how = "it is not the one that was saved here" if folder.exists() else "it is missing"
+        if checkpoint.digest is not None and self.digest(folder) != checkpoint.digest:
+            is_there = self.exists(folder)
+            how = "it is not the one that was saved here" if is_there else "it is missing"
             raise damaged(checkpoint.tinker_path, MANIFEST, how)
         return folder
 
+    def digest(self, path: Path) -> str | None:
+        """What tells the folder from every other one, here or in the depot; None if it is lost."""
+        if path.exists() or self._copies is None:
+            return manifest_digest(path)
+        return self._copies.depot.digest(path.parent.name, path.name)
+
     def copy_checkpoint(self, source: Checkpoint, target: str) -> None:
         """Gives a checkpoint's files a second folder, which appears whole or not at all."""
-        folder = self.checked(source)
+        folder = self.fetch(self.checked(source))
         verify_folder(folder)
         files = payload_files(folder)
         write_folder(self.checkpoint(target), {path.name: _copier(path) for path in files})

@@ -11,8 +11,8 @@ from tinkex.files.atomic_folder import folder_size_bytes, payload_files, write_f
 from tinkex.files.os_errors import files_told
 
 
-def encrypt_folder(folder: Path, recipients: list[str]) -> int:
-    """The size of the folder once every file in it is encrypted and has the suffix `.age`.
+def encrypt_folder(source: Path, folder: Path, recipients: list[str]) -> int:
+    """The size of a folder with every file of the source, encrypted and with the suffix `.age`.
 
     Raises:
         EngineUserError: a recipient is no age or SSH public key.
@@ -24,10 +24,10 @@ def encrypt_folder(folder: Path, recipients: list[str]) -> int:
             "This server cannot encrypt: the package pyrage is not installed.", code="no-age"
         ) from error
     keys = [_recipient(pyrage, text) for text in recipients]
-    with files_told(f"{folder.name} could not be read"):
+    with files_told(f"{source.name} could not be read"):
         files = {
             f"{path.name}.age": pyrage.encrypt(path.read_bytes(), keys)
-            for path in payload_files(folder)
+            for path in payload_files(source)
         }
     write_folder(folder, files)
     return folder_size_bytes(folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tinkex.scheduler.adapters.adapter_writer import AdapterWriter
 from tinkex.scheduler.adapters.cache import AdapterCache
 from tinkex.scheduler.adapters.data_folders import DataFolders
@@ -68,3 +70,7 @@ class EngineAdapters:
         self.samplers = SamplerCache(
             supervisor, self.evictor, max_samplers=config.max_samplers, idle_s=idle_s
         )
+
+    def readable(self, folder: Path) -> Path:
+        """The folder, where this slot's engine can read it."""
+        return folder if self.supervisor.is_remote else self.folders.fetch(folder)

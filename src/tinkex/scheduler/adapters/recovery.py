@@ -131,7 +131,8 @@ class Recovery:
             folder = self._folders.snapshot(model.snapshot_folder)
             if not self._folders.exists(folder):
                 raise damaged(f"the run {model_id}", folder.name, "its snapshot is missing")
-            self._folders.fetch(folder)
+            if not engine.is_remote:
+                self._folders.fetch(folder)
             self._evictor.load_with_eviction(
                 lambda: engine.load_adapter(model_id, model.engine_model, folder, "all")
             )

@@ -123,7 +123,7 @@ class SamplePreparation:
                 field="model_path",
                 value=sampler.model_path,
             )
-        folder = self._adapters.folders.checked(checkpoint)
+        folder = self._adapters.readable(self._adapters.folders.checked(checkpoint))
         engine = self._adapters.supervisor.engine
         self._adapters.evictor.load_with_eviction(
             lambda: engine.load_sampler(checkpoint_id, sampler.engine_model, folder)
@@ -145,7 +145,7 @@ class SamplePreparation:
             raise EngineFailure(
                 f"The weights of {sampler.sampling_session_id} are lost.", code="lost-sampler"
             )
-        folders.fetch(folder)
+        self._adapters.readable(folder)
         session_id, engine = sampler.sampling_session_id, self._adapters.supervisor.engine
         self._adapters.evictor.load_with_eviction(
             lambda: engine.load_sampler(session_id, sampler.engine_model, folder)

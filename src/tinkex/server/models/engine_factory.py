@@ -32,12 +32,14 @@ def engine_factories(
     Raises:
         ConfigError: there is no model to serve, or one cannot be found.
     """
-    from tinkex.engine.process.client import EngineProcess
+    from tinkex.engine.process.local import EngineProcess
 
     if not config.models:
         raise ConfigError("There is no model to serve.", hint=_HINT, code="no-model")
     _check_workers(config)
     _check_pings(config)
+    if config.workers == 0:
+        return []
     options = _options(config)
     numbers = itertools.count(1)
     workers = [] if begun is None else [begun]
@@ -78,7 +80,8 @@ def _options(config: ServerConfig) -> EngineOptions:
 
 
 def _check_workers(config: ServerConfig) -> None:
-    if not 1 <= config.workers <= _MAX_WORKERS:
+    least = 1 if config.listen_workers is None else 0
+    if not least <= config.workers <= _MAX_WORKERS:
         raise ConfigError(
             f"A server cannot have {config.workers} workers.",
             hint="Choose --workers between 1 and 64, at most one for each core.",

@@ -29,7 +29,7 @@ async def healthz(request: Request) -> Response:
     services = services_of(request)
     state = services.scheduler.engine_state()
     engine: dict[str, object] = {"state": state.state, "since_s": round(state.since_s, 1)}
-    if services.config.workers > 1:
+    if services.config.workers != 1 or services.config.listen_workers is not None:
         engine["workers"] = [
             {"name": worker_name(n), "state": each.state, "since_s": round(each.since_s, 1)}
             for n, each in enumerate(services.scheduler.engine_states())

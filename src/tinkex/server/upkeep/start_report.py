@@ -33,8 +33,20 @@ def start_report(config: ServerConfig, url: str) -> list[str]:
         f"Database: {shown_url(config.url_of_database)}",
         f"Models: {models}",
         f"Device: {config.device}, base weights in {config.dtype}, {threads} threads{workers}",
+        *_about_workers(config),
         *([f"Losses of installed packages: {', '.join(config.losses)}"] if config.losses else []),
         f"Log: {_LOGGED[min(config.verbosity, 2)]}",
         "Ctrl-C stops the server; everything stays in the data folder",
         _NEXT[config.is_standby],
+    ]
+
+
+def _about_workers(config: ServerConfig) -> list[str]:
+    if config.listen_workers is None:
+        return []
+    names = " ".join(f"--model {model.name}=FOLDER" for model in config.models)
+    token = config.data_dir.absolute() / "worker-token"
+    return [
+        f"Workers on other machines join with: tinkex worker --join {config.listen_workers} "
+        f"--token-file {token} {names}"
     ]

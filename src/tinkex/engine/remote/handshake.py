@@ -1,0 +1,184 @@
+"""How a worker from elsewhere and a server know each other: both prove that they have one token.
+
+    server -> worker   Challenge: a nonce
+    worker -> server   Hello: a nonce, what the worker is, and a proof over all of it
+    server -> worker   Welcome: where folders are, with a proof; or why it is refused
+
+The token itself never crosses the connection. What follows is not encrypted unless the connection
+is TLS. Messages are msgpack and short, so that a stranger can cost little memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+from typing import TypeVar
+
+import msgspec
+
+from tinkex.engine.interface import EngineFingerprint
+from tinkex.engine.process.frames import FrameReader, FrameSocket, write_frame
+from tinkex.version import __version__
+
+__all__ = [
+    "FolderPlace",
+    "Greeting",
+    "HandshakeError",
+    "RefusedError",
+    "RemoteWorkerInfo",
+    "answer",
+    "greet",
+    "join",
+    "keep_alive",
+    "refuse",
+]
+
+T = TypeVar("T")
+
+PROTOCOL = 1
+_MAX_BYTES = 64 * 1024
+_MAGIC = "tinkex-worker"
+
+
+class HandshakeError(Exception):
+    """The other side is not one of ours, or has another token."""
+
+
+class RefusedError(HandshakeError):
+    """The server does not take this worker, and says why."""
+
+
+class RemoteWorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is."""
+
+    name: str
+    host: str
+    pid: int
+    models: dict[str, str]  # the digest of each base model, by name
+    fingerprint: EngineFingerprint
+    version: str = __version__
+
+
+class FolderPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a server keeps the folders of adapters: a depot, or a folder that the worker sees."""
+
+    root: str
+    depot: str | None
+    database_id: str
+
+
+class _Challenge(msgspec.Struct, frozen=True, kw_only=True):
+    magic: str
+    protocol: int
+    nonce: bytes
+
+
+class _Hello(msgspec.Struct, frozen=True, kw_only=True):
+    protocol: int
+    nonce: bytes
+    info: bytes
+    proof: bytes
+
+
+class _Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    refused: str
+    place: bytes
+    proof: bytes
+
+
+class Greeting(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server knows of a worker that proved itself, and what the answer must prove."""
+
+    info: RemoteWorkerInfo
+    nonce: bytes
+
+
+def greet(connection: FrameSocket, token: bytes) -> Greeting:
+    """The worker at the other end, which has the token. `answer` or `refuse` comes next.
+
+    Raises:
+        HandshakeError: it has not, or speaks another protocol.
+    """
+    frames, nonce = FrameReader(connection, _MAX_BYTES), secrets.token_bytes(32)
+    _send(connection, _Challenge(magic=_MAGIC, protocol=PROTOCOL, nonce=nonce))
+    hello = _read(frames, _Hello)
+    if hello.protocol != PROTOCOL:
+        refuse(connection, f"This server speaks version {PROTOCOL} of the worker protocol.")
+        raise HandshakeError(f"it speaks version {hello.protocol} of the worker protocol")
+    proof = _proof(token, b"worker", nonce, hello.nonce, hello.info)
+    if not hmac.compare_digest(proof, hello.proof):
+        refuse(connection, "The token is not the one of this server.")
+        raise HandshakeError("it has another token")
+    return Greeting(info=_decode(hello.info, RemoteWorkerInfo), nonce=hello.nonce)
+
+
+def answer(connection: FrameSocket, token: bytes, greeting: Greeting, place: FolderPlace) -> None:
+    """Takes the worker."""
+    raw = msgspec.msgpack.encode(place)
+    proof = _proof(token, b"server", greeting.nonce, raw)
+    _send(connection, _Welcome(refused="", place=raw, proof=proof))
+
+
+def refuse(connection: FrameSocket, reason: str) -> None:
+    """Tells the worker why it is not taken."""
+    _send(connection, _Welcome(refused=reason, place=b"", proof=b""))
+
+
+def join(connection: FrameSocket, token: bytes, info: RemoteWorkerInfo) -> FolderPlace:
+    """Where the server at the other end keeps its folders; it has the token.
+
+    Raises:
+        RefusedError: the server does not take this worker.
+        HandshakeError: it has not the token, or is no server of ours.
+    """
+    frames, nonce = FrameReader(connection, _MAX_BYTES), secrets.token_bytes(32)
+    challenge = _read(frames, _Challenge)
+    if challenge.magic != _MAGIC:
+        raise HandshakeError("it is no server of ours")
+    raw = msgspec.msgpack.encode(info)
+    proof = _proof(token, b"worker", challenge.nonce, nonce, raw)
+    _send(connection, _Hello(protocol=PROTOCOL, nonce=nonce, info=raw, proof=proof))
+    welcome = _read(frames, _Welcome)
+    if welcome.refused:
+        raise RefusedError(welcome.refused)
+    if not hmac.compare_digest(_proof(token, b"server", nonce, welcome.place), welcome.proof):
+        raise HandshakeError("it has another token")
+    return _decode(welcome.place, FolderPlace)
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Has the system notice within half a minute that the other machine is gone."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def _proof(token: bytes, side: bytes, *parts: bytes) -> bytes:
+    """Each part is hashed first, so that no two lists of parts are the same bytes."""
+    hashes = b"".join(hashlib.sha256(part).digest() for part in (side, *parts))
+    return hmac.digest(token, hashes, "sha256")
+
+
+def _send(connection: FrameSocket, message: msgspec.Struct) -> None:
+    try:
+        write_frame(connection, msgspec.msgpack.encode(message))
+    except OSError as error:
+        raise HandshakeError(f"the connection failed: {error}") from error
+
+
+def _read(frames: FrameReader, wanted: type[T]) -> T:
+    raw = frames.next()
+    if raw is None:
+        raise HandshakeError("it hung up, or sent too much or nothing in time")
+    return _decode(raw, wanted)
+
+
+def _decode(raw: bytes, wanted: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(raw, type=wanted)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise HandshakeError(f"it sent something else than a {wanted.__name__}") from error

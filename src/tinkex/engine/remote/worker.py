@@ -1,0 +1,158 @@
+"""A worker that dials in to a server, serves its calls, and dials again when it is cut off.
+
+The base models stay loaded. Everything a server put into the engine is forgotten when its
+connection ends: the connection is the lease on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tinkex.engine.interface import Engine
+from tinkex.engine.process.call_server import CallServer
+from tinkex.engine.process.frames import FrameReader, FrameSocket
+from tinkex.engine.remote.folder_calls import FolderCalls
+from tinkex.engine.remote.handshake import (
+    FolderPlace,
+    HandshakeError,
+    RefusedError,
+    RemoteWorkerInfo,
+    join,
+    keep_alive,
+)
+from tinkex.engine.remote.tls import TlsConnection
+
+__all__ = ["CLAIM", "CannotSeeFoldersError", "DialConfig", "open_folders", "run_worker"]
+
+_logger = logging.getLogger(__name__)
+
+_DIAL_S = 10.0
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 3.0
+CLAIM = "tinkex-depot-id"
+"""A file in the folder of a server, by which a worker knows that it sees the same one."""
+
+
+class CannotSeeFoldersError(Exception):
+    """The server keeps its folders where this worker cannot reach them."""
+
+
+class DialConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom to dial, and what to keep where."""
+
+    host: str
+    port: int
+    token: bytes
+    cache_dir: Path
+    max_cache_bytes: int = 64 * 1024**3
+    trim_after_s: float = 60.0
+
+
+def run_worker(
+    engine: Engine,
+    info: RemoteWorkerInfo,
+    config: DialConfig,
+    stopping: threading.Event,
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Serves until `stopping` is set.
+
+    Raises:
+        RefusedError: the first server that answered does not take this worker.
+        CannotSeeFoldersError: its folders are out of reach.
+    """
+    wait_s, has_joined = _FIRST_WAIT_S, False
+    while not stopping.is_set():
+        try:
+            connection, folders = _dial(info, config, tls)
+        except (RefusedError, CannotSeeFoldersError) as error:
+            if not has_joined:
+                raise
+            _logger.error("%s", error)
+        except (HandshakeError, OSError) as error:
+            _logger.warning("%s:%d cannot be joined: %s", config.host, config.port, error)
+        else:
+            _logger.info("Joined %s:%d.", config.host, config.port)
+            wait_s, has_joined = _FIRST_WAIT_S, True
+            _serve(engine, connection, folders, config.trim_after_s, stopping)
+            engine.reset()
+            if not stopping.is_set():
+                _logger.warning("The connection to the server has ended; dialling again.")
+        stopping.wait(wait_s)
+        wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+def open_folders(place: FolderPlace, config: DialConfig) -> FolderCalls:
+    """The calls that name folders, where the server keeps them.
+
+    Raises:
+        CannotSeeFoldersError: this worker does not reach them.
+    """
+    if place.depot is not None:
+        from tinkex.depot.folder_cache import FolderCache
+        from tinkex.depot.object_depot import ObjectDepot
+
+        root = config.cache_dir / place.database_id
+        return FolderCalls(root, FolderCache(ObjectDepot(place.depot), config.max_cache_bytes))
+    root = Path(place.root)
+    with contextlib.suppress(OSError):
+        if (root / CLAIM).read_text() == place.database_id:
+            return FolderCalls(root, None)
+    raise CannotSeeFoldersError(
+        f"The server keeps checkpoints in its folder {root}, which this machine does not see. "
+        "Start the server with --depot: a folder that both see, or an object store."
+    )
+
+
+def _dial(
+    info: RemoteWorkerInfo, config: DialConfig, tls: ssl.SSLContext | None
+) -> tuple[FrameSocket, FolderCalls]:
+    raw = socket.create_connection((config.host, config.port), timeout=_DIAL_S)
+    try:
+        keep_alive(raw)
+        connection: FrameSocket = raw
+        if tls is not None:
+            connection = TlsConnection(raw, tls, server_name=config.host)
+        folders = open_folders(join(connection, config.token, info), config)
+        raw.settimeout(None)
+        return connection, folders
+    except BaseException:
+        raw.close()
+        raise
+
+
+def _serve(
+    engine: Engine,
+    connection: FrameSocket,
+    folders: Callable[..., object],
+    trim_after_s: float,
+    stopping: threading.Event,
+) -> None:
+    """Serves one connection to its end; `stopping` ends it from this side."""
+    has_ended = threading.Event()
+    server = CallServer(
+        connection,
+        FrameReader(connection),
+        on_end=lambda _: has_ended.set(),
+        carry_out=folders,
+    )
+
+    def hang_up_when_stopping() -> None:
+        while not has_ended.is_set():
+            if stopping.wait(0.2):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+                return
+
+    threading.Thread(target=hang_up_when_stopping, daemon=True, name="worker-stop").start()
+    server.start_reading()
+    server.serve(engine, trim_after_s)
+    connection.close()
