@@ -13,17 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyrage
 import pytest
 
 from tests.server.driving import MODEL, Http, null_config
 from tests.server.test_restart import run_disturbed
 from tests.support.object_stores import bucket, object_store
+from tests.support.soak import amount
 from tests.support.waiting import wait_until
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ServerConfig
 from tinkex.server.embedded import EmbeddedServer
+from tinkex.server.gate.signing_secret import ensure_secret_file
 
 __all__ = ["bucket", "object_store"]
+
+pytestmark = pytest.mark.timeout(300)
 
 MODELS = ("--model", f"{MODEL}=", "--model", "org/named=")
 
@@ -71,9 +76,7 @@ def start_server(
     server: EmbeddedServer, config: ServerConfig, folder: Path, stack: ExitStack, *names: str
 ) -> list[subprocess.Popen[bytes]]:
     """Starts workers as soon as there is a token, and returns when the server can take work."""
-    (config.data_dir).mkdir(parents=True, exist_ok=True)
-    from tinkex.server.gate.signing_secret import ensure_secret_file
-
+    config.data_dir.mkdir(parents=True, exist_ok=True)
     ensure_secret_file(config.data_dir / "worker-token")
     started = [stack.enter_context(worker(config, folder, name)) for name in names]
     server.start()
@@ -85,7 +88,8 @@ def expected(tmp_path: Path) -> dict[str, Any]:
         return run_disturbed(server, lambda: None, at=-1)
 
 
-@pytest.mark.parametrize("disturbance", ["kill", "freeze", "server"])
+@pytest.mark.soak
+@pytest.mark.parametrize("disturbance", ["kill", "server", "freeze"][: amount(2, 3)])
 def test_a_run_does_not_notice_what_happens_to_its_workers(
     tmp_path: Path, bucket: str, disturbance: str
 ) -> None:
@@ -131,8 +135,6 @@ def test_healthz_lists_workers_that_have_joined(tmp_path: Path) -> None:
 
 
 def test_an_encrypted_export_of_a_remote_worker(tmp_path: Path, bucket: str) -> None:
-    import pyrage
-
     identity = pyrage.x25519.Identity.generate()
     config = remote_config(tmp_path / "data", depot=bucket)
     server = EmbeddedServer(config)

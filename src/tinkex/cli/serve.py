@@ -14,9 +14,10 @@ from tinkex.cli.data_dir import (
     depot_option,
     signing_secret_option,
 )
+from tinkex.cli.engine_options import device_option, dtype_option, loss_option
 from tinkex.cli.options import FiniteFloat
 from tinkex.cli.output import say
-from tinkex.server.settings import DTYPES, settings
+from tinkex.server.settings import settings
 
 if TYPE_CHECKING:
     from tinkex.cli.serve_keys import AboutKeys
@@ -76,21 +77,8 @@ def _number_options(command: Command) -> Command:
     metavar="NAME=PATH_OR_ID",
     help="A base model; may be given several times. A bare PATH_OR_ID is its own name.",
 )
-@click.option(
-    "--device",
-    envvar="TINKEX_DEVICE",
-    default="cpu",
-    show_default=True,
-    help="PyTorch device of the engine; `null` computes nothing.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    envvar="TINKEX_DTYPE",
-    default="float32",
-    show_default=True,
-    help="The type of the base weights.",
-)
+@device_option
+@dtype_option
 @click.option(
     "--num-threads",
     type=click.IntRange(min=1),
@@ -116,15 +104,7 @@ def _number_options(command: Command) -> Command:
     envvar="TINKEX_WORKERS_TLS_KEY",
     help="The key of that certificate, unless it is in the same file.",
 )
-@click.option(
-    "--loss",
-    "losses",
-    multiple=True,
-    envvar="TINKEX_LOSS",
-    metavar="NAME",
-    help="A loss of an installed package, whose code then runs in the server; may be given "
-    "several times.",
-)
+@loss_option
 @click.option("--public-url", envvar="TINKEX_PUBLIC_URL", help="How clients reach this server.")
 @click.option(
     "--deterministic",

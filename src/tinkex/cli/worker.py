@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tinkex.cli.data_dir import data_dir_option
-from tinkex.server.settings import DTYPES
+from tinkex.cli.engine_options import device_option, dtype_option, loss_option
 
 
 @click.command(short_help="Run an engine for a server elsewhere.")
@@ -39,35 +39,15 @@ from tinkex.server.settings import DTYPES
 @click.option(
     "--name", show_default="host and process id", help="What the server calls this worker."
 )
-@click.option(
-    "--device",
-    envvar="TINKEX_DEVICE",
-    default="cpu",
-    show_default=True,
-    help="PyTorch device of the engine; `null` computes nothing.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    envvar="TINKEX_DTYPE",
-    default="float32",
-    show_default=True,
-    help="The type of the base weights.",
-)
+@device_option
+@dtype_option
 @click.option(
     "--num-threads",
     type=click.IntRange(min=1),
     envvar="TINKEX_NUM_THREADS",
     help="Threads of the engine.",
 )
-@click.option(
-    "--loss",
-    "losses",
-    multiple=True,
-    envvar="TINKEX_LOSS",
-    metavar="NAME",
-    help="A loss of an installed package; may be given several times.",
-)
+@loss_option
 @click.option(
     "--tls-ca",
     metavar="FILE",

@@ -12,18 +12,21 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tinkex.depot.object_depot import ObjectDepot
 from tinkex.files.atomic_folder import folder_size_bytes
+from tinkex.files.errors import StorageError
 
 __all__ = ["FolderCache"]
 
 _logger = logging.getLogger(__name__)
 
 _READING_S = 600.0
+_MAX_UPLOADS = 4
 
 
 class _Copy(NamedTuple):
@@ -51,6 +54,7 @@ class FolderCache:
         self._lock = threading.Lock()
         self._copies: dict[Path, _Copy] = {}
         self._downloads: dict[Path, threading.Lock] = {}
+        self._uploads = ThreadPoolExecutor(_MAX_UPLOADS, thread_name_prefix="tinkex-upload")
 
     @property
     def size_bytes(self) -> int:
@@ -70,10 +74,38 @@ class FolderCache:
         self._evict()
 
     def publish(self, path: Path) -> None:
-        """Copies a folder that was written here into the depot; from then on it may be evicted."""
-        self.depot.put(path.parent.name, path.name, path)
+        """Copies a folder that was written here into the depot; from then on it may be evicted.
+
+        Raises:
+            StorageError: the depot does not take it; there is no trace of the folder.
+        """
+        try:
+            self.depot.put(path.parent.name, path.name, path)
+        except StorageError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         self._record(path)
         self._evict()
+
+    def publish_when_done(self, path: Path, written: Future[int]) -> Future[int]:
+        """What `written` gives, once the folder is also published."""
+        published: Future[int] = Future()
+
+        def publish() -> None:
+            try:
+                size_bytes = written.result()
+                self.publish(path)
+            except BaseException as error:
+                published.set_exception(error)
+            else:
+                published.set_result(size_bytes)
+
+        written.add_done_callback(lambda _: self._uploads.submit(publish))
+        return published
+
+    def close(self) -> None:
+        """Returns when uploads that were begun have ended."""
+        self._uploads.shutdown()
 
     def fetch(self, path: Path) -> Path:
         """The folder, which is on the local disk when this returns."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ class FolderCalls:
     def __init__(self, root: Path, copies: FolderCache | None) -> None:
         self._root = root
         self._copies = copies
-        self._uploads = ThreadPoolExecutor(2, thread_name_prefix="worker-upload")
 
     def __call__(self, engine: Engine, method: str, arguments: tuple[Any, ...]) -> Any:
         """What the engine's method returns."""
@@ -44,22 +43,6 @@ class FolderCalls:
         if self._copies is None or method.startswith("load"):
             return returned
         if isinstance(returned, Future):
-            return self._published_later(folder, returned)
+            return self._copies.publish_when_done(folder, returned)
         self._copies.publish(folder)
         return returned
-
-    def _published_later(self, folder: Path, written: Future[int]) -> Future[int]:
-        published: Future[int] = Future()
-
-        def publish() -> None:
-            try:
-                size_bytes = written.result()
-                assert self._copies is not None
-                self._copies.publish(folder)
-            except BaseException as error:
-                published.set_exception(error)
-            else:
-                published.set_result(size_bytes)
-
-        written.add_done_callback(lambda _: self._uploads.submit(publish))
-        return published

@@ -21,6 +21,7 @@ from tinkex.engine.errors import EngineUserError
 from tinkex.engine.model.folder_digest import folder_digest
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.process.worker import build_engine
+from tinkex.engine.remote.cache_dir import own_cache_dir
 from tinkex.engine.remote.handshake import RefusedError, RemoteWorkerInfo
 from tinkex.engine.remote.worker import CannotSeeFoldersError, DialConfig, run_worker
 
@@ -50,7 +51,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
-        _run(settings, stopping)
+        with own_cache_dir(Path(settings.cache_dir)) as cache_dir:
+            _run(settings, cache_dir, stopping)
     except (EngineUserError, RefusedError, CannotSeeFoldersError, OSError, ValueError) as error:
         sys.stderr.write(f"tinkex worker: {error}\n")
         sys.exit(2)
@@ -73,12 +75,12 @@ def read_token(path: Path) -> bytes:
     return token
 
 
-def _run(settings: WorkerSettings, stopping: threading.Event) -> None:
+def _run(settings: WorkerSettings, cache_dir: Path, stopping: threading.Event) -> None:
     config = DialConfig(
         host=settings.host,
         port=settings.port,
         token=read_token(Path(settings.token_file)),
-        cache_dir=Path(settings.cache_dir),
+        cache_dir=cache_dir,
         max_cache_bytes=settings.max_cache_bytes,
         trim_after_s=settings.options.trim_after_s,
     )

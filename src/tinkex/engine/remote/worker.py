@@ -70,9 +70,12 @@ def run_worker(
         CannotSeeFoldersError: its folders are out of reach.
     """
     wait_s, has_joined = _FIRST_WAIT_S, False
+    opened: dict[FolderPlace, FolderCalls] = {}  # kept, because they know their local copies
     while not stopping.is_set():
         try:
-            connection, folders = _dial(info, config, tls)
+            connection, place = _dial(info, config, tls)
+            if place not in opened:
+                opened[place] = _open_or_hang_up(connection, place, config)
         except (RefusedError, CannotSeeFoldersError) as error:
             if not has_joined:
                 raise
@@ -82,7 +85,7 @@ def run_worker(
         else:
             _logger.info("Joined %s:%d.", config.host, config.port)
             wait_s, has_joined = _FIRST_WAIT_S, True
-            _serve(engine, connection, folders, config.trim_after_s, stopping)
+            _serve(engine, connection, opened[place], config.trim_after_s, stopping)
             engine.reset()
             if not stopping.is_set():
                 _logger.warning("The connection to the server has ended; dialling again.")
@@ -112,18 +115,28 @@ def open_folders(place: FolderPlace, config: DialConfig) -> FolderCalls:
     )
 
 
+def _open_or_hang_up(
+    connection: FrameSocket, place: FolderPlace, config: DialConfig
+) -> FolderCalls:
+    try:
+        return open_folders(place, config)
+    except BaseException:
+        connection.close()
+        raise
+
+
 def _dial(
     info: RemoteWorkerInfo, config: DialConfig, tls: ssl.SSLContext | None
-) -> tuple[FrameSocket, FolderCalls]:
+) -> tuple[FrameSocket, FolderPlace]:
     raw = socket.create_connection((config.host, config.port), timeout=_DIAL_S)
     try:
         keep_alive(raw)
         connection: FrameSocket = raw
         if tls is not None:
             connection = TlsConnection(raw, tls, server_name=config.host)
-        folders = open_folders(join(connection, config.token, info), config)
+        place = join(connection, config.token, info)
         raw.settimeout(None)
-        return connection, folders
+        return connection, place
     except BaseException:
         raw.close()
         raise

@@ -11,7 +11,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # needs a package that is installed for object stores only
 _logger = logging.getLogger(__name__)
 
 _PART_BYTES = 1 << 20
-_MAX_UPLOADS = 4
 _SWEPT_AFTER_S = 24 * 3600.0
 """A folder is in the depot before the row that names it; a day is longer than that can take."""
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -46,13 +45,13 @@ class DataFolders:
     def __init__(self, root: Path, copies: FolderCache | None = None) -> None:
         self.root = root
         self._copies = copies
-        self._uploads = ThreadPoolExecutor(_MAX_UPLOADS, thread_name_prefix="tinkex-upload")
         for kind in self.KINDS:
             (root / kind).mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
         """Returns when uploads that were begun have ended."""
-        self._uploads.shutdown()
+        if self._copies is not None:
+            self._copies.close()
 
     @staticmethod
     def new_id() -> str:
@@ -77,31 +76,12 @@ class DataFolders:
         Raises:
             StorageError: the depot does not take it; there is no trace of the folder.
         """
-        if self._copies is None:
-            return
-        try:
+        if self._copies is not None:
             self._copies.publish(path)
-        except StorageError:
-            self.remove(path)
-            raise
 
     def publish_when_done(self, path: Path, written: Future[int]) -> Future[int]:
         """What `written` gives, once the folder is also published."""
-        if self._copies is None:
-            return written
-        published: Future[int] = Future()
-
-        def publish() -> None:
-            try:
-                size_bytes = written.result()
-                self.publish(path)
-            except BaseException as error:
-                published.set_exception(error)
-            else:
-                published.set_result(size_bytes)
-
-        written.add_done_callback(lambda _: self._uploads.submit(publish))
-        return published
+        return written if self._copies is None else self._copies.publish_when_done(path, written)
 
     def fetch(self, path: Path) -> Path:
         """The folder, on this disk.

@@ -1,0 +1,28 @@
+"""A folder for a worker's copies, of one process at a time and empty when it begins."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["own_cache_dir"]
+
+
+@contextmanager
+def own_cache_dir(base: Path) -> Iterator[Path]:
+    """The first of `base/0`, `base/1`, ... that no other process has, emptied."""
+    for number in itertools.count():
+        folder = base / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            shutil.rmtree(folder / "folders", ignore_errors=True)
+            yield folder / "folders"
+            return
