@@ -47,7 +47,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     await _ticket(request).acquire_slot()
     body = await _unpacked(request, raw, limit, limits) if is_packed else raw
     if (seen := seen_body(request.scope)) is not None:
-        seen.is_known(body)
+        seen.set_body(body)
     return body
 
 
@@ -93,7 +93,7 @@ async def _unpacked(request: Request, raw: bytes, limit: int, limits: Limits) ->
     else:
         body, broken = await asyncio.to_thread(decompress, raw, allowed)
     if (seen := seen_body(request.scope)) is not None:
-        seen.is_known(body)
+        seen.set_body(body)
     if broken is not None:
         raise broken
     if len(body) > allowed:
@@ -111,7 +111,7 @@ class _BodyReader:
         self._limit = limit
         self._most = most  # bytes that are read to find the number of a request that is refused
         self._seen = seen_body(request.scope)
-        self._services: list[bytes] = []
+        self._parts: list[bytes] = []
         self._size = 0
         self._look_at: float = 1  # bytes
         self._is_over = False
@@ -143,7 +143,7 @@ class _BodyReader:
                 _ticket(self._request).take_bytes(len(part))
             if not self._is_over:
                 self._look()
-        return self._services[0] if len(self._services) == 1 else b"".join(self._services)
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def _look(self) -> None:
         """Looks for the number in the beginning of the body; a few times at most."""
@@ -151,14 +151,14 @@ class _BodyReader:
         if seen is not None and seen.target is None and self._size >= self._look_at:
             is_enough = self._size >= seen.head_bytes
             self._look_at = math.inf if is_enough else 2 * self._size
-            seen.starts(self._first(seen.head_bytes))
+            seen.set_head(self._first(seen.head_bytes))
 
     def _first(self, count: int) -> bytes:
         size, enough = 0, 0
-        while size < count and enough < len(self._services):
-            size += len(self._services[enough])
+        while size < count and enough < len(self._parts):
+            size += len(self._parts[enough])
             enough += 1
-        return b"".join(self._services[:enough])[:count]
+        return b"".join(self._parts[:enough])[:count]
 
     async def _find_number(self, size: int) -> None:
         """Reads on until it is known which number of which model is refused, or cannot be.
@@ -173,14 +173,14 @@ class _BodyReader:
                 break
             self._look()
         if seen.target is None:
-            seen.starts(self._first(seen.head_bytes))
+            seen.set_head(self._first(seen.head_bytes))
         if seen.target is not None or not seen.has_tail or size > self._most:
             return
-        tail = b"".join(self._services[-_LAST_PARTS:])
+        tail = b"".join(self._parts[-_LAST_PARTS:])
         while self._size <= self._most and (part := await self._next()) is not None:
-            self._services.clear()
+            self._parts.clear()
             tail = (tail[-TAIL_BYTES:] + part)[-TAIL_BYTES:]
-        seen.ends(tail)
+        seen.set_tail(tail)
 
     async def _next(self) -> bytes | None:
         """More of the body; None at its end."""
@@ -193,7 +193,7 @@ class _BodyReader:
             raise gone
         self._is_over = not message.get("more_body", False)
         part: bytes = message.get("body", b"")
-        self._services.append(part)
+        self._parts.append(part)
         self._size += len(part)
         return part
 

@@ -48,8 +48,8 @@ class SeenBody:
         """The operation, if it was found."""
         return self._target
 
-    def starts(self, raw: bytes) -> None:
-        """The body as it was sent begins like this."""
+    def set_head(self, raw: bytes) -> None:
+        """Notes the first bytes of the body as it was sent."""
         self._head = plain_head(raw, HEAD_BYTES) if self._is_packed else raw[:HEAD_BYTES]
         self._target = (
             target_of_json(self._head) if self._looks_like_json() else self._of_protobuf()
@@ -57,12 +57,12 @@ class SeenBody:
         if self._target is not None:
             self._on_target(self._target)
 
-    def ends(self, tail: bytes) -> None:
-        """The body ends like this."""
+    def set_tail(self, tail: bytes) -> None:
+        """Notes the last bytes of the body."""
         self._target = target_of_json(self._head, tail)
 
-    def is_known(self, body: bytes) -> None:
-        """The body is this, decompressed, or as much of it as could be."""
+    def set_body(self, body: bytes) -> None:
+        """Notes the body, decompressed, or as much of it as could be."""
         if self._target is None:
             self._head = body
 
