@@ -1,13 +1,15 @@
 """What an engine is: plain values in, plain values out.
 
-Knows nothing of HTTP, tenants, sequence numbers or torch. Everything here is a msgspec struct of
-numbers, strings and numpy arrays, so that an engine may live in this process, in another one, or
-on another machine; adapters cross as folders on a disk both sides see, never as live objects.
+Knows nothing of HTTP, sequence numbers or torch, and tenants only as `cache_scope`. Everything here
+is a msgspec struct of numbers, strings and numpy arrays, so that an engine may live in this
+process, in another one, or on another machine; adapters cross as folders on a disk or in a depot
+that both sides see, never as live objects.
 
 Threads: `submit_sample`, `submit_samples`, `cancel_sample`, `check_fits`, `models`, `adapters` and
 `fingerprint` return at once and may be called at any time from any thread, also while a long call
-runs. All other calls take the engine one at a time; they may be made from several threads and then
-run one after the other.
+runs. `load_sampler` and `unload_sampler` may take long and may run beside other calls. All other
+calls take the engine one at a time; they may be made from several threads and then run one after
+the other.
 
 Batches: `forward_backward`, `optim_step` and `submit_samples` answer one entry per request, in
 order. A request that is wrong becomes a `RequestError` in its place and its neighbours are served.
@@ -240,7 +242,7 @@ class SamplingProgress(msgspec.Struct, kw_only=True):
 
     finished: list[SampleResult]
     running: int  # sequences being decoded
-    waiting: int  # requests not yet begun
+    waiting: int  # prompts not finished, and parked sequences
 
 
 class Engine(Protocol):

@@ -1,6 +1,6 @@
 """Prompts that wait and prompts half way: which tokens of which ones the next step computes.
 
-In the order of `prompt_order`, within a budget of tokens: large while nothing is being written,
+In the order of `prefill_order`, within a budget of tokens: large while nothing is being written,
 small beside sequences that are, so that a long prompt does not hold them up; a prompt beyond it is
 taken in parts. While quick requests come, those that are done with a short prompt, steps are
 shorter still, for such a request waits for the step that runs when it comes. A request that is
@@ -85,13 +85,13 @@ class PrefillQueue:
         """Whether a prefix of these tenants waits or is half way."""
         return self._order.has_any_of(scopes)
 
-    def num_tokens(self, without_seats: Container[str]) -> Counter[str]:
-        """Tokens that could be computed for each tenant; those without seats begin nothing that
-        needs one."""
+    def num_tokens(self, at_seat_limit: Container[str]) -> Counter[str]:
+        """Tokens that could be computed for each tenant; those `at_seat_limit` begin nothing that
+        needs a seat."""
         count: Counter[str] = Counter()
         for prefix in self._order.prefixes():
             needs_seat = prefix not in self._begun and not prefix.ends_with_prompt
-            if not (needs_seat and prefix.scope in without_seats):
+            if not (needs_seat and prefix.scope in at_seat_limit):
                 count[prefix.scope] += len(prefix.tokens) - prefix.done
         return count
 

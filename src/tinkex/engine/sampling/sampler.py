@@ -1,6 +1,6 @@
 """Continuous batching: requests join and leave the running batch between any two tokens.
 
-Each step writes one token for every running sequence and computes a part of the prompts that wait,
+A step writes one token for each sequence in it and computes a part of the prompts that wait,
 adapters mixed, all in one pass through the model. A prompt is computed once for all its samples,
 which then share its blocks of the cache. A request that only scores its prompt, or wants one token,
 ends with its prompt. Where more could run than there are seats, they are shared between tenants and
@@ -165,10 +165,10 @@ class Sampler:
     def _wanted_rows(self) -> dict[str, int]:
         """How many rows each tenant could use now: its running sequences and tokens of prompts."""
         rows = Counter(each.job.scope for each in self._seating.running)
-        num_seats, without_seats = self._limits.max_sequences, set[str]()
+        num_seats, at_seat_limit = self._limits.max_sequences, set[str]()
         if self.num_running + self.num_parked >= num_seats:
-            without_seats = {key for key, held in rows.items() if held * len(rows) >= num_seats}
-        for tenant, num_tokens in self._prefill_queue.num_tokens(without_seats).items():
+            at_seat_limit = {key for key, held in rows.items() if held * len(rows) >= num_seats}
+        for tenant, num_tokens in self._prefill_queue.num_tokens(at_seat_limit).items():
             rows[tenant] += min(num_tokens, self._limits.beside_tokens)
         return rows
 

@@ -17,18 +17,18 @@ _logger = logging.getLogger(__name__)
 class MissingNumbers:
     """Looks after the queues that wait for a number. The planner's lock guards it."""
 
-    def __init__(self, db: Database, planner: Planner, missing_seq_grace_s: float) -> None:
+    def __init__(self, db: Database, planner: Planner, hole_grace_s: float) -> None:
         self._db = db
         self._planner = planner
-        self._missing_seq_grace_s = missing_seq_grace_s
+        self._hole_grace_s = hole_grace_s
 
     def skip(self) -> None:
-        """Passes over numbers that have been missing for too long. Called with the lock held."""
+        """Passes over numbers that have been missing for `hole_grace_s`. The lock is held."""
         now = time.monotonic()
         for queue in self._planner.blocked():
             missing = [
                 operations.nothing(queue.owner, queue.model_id, seq_id)
-                for seq_id in queue.missing(now, self._missing_seq_grace_s)
+                for seq_id in queue.missing(now, self._hole_grace_s)
             ]
             if not missing:
                 continue

@@ -1,7 +1,7 @@
 """The order of one model's operations: by sequence number, whatever order they arrive in.
 
 Pure; the caller passes the time. A number blocks its successors until it arrives, until a refusal
-of it was seen, or until it has been missing for `missing_seq_grace_s`, counted from the arrival of
+of it was seen, or until it has been missing for `hole_grace_s`, counted from the arrival of
 the first operation with a later number; then it is skipped for good. That clock stops while a
 request of the model is being received: the first chunk of a large batch is sent last.
 """
@@ -85,13 +85,13 @@ class ModelQueue:
             self._stopped_s += now - self._stopped_at
             self._stopped_at = None
 
-    def missing(self, now: float, missing_seq_grace_s: float, most: int = 256) -> list[int]:
+    def missing(self, now: float, hole_grace_s: float, most: int = 256) -> list[int]:
         """The first missing numbers, at most `most`, if the grace time is over."""
         if not self._pending or self.next_seq in self._pending:
             return []
         # Everything that waits has a later number; what came first began the clock.
         since = next(iter(self._arrived_at.values()))
-        if self._clock(now) - since < missing_seq_grace_s:
+        if self._clock(now) - since < hole_grace_s:
             return []
         numbers = range(self.next_seq, min(self._pending))
         return list(islice((n for n in numbers if n not in self._consumed), most))
