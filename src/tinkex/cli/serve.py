@@ -187,7 +187,7 @@ def command(
         config = make_config(data_dir, models, values)
         crashpoints.arm(process_settings().crash_at)
         names = names_of(models)
-        gc_tuning.look_rarely()
+        gc_tuning.tune_collector()
         malloc_tuning.return_large_blocks()
         process = ServerProcess(config, worker=worker)
         process.run(

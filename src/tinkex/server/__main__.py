@@ -33,7 +33,7 @@ def main() -> None:
         sys.stdout.write(msgspec.json.encode(started).decode() + "\n")
         sys.stdout.flush()
 
-    gc_tuning.look_rarely()
+    gc_tuning.tune_collector()
     malloc_tuning.return_large_blocks()
     try:
         ServerProcess(config).run(on_listening=announce)

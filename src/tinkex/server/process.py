@@ -263,7 +263,7 @@ class ServerProcess:
         self._services = app.state.services = services
         await asyncio.to_thread(scheduler.start)
         janitor = Janitor(services)
-        chores = (janitor.run(), self._watch(services), gc_tuning.look_at_everything())
+        chores = (janitor.run(), self._watch(services), gc_tuning.collect_periodically())
         tasks = [asyncio.create_task(chore) for chore in chores]
         try:
             yield

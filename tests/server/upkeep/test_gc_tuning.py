@@ -23,7 +23,7 @@ def litter():
     return weakref.ref(thing)
 
 if {is_server}:
-    gc_tuning.look_rarely()
+    gc_tuning.tune_collector()
 young = litter()
 full_before = gc.get_stats()[2]["collections"]
 waiting = [[number] for number in range(400_000)]
@@ -37,7 +37,7 @@ def scene(*, is_server: bool) -> list[str]:
     return subprocess.check_output([sys.executable, "-c", code], text=True).split()
 
 
-def test_a_server_does_not_look_at_everything_because_much_waits() -> None:
+def test_a_server_makes_no_full_collection_because_much_waits() -> None:
     assert int(scene(is_server=False)[0]) > 0, "the interpreter's own way does"
     assert scene(is_server=True) == ["0", "True"]
 
@@ -52,7 +52,7 @@ def note(phase, info):
     if phase == "start" and info["generation"] == 0:
         looks.append(len(gc.get_objects(0)))
 
-gc_tuning.look_rarely()
+gc_tuning.tune_collector()
 gc.callbacks.append(note)
 under_way = collections.deque([[] for _ in range(30_000)])
 for wave in range(200):  # as many end as begin, in waves
@@ -74,7 +74,7 @@ class Thing:
 
 def test_old_litter_goes_at_the_next_full_look() -> None:
     async def wait_until_gone(left: weakref.ref[Thing]) -> None:
-        chore = asyncio.create_task(gc_tuning.look_at_everything(every_s=0.01))
+        chore = asyncio.create_task(gc_tuning.collect_periodically(every_s=0.01))
         while left() is not None:  # noqa: ASYNC110  a collector has no event to wait for
             await asyncio.sleep(0.01)
         chore.cancel()
