@@ -1,8 +1,9 @@
-"""Request bodies in parts, written piece by piece.
+"""Uncompressed request bodies in parts, written piece by piece.
 
 A training request may have five megabytes in thousands of parts. Joined whole it would be held
 three times over: by us, by aiohttp (which puts the headers before it) and by the event loop (what
-the socket does not take at once). In pieces only the piece under way is.
+the socket does not take at once). In pieces only the piece under way is. A
+body that is compressed is joined first (`compression`).
 """
 
 from __future__ import annotations

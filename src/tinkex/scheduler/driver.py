@@ -120,7 +120,9 @@ class Driver:
                 if isinstance(error, EngineFailure) and error.is_loss_of_engine:
                     self._supervisor.discard(error)
                     continue
-                _logger.exception("The driver met an error; it goes on in a second.")
+                _logger.exception(
+                    "Unexpected error in engine slot %d; retrying in 1 s.", self._slot_id
+                )
                 time.sleep(1.0)
         try:
             if self._supervisor.current is not None and not self._supervisor.is_closed:

@@ -97,11 +97,12 @@ _SERVER = {
     "starts a new chain.",
     "drain_s": "Seconds that open requests may take when the server stops.",
     "body_silence_s": "Seconds a client may pause while it sends a body.",
-    "min_body_bytes_per_s": "Minimum average upload rate after that, in bytes per second.",
+    "min_body_bytes_per_s": "Minimum average upload rate of a body after its first "
+    "--body-silence-s seconds, in bytes per second.",
     "max_body_bytes_in_memory": "Maximum bytes of all bodies being read at once.",
 }
 _CONNECTIONS = {
-    "max_connections": "Maximum connections; near that number owners of keys get fair shares.",
+    "max_connections": "Maximum connections; near that number tenants get fair shares.",
     "max_head_bytes": "Maximum size of a request's path and headers, in bytes.",
     "max_headers": "Maximum headers of a request.",
     "head_timeout_s": "Seconds a client may take to send path and headers.",

@@ -35,11 +35,11 @@ __all__ = ["Recovery"]
 _logger = logging.getLogger(__name__)
 
 _STATES = {
-    "creating": "not made yet",
-    "failed": "a model whose creation failed",
-    "unloaded": "unloaded",
-    "imported": "a copy without a model",
-    "ended": "over, and its training state is no longer kept",
+    "creating": "it is still being created",
+    "failed": "its creation failed",
+    "unloaded": "it was unloaded",
+    "imported": "it is a copied checkpoint, which has no training state",
+    "ended": "its session ended, and its training state is no longer kept",
 }
 
 
@@ -117,7 +117,7 @@ class Recovery:
             raise EngineFailure(f"The model {model_id} is not in the store.", code="lost-model")
         if model.state != "ready":
             raise EngineUserError(
-                f"The model {model_id} is not there: it is {_STATES[model.state]}.",
+                f"The model {model_id} cannot be used: {_STATES[model.state]}.",
                 code="model-not-ready",
                 field="model_id",
                 value=model_id,

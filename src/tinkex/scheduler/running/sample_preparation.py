@@ -88,9 +88,9 @@ class SamplePreparation:
             sampler = self._db.read(samplers.get, sample.owner, sample.sampling_session_id)
         if sampler is None or sampler.freed_at is not None:
             raise EngineUserError(
-                f"The sampling session {sample.sampling_session_id} is over: its session has "
-                "ended, or its weights were unused for longer than they are kept. Save them "
-                "again, under a name if they are to stay.",
+                f"The sampling session {sample.sampling_session_id} can no longer be "
+                "sampled from: its client session has ended, or its weights were unused for longer "
+                "than they are kept. Save them again, under a name if they are to stay.",
                 code="sampler-gone",
                 field="sampling_session_id",
             )

@@ -92,8 +92,8 @@ def _check_workers(config: ServerConfig) -> None:
 def _check_pings(config: ServerConfig) -> None:
     if not 0 < 2 * config.engine_ping_s <= config.engine_hang_s:
         raise ConfigError(
-            f"The engine cannot be given up after {config.engine_hang_s:g} s when it is pinged "
-            f"every {config.engine_ping_s:g} s.",
+            f"engine_hang_s={config.engine_hang_s:g} must be at least twice "
+            f"engine_ping_s={config.engine_ping_s:g}, which must be above 0.",
             hint="Choose an --engine-ping-s above 0 and an --engine-hang-s of at least twice that.",
             code="bad-engine-pings",
         )

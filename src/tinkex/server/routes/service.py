@@ -35,7 +35,8 @@ async def healthz(request: Request) -> Response:
             for n, each in enumerate(services.scheduler.engine_states())
         ]
     if services.is_draining or not services.scheduler.is_ready():
-        why = "is stopping" if services.is_draining else "starts: its engine loads the models"
+        starting = "is starting; its engine is loading the models"
+        why = "is stopping" if services.is_draining else starting
         return error_response(NotReady(f"The server {why}."), {"engine": engine})
     return json_response({"status": "ok", "engine": engine})
 
