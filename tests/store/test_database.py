@@ -59,7 +59,7 @@ def test_after_a_job_failed_commits_are_careful_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or whoever sends what fails would have everybody's work done twice."""
-    monkeypatch.setattr("tinkex.store.database._CAREFUL_COMMITS", 3)
+    monkeypatch.setattr("tinkex.store.database._SAVEPOINT_COMMITS", 3)
     db = Database(f"sqlite:///{tmp_path / 'store.db'}")
     runs: list[str] = []
 

@@ -3,9 +3,9 @@
 A write's future resolves only after its transaction is on disk, so the caller that waits for it may
 promise it. Jobs that arrive while a commit runs share the next one, and the more there were, the
 longer the next one waits for as many: what a commit costs the disk hardly depends on them. Those
-that are alike are tried at once (see `bulk_sql`). First all are trusted; if one fails, nothing is
-kept and they run again, each in a savepoint, so that it takes nothing else with it. What a thread
-waits for goes at once and before what requests wait for: it ends work, and requests bring more.
+that are alike are tried at once (see `bulk_sql`). First they run without savepoints; if one fails,
+nothing is kept and they run again, each in a savepoint, so that it takes nothing else with it.
+Blocking writes of threads (results) go before writes of requests (new work).
 A write that frees space has the reserve of a full disk at its service (see `reserve`).
 With a lease, each commit is made under its epoch or not at all (see `leases`).
 Knows nothing of what the tables mean.
@@ -40,11 +40,11 @@ from tinkex.store.store_errors import StoreError, as_store_error, is_disk_full
 T = TypeVar("T")
 
 _GROUP_LIMIT = 256
-_BESIDE_FIRST = 32  # how many, going one by one, may delay a commit that a thread waits for
-_MANY = 4  # jobs in a commit that show a busy store: the next one waits a moment for company
+_BESIDE_URGENT = 32  # how many, going one by one, may delay a commit that a thread waits for
+_BUSY_GROUP = 4  # jobs in a commit that show a busy store: the next one waits for more jobs
 _WAIT_PER_JOB_S = 0.001
 _MOST_WAIT_S = 0.012
-_CAREFUL_COMMITS = 16  # after one in which a job failed: who fails once often does so again
+_SAVEPOINT_COMMITS = 16  # after one in which a job failed: more may fail soon
 
 
 @dataclass(slots=True)
@@ -91,14 +91,14 @@ class Database:
             raise
         if is_migrated:
             self._fold_log()
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: look around
-        self._first: deque[_Job] = deque()
-        self._is_worth_it = threading.Event()  # a thread waits, or as many as in the last commit
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # None: wake up
+        self._urgent: deque[_Job] = deque()
+        self._commit_now = threading.Event()  # a thread waits, or as many as in the last commit
         self._closed = False
         self._num_last = 0  # jobs in the last commit
-        self._num_careful = 0  # commits in which no job is trusted, from now on
+        self._savepoint_commits = 0  # the next commits, in which each job has a savepoint
         is_sqlite = self._writer.dialect.name == "sqlite"
-        self._most_beside_first = _GROUP_LIMIT if is_sqlite else _BESIDE_FIRST
+        self._most_beside_urgent = _GROUP_LIMIT if is_sqlite else _BESIDE_URGENT
         self._read_pool = ThreadPoolExecutor(readers, thread_name_prefix="tinkex-store-read")
         self._thread = threading.Thread(target=self._write_loop, name="tinkex-store", daemon=True)
         self._thread.start()
@@ -165,7 +165,7 @@ class Database:
             return
         self._closed = True
         self._jobs.put(None)
-        self._is_worth_it.set()
+        self._commit_now.set()
         self._thread.join()
         self._read_pool.shutdown(wait=True)
         self._writer.dispose()
@@ -190,24 +190,24 @@ class Database:
         if self._closed:
             raise StoreError("The store is closed.", code="store-closed")
         if isinstance(job.future, Future):
-            self._first.append(job)
+            self._urgent.append(job)
             self._jobs.put(None)
-            self._is_worth_it.set()
+            self._commit_now.set()
         else:
             self._jobs.put(job)
             if self._jobs.qsize() >= self._num_last:
-                self._is_worth_it.set()
+                self._commit_now.set()
 
     def _next_group(self) -> list[_Job]:
         """What to commit next; waits until there is something, or until the store closes."""
-        if self._num_last >= _MANY and self._jobs.qsize() < self._num_last:
-            self._is_worth_it.wait(min(_MOST_WAIT_S, _WAIT_PER_JOB_S * self._num_last))
+        if self._num_last >= _BUSY_GROUP and self._jobs.qsize() < self._num_last:
+            self._commit_now.wait(min(_MOST_WAIT_S, _WAIT_PER_JOB_S * self._num_last))
         waiting = [self._jobs.get()]
         jobs: list[_Job] = []
-        self._is_worth_it.clear()
-        while self._first:
-            jobs.append(self._first.popleft())
-        most = len(jobs) + self._most_beside_first if jobs else _GROUP_LIMIT
+        self._commit_now.clear()
+        while self._urgent:
+            jobs.append(self._urgent.popleft())
+        most = len(jobs) + self._most_beside_urgent if jobs else _GROUP_LIMIT
         while len(jobs) + len(waiting) < most and not self._jobs.empty():
             waiting.append(self._jobs.get())
         jobs += [job for job in waiting if job is not None]
@@ -226,7 +226,7 @@ class Database:
 
     def _commit(self, jobs: list[_Job]) -> None:
         """Commits the jobs together, or, if that fails, each alone: one may be to blame."""
-        outcomes: list[_Outcome] | None = self._attempt_trusting(jobs)
+        outcomes: list[_Outcome] | None = self._attempt_without_savepoints(jobs)
         if outcomes is None:
             try:
                 outcomes = self._transact(_attempt_all, jobs)
@@ -243,17 +243,17 @@ class Database:
         crashpoints.passing("store.commit.after")
         _tell(jobs, outcomes)
 
-    def _attempt_trusting(self, jobs: list[_Job]) -> list[_Outcome] | None:
+    def _attempt_without_savepoints(self, jobs: list[_Job]) -> list[_Outcome] | None:
         """What became of the jobs if none failed; None if nothing was done."""
         if len(jobs) == 1:
             return None  # it needs no savepoint either way
-        if self._num_careful:
-            self._num_careful -= 1
+        if self._savepoint_commits:
+            self._savepoint_commits -= 1
             return None
         try:
-            return self._transact(_trust_all, jobs)
+            return self._transact(_run_without_savepoints, jobs)
         except Exception:  # whose it is shows when they run again
-            self._num_careful = _CAREFUL_COMMITS
+            self._savepoint_commits = _SAVEPOINT_COMMITS
             return None
 
     def _transact(
@@ -308,7 +308,7 @@ class _Value:
 _Outcome = _Value | Exception
 
 
-def _trust_all(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
+def _run_without_savepoints(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
     """What became of each job, without savepoints; raises if one fails."""
     with abort_on_refusal(conn):
         outcomes: dict[int, _Outcome] = dict(_attempt_alike(conn, jobs))
