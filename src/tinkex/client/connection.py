@@ -1,4 +1,4 @@
-"""A handshaken way to one server: flags, token, limiter and budgets, and typed requests over it.
+"""An open connection to one server: flags, token, limiter and budgets, and typed requests over it.
 
 Made once per ServiceClient. Knows the handshake and the shape of requests and promises; knows
 nothing of sessions, models or samplers.

@@ -66,7 +66,7 @@ class Poller:
         )
         self._iteration = 0
         self._quick_answers = 0
-        self._troubles = 0
+        self._failed_polls = 0
         self._bad_requests = self._empty_400s = 0
         self._last_contact = self._clock.monotonic()
         self._queue = polling.Queue()
@@ -109,7 +109,7 @@ class Poller:
             answer = await self._transport.attempt(self._call(allow_metadata_only))
         except APIConnectionError as error:
             await self._wait_out(error, None)
-            return polling.Trouble(0)
+            return polling.PollFailed(0)
         finally:
             self._iteration += 1
             observation.retry_count = self._iteration - 1
@@ -120,13 +120,13 @@ class Poller:
                 raise self._transport.status_error(answer)
             case polling.Failed():
                 raise step.error
-            case polling.Trouble():
+            case polling.PollFailed():
                 await self._wait_out(self._transport.status_error(answer), answer)
                 return step
             case polling.NotYet(queue=queue):
                 await self._wait_turn(queue, self._clock.monotonic() - asked_at)
         self._last_contact = self._clock.monotonic()
-        self._troubles = self._bad_requests = self._empty_400s = 0
+        self._failed_polls = self._bad_requests = self._empty_400s = 0
         return step
 
     async def _wait_turn(self, queue: polling.Queue | None, held_s: float) -> None:
@@ -143,10 +143,10 @@ class Poller:
         if self._is_refused(answer) or not self._policy.allows(0, silent_for):
             raise error
         asked = None if answer is None else retry_after_s(answer.headers, self._clock.time())
-        delay = self._policy.delay_s(self._troubles, asked, self._clock.random())
+        delay = self._policy.delay_s(self._failed_polls, asked, self._clock.random())
         if status == 402:
             delay = max(delay, BILLING_PAUSE_S)
-        self._troubles += 1
+        self._failed_polls += 1
         await self._clock.sleep(delay)
 
     def _is_refused(self, answer: Answer | None) -> bool:

@@ -50,19 +50,19 @@ class Sized(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class PollFailed(msgspec.Struct, frozen=True):
     """The poll itself failed; the request may be fine. Ask again after a while."""
 
     status: int
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """It is over, and not well."""
+    """The request failed."""
 
     error: TinkexError
 
 
-Step = Done | NotYet | Sized | Trouble | Failed
+Step = Done | NotYet | Sized | PollFailed | Failed
 
 
 def next_step(answer: Answer, request_id: str) -> Step | None:
@@ -75,9 +75,9 @@ def next_step(answer: Answer, request_id: str) -> Step | None:
         case 410:
             return Failed(_promise_lost(_fields(answer.body), request_id))
         case 400 | 402 | 409 | 429:
-            return Trouble(answer.status)
+            return PollFailed(answer.status)
         case status if status >= 500:
-            return Trouble(status)
+            return PollFailed(status)
         case _:
             return None
 

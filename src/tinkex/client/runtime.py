@@ -63,7 +63,7 @@ class Runtime:
         self._pools: Pools | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._last_tasks: set[asyncio.Task[Any]] = set()
-        self._last_words: list[Future[Any]] = []
+        self._final_requests: list[Future[Any]] = []
         self._was_stopped = False
 
     def _forget_parent(self) -> list[Any]:
@@ -73,7 +73,7 @@ class Runtime:
         """
         if self._pools is not None:
             self._pools.abandon()
-        tasks = [self._tasks, self._last_tasks, self._last_words]
+        tasks = [self._tasks, self._last_tasks, self._final_requests]
         inherited = [self._loop, self._thread, self._pools, *tasks]
         self._lock = threading.RLock()
         self._reset()
@@ -131,21 +131,21 @@ class Runtime:
             return
         if thread.is_alive():
             deadline = time.monotonic() + timeout
-            unsaid = [last.future() for last in self._last_words if not last.done()]
-            concurrent.futures.wait(unsaid, timeout / 2)
+            unsent = [last.future() for last in self._final_requests if not last.done()]
+            concurrent.futures.wait(unsent, timeout / 2)
             left_s = max(0.1, deadline - time.monotonic())
             ending = asyncio.run_coroutine_threadsafe(self._end_work(0.75 * left_s), loop)
             concurrent.futures.wait([ending], left_s)
-            self._let_go_of(pools)
+            self._detach_pools(pools)
             closing = asyncio.run_coroutine_threadsafe(self._wind_down(pools), loop)
             concurrent.futures.wait([closing], max(0.1, deadline - time.monotonic()))
             loop.call_soon_threadsafe(loop.stop)
             thread.join(max(0.1, deadline - time.monotonic()))
-        self._let_go_of(pools)
+        self._detach_pools(pools)
         self.registry = Registry()
 
-    def _let_go_of(self, pools: Pools | None) -> None:
-        """No new request after this; only the last words may still use the pools before."""
+    def _detach_pools(self, pools: Pools | None) -> None:
+        """No new request after this; only the final requests may still use the pools before."""
         with self._lock:
             if self._pools is pools:
                 self._pools = None
@@ -227,7 +227,8 @@ class Runtime:
     def submit_last(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Like `submit`, for work that `stop` should let come to its end, within its patience."""
         last = self.submit(work)
-        self._last_words = [*(other for other in self._last_words if not other.done()), last]
+        unsent = [other for other in self._final_requests if not other.done()]
+        self._final_requests = [*unsent, last]
         return last
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -1,7 +1,7 @@
 """SamplingClient: samples from a base model or from saved weights.
 
 Sampling is not retried by itself: an error comes back at once and the caller decides, unless a
-RetryPolicy was given. A 429 closes the tenant's gate for as long as the server asked.
+RetryPolicy was given. A 429 makes the tenant's samples wait for as long as the server asked.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Waiters:
         return Watch(self._waiting, key, future)
 
     def close(self) -> None:
-        """Lets every waiting poll go with empty hands."""
+        """Ends every waiting poll without a result."""
         self._is_closed = True
         for futures in list(self._waiting.values()):
             for future in futures:

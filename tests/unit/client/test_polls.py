@@ -18,7 +18,7 @@ from tests.unit.client.steady import steady
 from tinkex import Runtime
 from tinkex.client import polling
 from tinkex.client.futures_poll import FuturesPoll
-from tinkex.client.polling import Done, Failed, NotYet, Queue, Sized, Trouble, next_step
+from tinkex.client.polling import Done, Failed, NotYet, PollFailed, Queue, Sized, next_step
 from tinkex.client.transport import Answer
 from tinkex.errors import (
     APIResponseValidationError,
@@ -48,12 +48,12 @@ def answer(status: int = 200, body: Any = None, content_type: str = "application
         (answer(200, b"\xff\xfe"), Failed),
         (answer(408, b""), NotYet),
         (answer(410, b""), Failed),
-        (answer(400, b""), Trouble),
-        (answer(402, b""), Trouble),
-        (answer(409, b""), Trouble),
-        (answer(429, b""), Trouble),
-        (answer(500, b""), Trouble),
-        (answer(503, b"<html>"), Trouble),
+        (answer(400, b""), PollFailed),
+        (answer(402, b""), PollFailed),
+        (answer(409, b""), PollFailed),
+        (answer(429, b""), PollFailed),
+        (answer(500, b""), PollFailed),
+        (answer(503, b"<html>"), PollFailed),
     ],
 )
 def test_what_an_answer_means(given_answer: Answer, meaning: type) -> None:

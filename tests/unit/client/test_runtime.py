@@ -129,7 +129,7 @@ def test_what_a_cancelled_task_begins_is_ended_too() -> None:
     assert isinstance(handle.outcome(5).error, ClientClosedError)
 
 
-def test_last_words_are_waited_for(clock: FakeClock) -> None:
+def test_final_requests_are_waited_for(clock: FakeClock) -> None:
     runtime = Runtime().start()
     said = []
 
