@@ -1,4 +1,4 @@
-"""The near side of an engine in a worker: the engine's interface over a connection.
+"""The client side of an engine in a worker: the engine's interface over a connection.
 
 Calls may come from any thread and block until answered. If the worker is lost, or does not answer
 pings for too long, every open and later call raises `EngineFailure`; start a new one and bring its
@@ -47,7 +47,7 @@ _START_SILENCE_S = 300.0  # a cold import of torch can hold the interpreter's lo
 STOP_TIMEOUT_S = 5.0
 """How long closing waits for a worker or a thread to end."""
 
-_SURELY_AT_WORK_S = 0.5
+_COUNTED_AFTER_S = 0.5  # an open call counts as computation once it is older than this
 
 
 class _Open(NamedTuple):
@@ -55,7 +55,7 @@ class _Open(NamedTuple):
 
     answer: Future[Reply]
     since: float
-    is_beside: bool  # the worker does other things meanwhile
+    is_background: bool  # the worker does other things meanwhile
 
 
 class EngineClient:
@@ -128,9 +128,9 @@ class EngineClient:
         reply a moment late, and that moment is no computation.
         """
         with self._lock:
-            oldest = next((each for each in self._open.values() if not each.is_beside), None)
+            oldest = next((each for each in self._open.values() if not each.is_background), None)
         out_s = 0.0 if oldest is None else time.monotonic() - oldest.since
-        return self._busy_seconds + (out_s if out_s > _SURELY_AT_WORK_S else 0.0)
+        return self._busy_seconds + (out_s if out_s > _COUNTED_AFTER_S else 0.0)
 
     def __enter__(self) -> Self:
         return self
@@ -164,7 +164,7 @@ class EngineClient:
     def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
         method = "start_saving"
         saved: Future[int] = Future()
-        answer = self._start_call(method, adapter_id, folder, scope, is_beside=True)
+        answer = self._start_call(method, adapter_id, folder, scope, is_background=True)
         answer.add_done_callback(lambda done: _pass_on(method, done, saved))
         return saved
 
@@ -221,7 +221,7 @@ class EngineClient:
         return _value(method, self._start_call(method, *arguments).result())
 
     def _start_call(
-        self, method: str, *arguments: object, is_beside: bool = False
+        self, method: str, *arguments: object, is_background: bool = False
     ) -> Future[Reply]:
         call_id = next(self._ids)
         try:
@@ -231,16 +231,16 @@ class EngineClient:
                 "A whole number in the request does not fit 64 bits. Use a smaller one.",
                 code="number-too-large",
             ) from error
-        answer = self._expect(call_id, is_beside=is_beside)
+        answer = self._expect(call_id, is_background=is_background)
         self._send(body)
         return answer
 
-    def _expect(self, call_id: int, *, is_beside: bool = False) -> Future[Reply]:
+    def _expect(self, call_id: int, *, is_background: bool = False) -> Future[Reply]:
         answer: Future[Reply] = Future()
         with self._lock:
             if self._is_gone:
                 raise self._lost(self._hung_s)
-            self._open[call_id] = _Open(answer, time.monotonic(), is_beside)
+            self._open[call_id] = _Open(answer, time.monotonic(), is_background)
         return answer
 
     def _send(self, body: bytes) -> None:
