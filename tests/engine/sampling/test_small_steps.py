@@ -19,7 +19,7 @@ from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.engine.interface import SampleRequest, SampleResult
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.sampler import Sampler
-from tinkex.engine.sampling.small_steps import LOSS, MOST_COST, SmallSteps
+from tinkex.engine.sampling.small_steps import MAX_RELATIVE_COST, SMALL_SHARE, SmallSteps
 from tinkex.engine.sampling.step_costs import StepCosts
 from tinkex.engine.torch_engine import TorchEngine
 
@@ -107,13 +107,13 @@ def test_a_tenant_with_few_rows_waits_no_longer_than_stated(seed: int) -> None:
     began = world.clock
     few = [tenant for tenant in world.rows if tenant.startswith("few")]
     small_s = world.cost(sum(world.rows[tenant] for tenant in few))
-    assert small_s < MOST_COST * world.whole_cost, "or this tests nothing"
-    share = min(LOSS, 1 / len(world.rows))
+    assert small_s < MAX_RELATIVE_COST * world.whole_cost, "or this tests nothing"
+    share = min(SMALL_SHARE, 1 / len(world.rows))
     for _ in range(2000):
         world.step()
         for tenant in few:
             num_tokens = world.tokens[tenant] + 1
-            limit = num_tokens * small_s * (1 + LOSS) / share + 2 * world.whole_cost
+            limit = num_tokens * small_s * (1 + SMALL_SHARE) / share + 2 * world.whole_cost
             assert world.last[tenant] - began <= limit, (seed, tenant, num_tokens)
     for tenant in few:
         num_whole = world.tokens["many-0"]
@@ -133,7 +133,7 @@ def test_no_tenant_starves_and_small_steps_stay_within_their_shares(seed: int) -
                 world.last[name] = world.clock
         world.step()
         whole_s = max(whole_s, world.whole_cost)
-        assert world.small_s <= LOSS * world.whole_s + 1.5 * whole_s, seed
+        assert world.small_s <= SMALL_SHARE * world.whole_s + 1.5 * whole_s, seed
     assert max(world.longest_wait.values()) <= 2.5 * whole_s, seed
 
 
@@ -147,7 +147,7 @@ def test_no_tenant_has_more_than_its_fair_share(num_many: int) -> None:
         world.step()
     share = world.small_of["few"] / (world.clock - began)
     assert share <= 1 / len(world.rows) + 0.01
-    assert share > 0.5 * min(1 / len(world.rows), LOSS / (1 + LOSS)), "and it is used"
+    assert share > 0.5 * min(1 / len(world.rows), SMALL_SHARE / (1 + SMALL_SHARE)), "and it is used"
 
 
 def test_coming_anew_earns_nothing() -> None:

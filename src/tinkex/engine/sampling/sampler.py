@@ -47,8 +47,8 @@ from tinkex.engine.sampling.validation import max_new_tokens
 __all__ = ["Sampler", "SamplerLimits"]
 
 
-_REST_EVERY = 4
-"""Running sequences rest in one of so many steps at most."""
+_DECODE_SKIP_INTERVAL = 4
+"""Running sequences skip at most one of so many steps."""
 
 
 class Sampler:
@@ -75,7 +75,7 @@ class Sampler:
         if self._pool is not None:
             self._eviction = KvEviction(self._pool, self._seating, self._prefill_queue)
         self._numbers = itertools.count(1)
-        self._steps_since_rest = 0
+        self._steps_since_skip = 0
         self._small_steps = SmallSteps()
         self._is_balanced = False
         self._lock = threading.Lock()
@@ -151,13 +151,13 @@ class Sampler:
         if not sequences and not parts:
             return []
         is_whole = len(tenants) == len(wanted)
-        is_rest = is_whole and self._lets_pass(parts)
-        if is_rest:
+        skips_decode = is_whole and self._skips_decode(parts)
+        if skips_decode:
             sequences = []
         finished = self._compute(sequences, parts)
         # Between small steps of the same sequences, seats need not be counted again.
         self._is_balanced = not is_whole and not parts
-        if not is_rest:
+        if not skips_decode:
             num_rows = _num_rows(sequences, parts)
             self._small_steps.record(num_rows, self._clock() - began, is_whole=is_whole)
         return finished
@@ -237,14 +237,15 @@ class Sampler:
                 self._release(sequence)
                 self._seating.remove(sequence)
 
-    def _lets_pass(self, parts: list[PrefillChunk]) -> bool:
-        """Whether running sequences rest in this step for requests that it completes, which are
-        done sooner then."""
-        self._steps_since_rest += 1
-        is_rest = self._steps_since_rest >= _REST_EVERY and any(part.completes for part in parts)
-        if is_rest:
-            self._steps_since_rest = 0
-        return is_rest
+    def _skips_decode(self, parts: list[PrefillChunk]) -> bool:
+        """Whether running sequences skip this step, so that requests which it completes are done
+        sooner."""
+        self._steps_since_skip += 1
+        is_due = self._steps_since_skip >= _DECODE_SKIP_INTERVAL
+        skips_decode = is_due and any(part.completes for part in parts)
+        if skips_decode:
+            self._steps_since_skip = 0
+        return skips_decode
 
     def _grow(self, tenants: Collection[str]) -> None:
         """Gives running sequences of these tenants the blocks for their next token; where the cache

@@ -6,22 +6,23 @@ for its neighbours' rows at every token. So between two whole steps tenants with
 small steps of their own. A tenant has few if it has at most half as many as tenants have on
 average. Three conditions bound what that costs the others.
 
-- Cost: the small step takes less than `MOST_COST` of a whole one, by what steps took lately. Where
-  cost hardly depends on the number of rows, as on a GPU, there are no small steps but for a few
-  that are tried, at most one in 4,096 whole ones after a while.
-- Loss: small steps are paid from a credit that whole steps earn, `LOSS` seconds for each second,
-  and that never exceeds one whole step. In any span of time small steps so take at most `LOSS` of
-  the time of whole steps and 1.5 whole steps more (the half is for one that takes longer than
-  expected): tenants with many rows keep at least 1 / (1 + LOSS) of their throughput, two
-  thirds, however many tenants have few and however busy these are.
-- Share: so does each tenant, from a credit of its own that earns 1/n with n tenants (`LOSS` at
-  most), so its small steps have no more than its fair share of the time. A small step is charged to
-  its tenants by their rows. Credit is kept while a tenant has no rows: coming anew earns nothing.
+- Cost: the small step takes less than `MAX_RELATIVE_COST` of a whole one, by what steps took
+  lately. Where cost hardly depends on the number of rows, as on a GPU, there are no small steps but
+  for a few that are tried, at most one in 4,096 whole ones after a while.
+- Total: small steps are paid from a credit that whole steps earn, `SMALL_SHARE` seconds for each
+  second, and that never exceeds one whole step. In any span of time small steps so take at most
+  `SMALL_SHARE` of the time of whole steps and 1.5 whole steps more (the half is for one that takes
+  longer than expected): tenants with many rows keep at least 1 / (1 + SMALL_SHARE) of their
+  throughput, two thirds, however many tenants have few and however busy these are.
+- Share: so does each tenant, from a credit of its own that earns 1/n with n tenants (`SMALL_SHARE`
+  at most), so its small steps have no more than its fair share of the time. A small step is charged
+  to its tenants by their rows. Credit is kept while a tenant has no rows: coming anew earns
+  nothing.
 
 With whole steps of W seconds and small ones of s, m tokens of a tenant with few rows take no longer
-than (m + 1) * s * (1 + LOSS) / min(LOSS, 1/n) + 2 * W: with two tenants, three times as long
-as alone and the wait for the step that runs when it comes. No tenant waits longer than 2.5 * W for
-a token.
+than (m + 1) * s * (1 + SMALL_SHARE) / min(SMALL_SHARE, 1/n) + 2 * W: with two tenants, three times
+as long as alone and the wait for the step that runs when it comes. No tenant waits longer than
+2.5 * W for a token.
 
 Pure: costs are measured by the caller.
 """
@@ -32,12 +33,12 @@ from collections.abc import Collection, Mapping
 
 from tinkex.engine.sampling.step_costs import StepCosts
 
-__all__ = ["LOSS", "MOST_COST", "SmallSteps"]
+__all__ = ["MAX_RELATIVE_COST", "SMALL_SHARE", "SmallSteps"]
 
-LOSS = 1 / 2
+SMALL_SHARE = 1 / 2
 """Seconds of small steps for each second of whole ones."""
 
-MOST_COST = 1 / 4
+MAX_RELATIVE_COST = 1 / 4
 """Of a small step, in whole ones."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 64, 4096
@@ -75,7 +76,7 @@ class SmallSteps:
         self._credit_s -= seconds
         for tenant, count in rows.items():
             self._credit_of[tenant] = self._credit(tenant) - seconds * count / num_rows
-        is_cheap = seconds < MOST_COST * self._last_whole_s
+        is_cheap = seconds < MAX_RELATIVE_COST * self._last_whole_s
         longer = min(max(_FIRST_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
         self._pause = _FIRST_PAUSE if is_cheap else longer
         self._num_whole = 0
@@ -89,7 +90,7 @@ class SmallSteps:
         for tenant in sorted(few, key=rows.__getitem__):
             count = num_rows + rows[tenant]
             cost_s = self._costs.at_most(count)
-            if not cost_s < MOST_COST * whole_s:
+            if not cost_s < MAX_RELATIVE_COST * whole_s:
                 break
             if self._credit(tenant) >= cost_s * rows[tenant] / count:
                 chosen.append(tenant)
@@ -99,8 +100,8 @@ class SmallSteps:
     def _earn(self, seconds: float, num_tenants: int) -> None:
         self._num_whole += 1
         self._last_whole_s = seconds
-        self._credit_s = min(self._credit_s + LOSS * seconds, seconds)
-        share_s = min(LOSS, 1 / max(1, num_tenants)) * seconds
+        self._credit_s = min(self._credit_s + SMALL_SHARE * seconds, seconds)
+        share_s = min(SMALL_SHARE, 1 / max(1, num_tenants)) * seconds
         self._credit_of = {
             tenant: credit_s + share_s
             for tenant, credit_s in self._credit_of.items()
