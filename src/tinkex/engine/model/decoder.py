@@ -66,7 +66,7 @@ class Decoder:
         self.groups = _lora_groups(spec)
         self.num_parameters = weights.num_parameters()
         self.rope_tables = _rope_tables(spec, weights.embed_VD.device)
-        self._tables = [_turn_tables(each, spec, weights.embed_VD) for each in self.rope_tables]
+        self._tables = [_angle_tables(each, spec, weights.embed_VD) for each in self.rope_tables]
         self._take(weights)
 
     def _take(self, weights: DecoderWeights) -> None:
@@ -175,7 +175,7 @@ def _rope_tables(spec: DecoderSpec, device: torch.device) -> list[RopeTable]:
     return [RopeTable(cos_PZ.to(device), sin_PZ.to(device)) for cos_PZ, sin_PZ in tables]
 
 
-def _turn_tables(table: RopeTable, spec: DecoderSpec, like: Tensor) -> tuple[Tensor, Tensor]:
+def _angle_tables(table: RopeTable, spec: DecoderSpec, like: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines [P, C] and sines [P, R] of all positions, as `Angles` have them."""
     cos_PC, sin_PR = table.cos_PZ.repeat(1, 2), table.sin_PZ.repeat(1, 2)
     num_fixed = spec.head_dim - cos_PC.shape[1]

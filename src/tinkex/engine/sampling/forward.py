@@ -53,27 +53,27 @@ class InferencePass:
         wanted: OutputRows | None = None,
     ) -> Tensor:
         """The last hidden states, normed, ready for the head: of all rows or those wanted."""
-        turns_T1Z = [turn_PZ[positions_T].unsqueeze(1) for turn_PZ in self._ropes_PZ]
+        rotations_T1Z = [rope_PZ[positions_T].unsqueeze(1) for rope_PZ in self._ropes_PZ]
         x_TD = self._weights.embed(tokens_T)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
-            turn_T1Z = turns_T1Z[self.spec.layers[index].rope]
+            rotation_T1Z = rotations_T1Z[self.spec.layers[index].rope]
             normed_TD = self._norm(x_TD, layer.before_attn_D)
-            seen_TX = self._seen(index, layer, normed_TD, turn_T1Z, attention, lora)
+            attn_out_TX = self._attend(index, layer, normed_TD, rotation_T1Z, attention, lora)
             if index == last and wanted is not None:
-                x_TD, seen_TX = (x.index_select(0, wanted.row_N) for x in (x_TD, seen_TX))
+                x_TD, attn_out_TX = (x.index_select(0, wanted.row_N) for x in (x_TD, attn_out_TX))
                 lora = wanted.lora
-            x_TD.add_(self._norm(_out(index, layer, seen_TX, lora), layer.after_attn_D))
+            x_TD.add_(self._norm(_out(index, layer, attn_out_TX, lora), layer.after_attn_D))
             normed_TD = self._norm(x_TD, layer.before_mlp_D)
             x_TD.add_(self._norm(self._mlp(index, layer, normed_TD, lora), layer.after_mlp_D))
         return self._norm(x_TD, self._weights.norm_D)
 
-    def _seen(
+    def _attend(
         self,
         index: int,
         layer: LayerWeights,
         x_TD: Tensor,
-        turn_T1Z: Tensor,
+        rotation_T1Z: Tensor,
         attention: Attention,
         lora: RowLora,
     ) -> Tensor:
@@ -81,13 +81,13 @@ class InferencePass:
         qkv = layer.qkv.forward(x_TD)
         lora.add(f"{index}.qkv", x_TD, qkv)
         qkv = qkv.view(x_TD.shape[0], -1, spec.head_dim)
-        num_turned = spec.num_heads + spec.num_kv_heads
-        qk, v = qkv[:, :num_turned], qkv[:, num_turned:]
+        num_rotated = spec.num_heads + spec.num_kv_heads
+        qk, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
         if spec.qk_norm != "none":
             q = self._qk_norm(qk[:, : spec.num_heads], layer.q_norm_C)
             k = self._qk_norm(qk[:, spec.num_heads :], layer.k_norm_C)
             qk = torch.cat([q, k], dim=1)
-        qk = _turn(qk, turn_T1Z)
+        qk = _rotate(qk, rotation_T1Z)
         q, k = qk[:, : spec.num_heads], qk[:, spec.num_heads :]
         if spec.query_factor != 1.0:
             q = q * spec.query_factor
@@ -135,22 +135,22 @@ class InferencePass:
         return rms_scaled_(wide * square.rsqrt_(), weight, x.dtype)
 
 
-def _out(index: int, layer: LayerWeights, seen_TX: Tensor, lora: RowLora) -> Tensor:
-    out_TD = layer.out.forward(seen_TX)
-    lora.add(f"{index}.out", seen_TX, out_TD)
+def _out(index: int, layer: LayerWeights, attn_out_TX: Tensor, lora: RowLora) -> Tensor:
+    out_TD = layer.out.forward(attn_out_TX)
+    lora.add(f"{index}.out", attn_out_TX, out_TD)
     return out_TD
 
 
-def _turn(x_THC: Tensor, turn_T1Z: Tensor) -> Tensor:
-    """`x` turned by its position's angles, as complex numbers.
+def _rotate(x_THC: Tensor, rotation_T1Z: Tensor) -> Tensor:
+    """`x` rotated by its position's angles, as complex numbers.
 
     The features that are rotated come out in another order, pairs side by side. Queries and keys
     alike, so that no product of the two can tell.
     """
-    half = turn_T1Z.shape[-1]
+    half = rotation_T1Z.shape[-1]
     wide = x_THC.float()
-    turned_THZ = torch.complex(wide[..., :half], wide[..., half : 2 * half]).mul_(turn_T1Z)
-    turned_THR = torch.view_as_real(turned_THZ).flatten(-2)
+    rotated_THZ = torch.complex(wide[..., :half], wide[..., half : 2 * half]).mul_(rotation_T1Z)
+    rotated_THR = torch.view_as_real(rotated_THZ).flatten(-2)
     if 2 * half < x_THC.shape[-1]:
-        turned_THR = torch.cat([turned_THR, wide[..., 2 * half :]], dim=-1)
-    return turned_THR.to(x_THC.dtype)
+        rotated_THR = torch.cat([rotated_THR, wide[..., 2 * half :]], dim=-1)
+    return rotated_THR.to(x_THC.dtype)

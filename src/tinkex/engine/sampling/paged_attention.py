@@ -81,10 +81,10 @@ class StepAttention:
         if self._prompts is None:
             assert self._tails is not None, "a step has rows"
             return self._tails.attend(layer, q_THC, window)
-        seen_TX = self._prompts.attend(layer, q_THC[n:], k_TKC[n:], v_TKC[n:], window)
+        attn_out_TX = self._prompts.attend(layer, q_THC[n:], k_TKC[n:], v_TKC[n:], window)
         if self._tails is None:
-            return seen_TX
-        return torch.cat([self._tails.attend(layer, q_THC[:n], window), seen_TX])
+            return attn_out_TX
+        return torch.cat([self._tails.attend(layer, q_THC[:n], window), attn_out_TX])
 
 
 class _TailGroups:
@@ -106,7 +106,7 @@ class _TailGroups:
         self._row_B = torch.tensor(rows, dtype=torch.int64, device=cache.device)
         # Empty rows stay zero. What one layer left here is used up before the next one writes.
         width = cache.num_query_heads * cache.head_dim
-        self._seen_TX = cache.key_rows[0].new_zeros(len(tails), width)
+        self._attn_out_TX = cache.key_rows[0].new_zeros(len(tails), width)
 
     def attend(self, layer: int, q_THC: Tensor, window: int) -> Tensor:
         if self._is_whole and len(self._groups) == 1:
@@ -117,10 +117,10 @@ class _TailGroups:
                 group.attend(layer, q_BHC[a:b], window)
                 for group, (a, b) in zip(self._groups, pairwise(self._edges), strict=True)
             ]
-            self._seen_TX.index_copy_(
+            self._attn_out_TX.index_copy_(
                 0, self._row_B, seen[0] if len(seen) == 1 else torch.cat(seen)
             )
-        return self._seen_TX
+        return self._attn_out_TX
 
 
 def _cut(sizes: np.ndarray, may_waste: float) -> list[int]:
