@@ -2,8 +2,8 @@
 
 Pure. A slot asks for a model in three cases, all measured against what a move costs: it has nothing
 to do while much waits at another slot; it has had nothing to do for long while another works all
-the time for several models; or everything it has to do is of tenants that had more engine time than
-one who waits elsewhere. A model whose move would only take the idle time along stays.
+the time for several models; or all its work is of tenants that had more engine time than a tenant
+that waits elsewhere. A model whose move would only take the idle time along stays.
 """
 
 from __future__ import annotations

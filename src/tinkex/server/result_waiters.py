@@ -23,7 +23,7 @@ class _Known(msgspec.Struct):
 
 
 class Waiters:
-    """Who waits for which result or sampling session."""
+    """The polls that wait, by result or sampling session."""
 
     def __init__(self, *, max_bytes: int = 64 * 1024 * 1024) -> None:
         self._known: dict[str, _Known] = {}
@@ -100,7 +100,7 @@ class Waiters:
 
 
 class Watch:
-    """One who waits for a key; inside it, the future is among those that are set."""
+    """One poll's wait for a key; inside it, the future is among those that are set."""
 
     __slots__ = ("_future", "_key", "_waiting")
 

@@ -352,7 +352,7 @@ def test_who_waits_for_room_is_not_passed_by_those_who_need_less() -> None:
 
 
 @pytest.mark.parametrize("quick", [0, 40])
-def test_running_sequences_rest_for_quick_requests_now_and_then(engine, quick) -> None:
+def test_running_sequences_skip_a_step_for_quick_requests_now_and_then(engine, quick) -> None:
     long = sample_request("long", max_tokens=30, stop=[], seed=1)
     alone = run_samples(engine, long)["long"].sequences[0]
     engine.submit_sample(long)

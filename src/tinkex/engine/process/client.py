@@ -139,7 +139,7 @@ class EngineClient:
         self.close()
 
     def close(self) -> None:
-        """Hangs up, which the worker notices, and makes an end of it if it is ours to end."""
+        """Closes the connection, which the worker notices, and ends the worker if we started it."""
         self._pinger.stop()
         self._hang_up()
         self._end_worker()
@@ -248,7 +248,7 @@ class EngineClient:
             try:
                 write_frame(self._connection, body)
             except OSError:
-                # The reader meets the same end and fails every open call, this one among them.
+                # The reader gets the same error and fails every open call, this one among them.
                 return
 
     def _ping(self) -> None:
@@ -256,7 +256,7 @@ class EngineClient:
         if self._send_lock.acquire(blocking=False):
             try:
                 if can_write(self._connection):
-                    with contextlib.suppress(OSError):  # the reader meets the same end
+                    with contextlib.suppress(OSError):  # the reader gets the same error
                         write_frame(self._connection, _PING_BODY)
             finally:
                 self._send_lock.release()
@@ -268,10 +268,10 @@ class EngineClient:
         self._hang_up()
 
     def _kill_worker(self) -> None:
-        """Ends the worker at once, where it is ours to end."""
+        """Ends the worker at once, if we started it."""
 
     def _end_worker(self) -> None:
-        """Returns when the worker has ended, where it is ours to end."""
+        """Returns when the worker has ended, if we started it."""
 
     def _lost(self, hung_s: float | None) -> EngineFailure:
         """The error for calls after the worker was lost; `hung_s`: it was silent for so long."""

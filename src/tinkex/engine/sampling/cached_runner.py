@@ -35,7 +35,7 @@ class CachedRunner:
         return self._packed.head
 
     def trim(self) -> None:
-        """Lets go of the cache, unless a sequence lies in it; prompts seen before are forgotten."""
+        """Frees the cache, unless a sequence lies in it; prompts seen before are forgotten."""
         if not self.pool.num_owned:
             self.pool.forget()
             self.__dict__.pop("_cache", None)

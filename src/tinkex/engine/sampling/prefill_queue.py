@@ -196,7 +196,7 @@ class PrefillQueue:
         self._order.clear()
 
     def give_back(self, prefix: PendingPrefix) -> None:
-        """Lets go of the prefix's blocks and of what was computed."""
+        """Frees the prefix's blocks and drops what was computed."""
         if self._pool is not None:
             self._pool.release(prefix.blocks)
         prefix.start_over()

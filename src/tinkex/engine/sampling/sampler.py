@@ -136,8 +136,7 @@ class Sampler:
 
     @torch.inference_mode()
     def step(self) -> list[SampleResult]:
-        """Writes a token for what runs, everything or tenants with few rows, and computes prompts;
-        the finished results."""
+        """Runs one step, of all tenants or of those with few rows; the finished results."""
         self._take_inbox()
         if not self._is_balanced:
             self._seating.balance()

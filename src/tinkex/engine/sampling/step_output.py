@@ -12,7 +12,7 @@ from torch import Tensor
 __all__ = ["FEWEST_ROWS", "StepOutput"]
 
 FEWEST_ROWS = 4
-"""Of a step. With fewer a product is slower, and its bits differ from those in company."""
+"""Of a step. With fewer a product is slower, and its bits differ from those in larger steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class Planner:
 
     def next_batch(self, now: float, accepts: ModelFilter = _every_model) -> list[Operation]:
         """The operations of these models to run together; empty if nothing can run."""
-        # Shares are of all engines together: who waits for another engine waits here too.
+        # Shares are of all engines together: a tenant that waits for another engine waits here too.
         ready = self._ready(_every_model)
         self._update_shares(_by_owner(ready))
         ready = {each: operation for each, operation in ready.items() if accepts(each)}

@@ -75,7 +75,7 @@ class SeenBody:
         return self._target
 
     def forget(self) -> None:
-        """Lets go of the body. A connection keeps the state of its last request, while it is idle
+        """Drops the body. A connection keeps the state of its last request, while it is idle
         and after it was closed until the next full garbage collection."""
         self._head = b""
         self._state.pop(_STATE, None)

@@ -1,5 +1,5 @@
-"""Housekeeping beside the requests: heartbeats written, expired things dropped, samples without a
-client cancelled, silent sessions ended, and what is no longer kept trimmed.
+"""Housekeeping beside the requests: heartbeats written, expired checkpoints deleted, samples
+without a client cancelled, silent sessions ended, and what is no longer kept trimmed.
 
 Chores are independent: one that fails is logged and tried again, the others go on.
 """
