@@ -71,6 +71,7 @@ class Driver:
 
     def request_stop(self) -> None:
         """Has the thread end after the running batch, with snapshots, and close its engine."""
+        self._supervisor.stop_starting()  # it may wait for a worker that never comes
         with self._wakeup:
             self._stopping.set()
             self._wakeup.notify_all()

@@ -152,6 +152,11 @@ class Supervisor:
             except Exception:  # the others must forget all the same
                 _logger.exception("Part of what a lost engine held was not cleaned up.")
 
+    def stop_starting(self) -> None:
+        """Gives up a start that has not succeeded yet; an engine that runs goes on."""
+        if self._engine is None:
+            self._closing.set()
+
     def close(self) -> None:
         """Closes the engine, also while a call runs, and starts no other."""
         self._closing.set()
