@@ -92,4 +92,4 @@ def command(
         losses=losses,
         tls_ca="" if tls_ca == "system" else tls_ca,
     )
-    os.execve(argv[0], argv, environment)  # noqa: S606
+    os.execve(argv[0], argv, environment)  # noqa: S606  # nosec B606 # our own interpreter
