@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tinkex.depot.folder_cache import FolderCache
 from tinkex.depot.object_depot import ObjectDepot
 from tinkex.files.atomic_folder import verify_folder, write_folder
+from tinkex.files.errors import StorageError
 
 SIZE = 10_000
 
@@ -117,3 +119,33 @@ def test_a_new_process_takes_up_copies_and_publishes_what_was_here_before_the_de
     assert again.depot.ids("snapshots") == {"kept", "new"}
     assert new.exists()
     assert again.size_bytes == 2 * SIZE
+
+
+def test_a_folder_that_the_depot_does_not_take_leaves_no_trace(
+    cache: FolderCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("It does not answer.", code="depot-failed")
+
+    monkeypatch.setattr(cache.depot, "put", fail)
+    first, second = written(tmp_path, "a"), written(tmp_path, "b")
+    with pytest.raises(StorageError):
+        cache.publish(first)
+    saved: Future[int] = Future()
+    published = cache.publish_when_done(second, saved)
+    saved.set_result(SIZE)
+    with pytest.raises(StorageError):
+        published.result(30)
+    assert not first.exists()
+    assert not second.exists()
+
+
+def test_a_folder_is_published_after_it_was_written(cache: FolderCache, tmp_path: Path) -> None:
+    path, saved = written(tmp_path, "a"), Future[int]()
+    published = cache.publish_when_done(path, saved)
+    assert not cache.depot.exists("snapshots", "a")
+    saved.set_result(SIZE)
+    assert published.result(30) == SIZE
+    assert cache.depot.exists("snapshots", "a")
+    assert set(cache.signed_urls(path, 60)) == {"weights"}
+    cache.close()

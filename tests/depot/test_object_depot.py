@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import obstore
 import pytest
+from obstore.exceptions import PermissionDeniedError
 
 from tinkex.depot.object_depot import ObjectDepot
 from tinkex.files.atomic_folder import (
@@ -138,7 +139,6 @@ def test_a_signed_address_gives_the_file_without_credentials(
     depot.put("checkpoints", "one", folder)
     file = listed_files(folder)["b.json"]
     url = depot.signed_url("checkpoints", "one", "b.json", file, expires_s=60)
-    assert url is not None
     assert httpx.get(url).content == b"{}"
 
 
@@ -155,3 +155,38 @@ def test_a_store_that_is_away_is_a_storage_error(
 def test_an_unknown_address_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ftp://x.*s3://, gs://, az://"):
         ObjectDepot("ftp://x")
+
+
+def test_a_folder_without_a_list_is_not_put(depot: ObjectDepot, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "file").write_bytes(b"x")
+    with pytest.raises(StorageError, match="missing"):
+        depot.put("snapshots", "plain", tmp_path / "plain")
+    assert keys(depot) == []
+
+
+def test_what_is_known_of_a_folder_without_its_files(depot: ObjectDepot, folder: Path) -> None:
+    assert depot.digest("snapshots", "one") is None
+    with pytest.raises(StorageError, match="missing"):
+        depot.files("snapshots", "one")
+    depot.put("snapshots", "one", folder)
+    assert depot.digest("snapshots", "one") == manifest_digest(folder)
+    assert depot.files("snapshots", "one") == listed_files(folder)
+
+
+def test_a_depot_is_claimed_once(depot: ObjectDepot) -> None:
+    assert depot.claim("first") == "first"
+    assert depot.claim("first") == "first"
+    assert depot.claim("second") == "first"
+
+
+def test_refused_credentials_are_said_to_be_refused(
+    depot: ObjectDepot, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionDeniedError("403 Forbidden")
+
+    monkeypatch.setattr("obstore.put", refuse)
+    with pytest.raises(StorageError, match="refuses the server's credentials") as raised:
+        depot.put("snapshots", "one", folder)
+    assert raised.value.code == "depot-failed"

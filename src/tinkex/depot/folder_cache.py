@@ -122,16 +122,13 @@ class FolderCache:
         """Whether the folder is here or in the depot."""
         return path.exists() or self.depot.exists(path.parent.name, path.name)
 
-    def signed_urls(self, path: Path, expires_s: float) -> dict[str, str] | None:
-        """An address for each of the folder's files; None if the store makes none."""
+    def signed_urls(self, path: Path, expires_s: float) -> dict[str, str]:
+        """An address in the object store for each of the folder's files."""
         kind, folder_id = path.parent.name, path.name
-        urls: dict[str, str] = {}
-        for name, file in self.depot.files(kind, folder_id).items():
-            url = self.depot.signed_url(kind, folder_id, name, file, expires_s=expires_s)
-            if url is None:
-                return None
-            urls[name] = url
-        return urls
+        return {
+            name: self.depot.signed_url(kind, folder_id, name, file, expires_s=expires_s)
+            for name, file in self.depot.files(kind, folder_id).items()
+        }
 
     def remove(self, path: Path) -> None:
         """Removes the folder here and in the depot; one that is not there is fine."""

@@ -45,7 +45,6 @@ _logger = logging.getLogger(__name__)
 
 _CLAIM = "tinkex-depot-id"
 _SCHEMES = ("s3", "gs", "az")
-_SIGNABLE = (obstore.store.S3Store, obstore.store.GCSStore, obstore.store.AzureStore)
 _RETRY_S = 10.0
 _REQUEST_S = 60.0
 _PART_BYTES = 8 << 20
@@ -172,10 +171,8 @@ class ObjectDepot:
 
     def signed_url(
         self, kind: str, folder_id: str, name: str, file: ListedFile, *, expires_s: float
-    ) -> str | None:
-        """An address from which anybody can read the file for a while; None if there is none."""
-        if not isinstance(self._store, _SIGNABLE):
-            return None
+    ) -> str:
+        """An address from which anybody can read the file for a while."""
         key = _file_key(kind, folder_id, name, file)
         with self._translated(f"no address for {name} could be made"):
             return str(obstore.sign(self._store, "GET", key, timedelta(seconds=expires_s)))
