@@ -96,6 +96,7 @@ class Campaign:
         self._dice = random.Random(f"kills/{seed}")
         self._server = EmbeddedServer(self._config)
         self._has_died_at_start = False
+        self._frozen: list[int] = []
         self.outcome = Outcome(seed=seed)
 
     def run(self, kills: list[str]) -> Outcome:
@@ -114,6 +115,7 @@ class Campaign:
                 for client in clients:
                     client.kill()
                     client.wait()
+                self._thaw()
             self._server.stop()
             self._server.start()  # sweeps up what the last crash left
             self._server.stop()
@@ -210,10 +212,18 @@ class Campaign:
             is_frozen = what == "frozen engine"
             pid = self._dice.choice(_children(self._server.pid))
             os.kill(pid, signal.SIGSTOP if is_frozen else signal.SIGKILL)
+            if is_frozen:
+                self._frozen.append(pid)
             self.outcome.deaths.append(what)
         if what in ("server", "both"):
             self._server.kill()
             self.outcome.deaths.append("server")
+
+    def _thaw(self) -> None:
+        """Lets frozen engines go on: those whose server is dead find that out and end."""
+        for pid in self._frozen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def _is_running(self) -> bool:
         process = self._server._process
