@@ -15,6 +15,7 @@ train stay at zero.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,6 +65,8 @@ class _Own(msgspec.Struct, kw_only=True):
             raise ValueError(f"the rank must be from 1 to {MOST_RANK}")
         if not 0 < self.spec.alpha <= MAX_LORA_ALPHA:
             raise ValueError(f"alpha must be above 0 and at most {MAX_LORA_ALPHA:g}")
+        if self.spec.alpha / self.spec.rank < sys.float_info.min:
+            raise ValueError(f"alpha={self.spec.alpha} and rank={self.spec.rank} make no scale")
 
 
 def save_state(
