@@ -1,7 +1,8 @@
 """Sends wrong requests to a real server and judges every answer.
 
-Only 2xx and 4xx, and a 503 that says it is one of ours; no traceback, no source file and no path
-of the machine in any body. Beside it a polite tenant works, and every request of its must succeed.
+Only 2xx and 4xx, 501 for a transfer coding, and a 503 that says it is one of ours; no traceback,
+no source file and no path of the machine in any body. Beside it a polite tenant works, and
+every request of its must succeed.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def judge(call: Call, status: int, headers: http.client.HTTPMessage, body: bytes
     Raises:
         Problem: with the request that gave it.
     """
-    is_allowed = 200 <= status < 500 or status == 503
+    is_allowed = 200 <= status < 500 or status in {501, 503}
     if not is_allowed:
         raise Problem(f"{status} {body[:300]!r} for {shown(call)}")
     if status >= 400 and any(word in body for word in _SECRETS):
@@ -115,6 +116,8 @@ def judge(call: Call, status: int, headers: http.client.HTTPMessage, body: bytes
             return
         if told.keys() != {"detail", "code", "hint"} or not told["detail"]:
             raise Problem(f"{status} without its reason: {body[:300]!r} for {shown(call)}")
+        if status == 501 and told["code"] != "unknown-transfer-coding":
+            raise Problem(f"501 {told} for {shown(call)}")
         if status == 503 and told["code"] not in {"not-ready", "store-failed", "over-capacity"}:
             raise Problem(f"503 {told} for {shown(call)}")
 
