@@ -149,3 +149,16 @@ def test_a_folder_is_published_after_it_was_written(cache: FolderCache, tmp_path
     assert cache.depot.exists("snapshots", "a")
     assert set(cache.signed_urls(path, 60)) == {"weights"}
     cache.close()
+
+
+def test_folders_from_before_the_depot_stay_if_it_does_not_take_them(
+    cache: FolderCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("It does not answer.", code="depot-failed")
+
+    path = written(tmp_path, "only-copy")
+    monkeypatch.setattr(cache.depot, "put", fail)
+    with pytest.raises(StorageError):
+        cache.take_up([path])
+    verify_folder(path)

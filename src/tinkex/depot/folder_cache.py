@@ -2,7 +2,7 @@
 
 A folder is looked for on the local disk first and downloaded if it is not there, once, however
 many threads want it. When the copies exceed the limit, those unused for longest go. One that was
-used within the last minutes stays: somebody may be reading it.
+used within the last minutes stays: it may still be read.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FolderCache:
             if (path.parent.name, path.name) in whole:
                 self._record(path)
             else:
-                self.publish(path)
+                self._upload(path)  # the only copy: it stays also if the depot does not take it
         self._evict()
 
     def publish(self, path: Path) -> None:
@@ -80,11 +80,10 @@ class FolderCache:
             StorageError: the depot does not take it; there is no trace of the folder.
         """
         try:
-            self.depot.put(path.parent.name, path.name, path)
+            self._upload(path)
         except StorageError:
             shutil.rmtree(path, ignore_errors=True)
             raise
-        self._record(path)
         self._evict()
 
     def publish_when_done(self, path: Path, written: Future[int]) -> Future[int]:
@@ -148,6 +147,10 @@ class FolderCache:
             with self._lock:
                 if not lock.locked():
                     self._downloads.pop(path, None)
+
+    def _upload(self, path: Path) -> None:
+        self.depot.put(path.parent.name, path.name, path)
+        self._record(path)
 
     def _record(self, path: Path) -> None:
         copy = _Copy(folder_size_bytes(path), self._now())

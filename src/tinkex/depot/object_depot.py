@@ -2,7 +2,7 @@
 
 A folder is an object for each of its files and, written last and only if it is not there yet, an
 object with the list of them. A folder without its list does not exist: a writer that dies leaves
-objects that nobody reads, and a sweep removes them. Files are named by their content as well, so
+objects that are never read, and a sweep removes them. Files are named by their content as well, so
 two writers of one folder cannot mix their files, and a second try skips what the first one wrote.
 """
 
@@ -62,7 +62,7 @@ class ObjectDepot:
         self._store = _open(url)
 
     def claim(self, database_id: str) -> str:
-        """The id of the database that the depot belongs to: this one, if it was nobody's.
+        """The id of the database that the depot belongs to: this one, if none had claimed it.
 
         A server sweeps what its database does not name, so two must never share a depot.
         """
@@ -182,7 +182,7 @@ class ObjectDepot:
         try:
             obstore.put(self._store, _manifest_key(kind, folder_id), raw, mode="create")
         except AlreadyExistsError:
-            # The answer to an earlier try was lost, or somebody else took the id.
+            # The answer to an earlier try was lost, or another writer took the id.
             if self._manifest(kind, folder_id) != raw:
                 raise StorageError(
                     f"Another folder is in the object store as {kind}/{folder_id}; it is left as "

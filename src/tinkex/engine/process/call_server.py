@@ -48,7 +48,7 @@ class CallServer:
     """The calls of one connection. Two threads send, so every message leaves under a lock.
 
     `on_end` is called once by the reading thread when the other side is gone or can be heard no
-    more: with 0, or with 1 if it was for an error. Nobody gets a reply that is still computed then.
+    more: with 0, or with 1 if it was for an error. A reply that is still computed then is dropped.
     If it returns, `serve` returns as well, once the call that runs has ended. `carry_out` makes a
     call to the engine with decoded arguments.
     """

@@ -1,7 +1,7 @@
 """A TLS connection that one thread reads and others write.
 
 An `ssl.SSLSocket` must not be used by two threads at once. Here the TLS state has a lock of its
-own, which nobody holds while waiting for the network.
+own, which is never held while waiting for the network.
 """
 
 from __future__ import annotations

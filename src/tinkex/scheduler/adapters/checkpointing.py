@@ -112,7 +112,8 @@ class Checkpointer:
         """Writes the adapter under a name that no row has, and encrypts it into the folder."""
         plain = self._folders.checkpoint(self._folders.new_id())
         try:
-            self._adapters.writer.save(model_id, plain, scope)
+            # Not published: weights in the clear do not belong into a depot.
+            self._adapters.writer.write(model_id, plain, scope)
             size = encrypt_folder(self._folders.fetch(plain), folder, recipients)
             self._folders.publish(folder)
             return size
