@@ -22,20 +22,49 @@ def postgres_url() -> Iterator[str]:
         pytest.skip("PostgreSQL is not installed")
     # Not below pytest's own folder: each run of pytest that starts closes that to other users.
     with TemporaryDirectory(prefix="tinkex-pg-", ignore_cleanup_errors=True) as name:
-        yield from _serving(Path(name))
+        server = PostgresServer(Path(name))
+        server.start()
+        yield server.url
+        server.kill()
 
 
-def _serving(folder: Path) -> Iterator[str]:
-    as_user = _unprivileged(folder)
-    data = folder / "data"
-    command = ["initdb", "-D", str(data), "-U", "tinkex", "-A", "trust", "--no-sync"]
-    if subprocess.run(as_user + command, capture_output=True).returncode:
-        pytest.skip("PostgreSQL cannot be set up here")
-    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
-    control = [*as_user, "pg_ctl", "-D", str(data), "-w", "-l", str(folder / "log")]
-    subprocess.run([*control, "-o", options, "start"], check=True, capture_output=True)
-    yield f"postgresql://tinkex@/postgres?host={folder}"
-    subprocess.run([*control, "-m", "immediate", "stop"], check=False, capture_output=True)
+class PostgresServer:
+    """A PostgreSQL server with its files in a folder; it can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        as_user = _unprivileged(folder)
+        data = folder / "data"
+        command = ["initdb", "-D", str(data), "-U", "tinkex", "-A", "trust", "--no-sync"]
+        if subprocess.run(as_user + command, capture_output=True).returncode:
+            pytest.skip("PostgreSQL cannot be set up here")
+        # Without fsync a kill loses nothing: the machine itself does not die.
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
+        self._control = [*as_user, "pg_ctl", "-D", str(data), "-w", "-l", str(folder / "log")]
+        self._options = ["-o", options]
+        self.url = f"postgresql://tinkex@/postgres?host={folder}"
+
+    def start(self) -> None:
+        """Starts the server and returns once it takes connections."""
+        command = [*self._control, *self._options, "start"]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def kill(self) -> None:
+        """Ends all its processes at once, as a crash does."""
+        command = [*self._control, "-m", "immediate", "stop"]
+        subprocess.run(command, check=False, capture_output=True)
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server of this test alone, which may kill it."""
+    pytest.importorskip("psycopg")
+    if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
+        pytest.skip("PostgreSQL is not installed")
+    with TemporaryDirectory(prefix="tinkex-pg-", ignore_cleanup_errors=True) as name:
+        server = PostgresServer(Path(name))
+        server.start()
+        yield server
+        server.kill()
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ import asyncio
 import random
 import socket
 import struct
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
-from urllib.parse import urlsplit
+from typing import Any, Protocol
+
+from tests.support.tcp_listener import TcpListener, target_of
 
 LINE = b"\r\n"
 END_OF_HEAD = b"\r\n\r\n"
@@ -59,14 +59,12 @@ class Plan(Protocol):
         ...
 
 
-class FaultProxy:
-    """Listens on a free port of 127.0.0.1 and passes on to a server; runs in its own thread."""
+class FaultProxy(TcpListener):
+    """Passes whole requests on to a server."""
 
     def __init__(self, target_url: str, plan: Plan) -> None:
-        parts = urlsplit(target_url)
-        assert parts.hostname is not None
-        assert parts.port is not None
-        self.target = (parts.hostname, parts.port)
+        super().__init__("fault-proxy", max_line_bytes=LONGEST)
+        self.target = target_of(target_url)
         self.plan = plan
         self.struck: Counter[str] = Counter()
         """How often each thing happened."""
@@ -75,44 +73,12 @@ class FaultProxy:
         self.mistakes: list[BaseException] = []
         """Errors of the proxy itself: a test must find none."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="fault-proxy", daemon=True)
-        self._ready = threading.Event()
-        self._port = 0
-
-    @property
-    def url(self) -> str:
-        """Where clients find the proxy."""
-        return f"http://127.0.0.1:{self._port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._ready.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Does something beside the exchange that asked for it."""
         task = self._loop.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        start = asyncio.start_server(self._accept, "127.0.0.1", 0, limit=LONGEST, backlog=1024)
-        server = self._loop.run_until_complete(start)
-        self._port = server.sockets[0].getsockname()[1]
-        self._ready.set()
-        self._loop.run_forever()
-        server.close()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.later(self._serve(Side(reader, writer)))

@@ -10,65 +10,34 @@ ready it cuts the connections to the one before, which may be stopped and would 
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Self
-from urllib.parse import urlsplit
+from typing import Any
+
+from tests.support.tcp_listener import Target, TcpListener, target_of
 
 __all__ = ["Forwarder"]
-
-Target = tuple[str, int]
 
 _PROBE_EVERY_S = 0.1
 _PROBE_TIMEOUT_S = 1.0
 _PART_BYTES = 1 << 16
 
 
-class Forwarder:
-    """Listens on a free port of 127.0.0.1; runs in its own thread."""
+class Forwarder(TcpListener):
+    """Passes connections on to the server that is ready."""
 
     def __init__(self, urls: list[str]) -> None:
-        self._targets = [_target(url) for url in urls]
+        super().__init__("forwarder")
+        self._targets = [target_of(url) for url in urls]
         self._current: Target | None = None
         self._open: dict[asyncio.Task[None], Target] = {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="forwarder", daemon=True)
-        self._ready = threading.Event()
-        self._port = 0
-
-    @property
-    def url(self) -> str:
-        """Where clients find the servers."""
-        return f"http://127.0.0.1:{self._port}"
 
     def add(self, url: str) -> None:
         """Has one more server asked whether it is ready."""
-        self._targets.append(_target(url))
+        self._targets.append(target_of(url))
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._ready.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        start = asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)
-        server = self._loop.run_until_complete(start)
-        self._port = server.sockets[0].getsockname()[1]
-        watching = self._loop.create_task(self._watch())
-        self._ready.set()
-        self._loop.run_forever()
-        server.close()
-        watching.cancel()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.close()
+    def _beside(self) -> Coroutine[Any, Any, None]:
+        return self._watch()
 
     async def _watch(self) -> None:
         while True:
@@ -93,13 +62,6 @@ class Forwarder:
         task = self._loop.create_task(_forward(reader, writer, self._current))
         self._open[task] = self._current
         task.add_done_callback(self._open.pop)
-
-
-def _target(url: str) -> Target:
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    assert parts.port is not None
-    return parts.hostname, parts.port
 
 
 async def _is_ready(target: Target) -> bool:

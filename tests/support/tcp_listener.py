@@ -1,0 +1,74 @@
+"""A listener on a free port of 127.0.0.1 with an event loop in a thread of its own: what the
+proxies of the tests have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+__all__ = ["Target", "TcpListener", "target_of"]
+
+Target = tuple[str, int]
+
+
+class TcpListener:
+    """Listens while the block runs. A subclass says what to do with a connection."""
+
+    def __init__(self, name: str, *, max_line_bytes: int = 1 << 16) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._max_line_bytes = max_line_bytes
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._ready = threading.Event()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Takes a connection."""
+        raise NotImplementedError
+
+    def _beside(self) -> Coroutine[Any, Any, None] | None:
+        """What runs beside the connections from the start, if anything."""
+        return None
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        start = asyncio.start_server(
+            self._accept, "127.0.0.1", 0, limit=self._max_line_bytes, backlog=1024
+        )
+        server = self._loop.run_until_complete(start)
+        self.port = server.sockets[0].getsockname()[1]
+        work = self._beside()
+        beside = None if work is None else self._loop.create_task(work)
+        self._ready.set()
+        self._loop.run_forever()
+        server.close()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        del beside  # a task lives as long as somebody holds it
+        self._loop.close()
+
+
+def target_of(url: str) -> Target:
+    """Host and port of a URL."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    return parts.hostname, parts.port
