@@ -460,7 +460,7 @@ def routes() -> list[tuple[str, list[str], str, str]]:
     from starlette.routing import Mount, Route
 
     from tinkex.server.app import build_app
-    from tinkex.server.gate.auth import PUBLIC_PATHS, SIGNED_PREFIX
+    from tinkex.server.gate.auth import OPERATOR_PREFIX, PUBLIC_PATHS, SIGNED_PREFIX
 
     found = []
 
@@ -475,6 +475,8 @@ def routes() -> list[tuple[str, list[str], str, str]]:
                     access = "**no key**"
                 elif path.startswith(SIGNED_PREFIX):
                     access = "**signed link**"
+                elif path.startswith(OPERATOR_PREFIX):
+                    access = "**operator token**"
                 about = (route.endpoint.__doc__ or "").split("\n")[0]
                 methods = sorted((route.methods or set()) - {"HEAD"})
                 found.append((path, methods, access, about))
