@@ -447,7 +447,8 @@ def routes_page() -> str:
         [
             "# Routes of a server\n",
             NOTICE,
-            "Every route needs a key in `X-API-Key` except those that say so. What they carry is",
+            "Every route needs a key in `X-API-Key` except those that say so; those for operators",
+            "need the operator token in `X-Operator-Token` instead. What they carry is",
             "described in the [notes on the wire protocol](wire.md). Where there is a GET, HEAD is",
             "answered with the same headers and no body.\n",
             table(("method", "path", "access", "what it gives"), rows),
