@@ -6,7 +6,7 @@ import hashlib
 import json
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -209,15 +209,21 @@ def test_what_is_wrong_with_a_command_is_said_with_its_exit_code(
 def test_a_token_file_that_is_named_must_exist_and_be_private(tmp_path: Path) -> None:
     named = tmp_path / "mounted-token"
     config = null_config(tmp_path / "data", operator_token_file=named)
-    server = EmbeddedServer(config)
-    with pytest.raises(ServerError, match="there is no such file"):
+    with (
+        pytest.raises(ServerError, match="there is no such file"),
+        closing(EmbeddedServer(config)) as server,
+    ):
         server.start()
     named.write_text("ab" * 32 + "\n")
     named.chmod(0o644)
-    with pytest.raises(ServerError, match="must be a private file"):
+    with (
+        pytest.raises(ServerError, match="must be a private file"),
+        closing(EmbeddedServer(config)) as server,
+    ):
         server.start()
     named.chmod(0o600)
-    with server:
+    with closing(EmbeddedServer(config)) as server:
+        server.start()
         url = f"{server.base_url}/api/v1/operator/workers"
         assert httpx.get(url, headers={"X-Operator-Token": "ab" * 32}).status_code == 200
         assert httpx.get(url, headers={"X-Operator-Token": "ac" * 32}).status_code == 401
