@@ -39,7 +39,7 @@ class Operator:
 
     def ask(self, method: str, path: str = "", **headers: str) -> httpx.Response:
         headers = headers or {"X-Operator-Token": self.token}
-        sent = {name: value.encode("utf-8") for name, value in headers.items()}
+        sent = {name.encode(): value.encode() for name, value in headers.items()}
         return httpx.request(method, self.url + path, headers=sent, timeout=60)
 
     def workers(self) -> dict[str, dict[str, Any]]:

@@ -76,9 +76,7 @@ class NullEngine:
 
     silent_seconds = 0.0
     is_remote = False
-    worker = ""
-    worker_name = ""
-    worker_host = ""
+    worker = worker_name = worker_host = ""
 
     def __init__(
         self,
