@@ -447,7 +447,8 @@ def routes_page() -> str:
         [
             "# Routes of a server\n",
             NOTICE,
-            "Every route needs a key in `X-API-Key` except those that say so. What they carry is",
+            "Every route needs a key in `X-API-Key` except those that say so; those for operators",
+            "need the operator token in `X-Operator-Token` instead. What they carry is",
             "described in the [notes on the wire protocol](wire.md). Where there is a GET, HEAD is",
             "answered with the same headers and no body.\n",
             table(("method", "path", "access", "what it gives"), rows),
@@ -460,7 +461,7 @@ def routes() -> list[tuple[str, list[str], str, str]]:
     from starlette.routing import Mount, Route
 
     from tinkex.server.app import build_app
-    from tinkex.server.gate.auth import PUBLIC_PATHS, SIGNED_PREFIX
+    from tinkex.server.gate.auth import OPERATOR_PREFIX, PUBLIC_PATHS, SIGNED_PREFIX
 
     found = []
 
@@ -475,6 +476,8 @@ def routes() -> list[tuple[str, list[str], str, str]]:
                     access = "**no key**"
                 elif path.startswith(SIGNED_PREFIX):
                     access = "**signed link**"
+                elif path.startswith(OPERATOR_PREFIX):
+                    access = "**operator token**"
                 about = (route.endpoint.__doc__ or "").split("\n")[0]
                 methods = sorted((route.methods or set()) - {"HEAD"})
                 found.append((path, methods, access, about))

@@ -411,6 +411,14 @@ REQUESTS: dict[RouteKey, Entry] = {
     ("GET", "/billing/usage/checkpoints/current"): Entry(
         _get("/billing/usage/checkpoints/current", project_id="p")
     ),
+    # For operators alone: a tenant's key gets 401, whatever is named.
+    ("GET", "/operator/workers"): Entry(_get("/operator/workers")),
+    ("POST", "/operator/workers/{name}/drain"): Entry(
+        lambda _: Call("POST", "/operator/workers/worker-0/drain")
+    ),
+    ("POST", "/operator/workers/{name}/resume"): Entry(
+        lambda _: Call("POST", "/operator/workers/worker-0/resume")
+    ),
     ("GET", "/billing/{rest:path}"): Entry(
         _get("/billing/usage/events", starting_on="a", ending_before="b")
     ),

@@ -80,6 +80,19 @@ def walk_every_route(http: Http, said: list[str]) -> None:
             said.append(f"{answer.headers} {answer.text}")
 
 
+def ask_as_operator(client: httpx.Client, token: str, said: list[str]) -> None:
+    """Sends the operator's token where it belongs, and where it does not."""
+    for path, headers, status in (
+        ("operator/workers", {"X-Operator-Token": token}, 200),
+        ("operator/workers", {"X-Operator-Token": f"{token}?"}, 401),
+        ("operator/none", {"X-Operator-Token": token}, 404),
+        ("sessions", {"X-API-Key": token}, 401),
+    ):
+        answer = client.get(f"/api/v1/{path}", headers=headers)
+        assert answer.status_code == status, answer.text
+        said.append(f"{answer.headers} {answer.text}")
+
+
 def lend_and_err(http: Http, lent_key: str, said: list[str]) -> None:
     """Sends another tenant's key where the protocol has a place for it, and where it has none."""
     model = http.model()
@@ -145,6 +158,7 @@ def test_no_key_is_left_anywhere(
         # The answer that holds a new token is the one place for it.
         said = [text for text in said if '"jwt"' not in text]
         lend_and_err(first, other_key, said)
+        ask_as_operator(client, (folder / "operator-token").read_text().split()[0], said)
     for key in (server.api_key, other_key):
         use_the_sdk(server, key, events)
     server.kill()
@@ -168,6 +182,10 @@ def test_no_key_is_left_anywhere(
     secret = bytes.fromhex(signing.read_text().split()[0])
     found = [name for name, text in places if secret in text or secret.hex().encode() in text]
     assert found == [str(signing)], "the signing secret is in its own file alone"
+    operator = folder / "operator-token"
+    token = operator.read_text().split()[0]
+    found = [name for name, text in places if holds(text, token) or bytes.fromhex(token) in text]
+    assert found == [str(operator)], "the operator token is in its own file alone"
 
 
 def test_the_search_would_find_them(server: EmbeddedServer, folder: Path) -> None:

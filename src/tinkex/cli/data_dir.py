@@ -41,6 +41,13 @@ signing_secret_option = click.option(
     help="The secret that signs tokens and links, where the platform mounts it or it moves to "
     "another machine with its server.",
 )
+operator_token_option = click.option(
+    "--operator-token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="TINKEX_OPERATOR_TOKEN_FILE",
+    show_default="operator-token in the data folder, made at the first start",
+    help="The token that 'tinkex workers' needs, where the platform mounts it.",
+)
 depot_option = click.option(
     "--depot",
     envvar="TINKEX_DEPOT",

@@ -160,6 +160,8 @@ def _advice(error: errors.TinkexError) -> str:
     """The error's own advice; the SDK's general advice in the words of the command line."""
     if error.code == "no-chat-template":
         return "Use a model that has one, or plain texts: 'run' without --chat, 'train --plain'."
+    if error.code == "not-an-operator":
+        return "Give the server's --data-dir, or --operator-token-file, a copy of its token."
     if error.code == "missing-api-key" or isinstance(error, errors.AuthenticationError):
         return _ASK_FOR_KEY
     if advice := address_advice(error):

@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "train": Lazy("tinkex.cli.train:command", "Fine-tune a model on a JSONL file."),
     "version": Lazy("tinkex.cli.version:command", "Print the version."),
     "worker": Lazy("tinkex.cli.worker:command", "Run an engine for a server elsewhere."),
+    "workers": Lazy("tinkex.cli.workers:command", "See and drain the workers of a server."),
 }
 
 

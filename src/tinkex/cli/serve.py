@@ -12,6 +12,7 @@ from tinkex.cli.data_dir import (
     data_dir_option,
     database_option,
     depot_option,
+    operator_token_option,
     signing_secret_option,
 )
 from tinkex.cli.engine_options import device_option, dtype_option, loss_option
@@ -68,6 +69,7 @@ def _number_options(command: Command) -> Command:
     help="Wait until no other server leads the PostgreSQL database, then take over.",
 )
 @signing_secret_option
+@operator_token_option
 @depot_option
 @click.option(
     "--model",

@@ -263,6 +263,16 @@ class Engine(Protocol):
         ...
 
     @property
+    def worker_name(self) -> str:
+        """The name that the worker gave itself; empty if the server started it."""
+        ...
+
+    @property
+    def worker_host(self) -> str:
+        """The machine that the worker runs on; empty if it is the server's own."""
+        ...
+
+    @property
     def is_gone(self) -> bool:
         """Whether the engine can answer no call any more, now or later."""
         ...

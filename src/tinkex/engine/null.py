@@ -76,7 +76,7 @@ class NullEngine:
 
     silent_seconds = 0.0
     is_remote = False
-    worker = ""
+    worker = worker_name = worker_host = ""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ class TorchEngine:
 
     silent_seconds = 0.0
     is_remote = False
-    worker = ""
+    worker = worker_name = worker_host = ""
 
     def __init__(self, options: EngineOptions) -> None:
         if options.num_threads is not None and options.num_threads < 0:

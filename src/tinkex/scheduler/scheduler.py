@@ -119,7 +119,7 @@ class Scheduler:
         self._slots = [
             EngineSlot(slot_id, factory, shared) for slot_id, factory in enumerate(engine_factories)
         ]
-        self.workers = Workers(self._slots, shared)
+        self.workers = Workers(self._slots, shared, num_remote=num_remote)
 
     def start(self) -> None:
         """Queues what an earlier run left unfinished, and starts the engines."""

@@ -118,6 +118,18 @@ class Supervisor:
         return "" if engine is None else engine.worker
 
     @property
+    def worker_name(self) -> str:
+        """The name that the worker of the present engine gave itself; empty for a local one."""
+        engine = self._engine
+        return "" if engine is None else engine.worker_name
+
+    @property
+    def worker_host(self) -> str:
+        """The machine of the present engine's worker; empty if it is this one."""
+        engine = self._engine
+        return "" if engine is None else engine.worker_host
+
+    @property
     def is_remote(self) -> bool:
         """Whether the present engine reads and writes folders elsewhere."""
         engine = self._engine

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -12,7 +16,10 @@ from tinkex.scheduler.shared import SharedParts
 from tinkex.scheduler.slot import EngineSlot
 from tinkex.scheduler.supervisor import StateName
 
-__all__ = ["WorkerInfo", "Workers", "worker_name"]
+__all__ = ["WaitingWork", "WorkerInfo", "Workers", "worker_name"]
+
+_USABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+"""Names that workers give themselves and that fit into a path and a terminal as they are."""
 
 
 def worker_name(slot_id: int) -> str:
@@ -25,6 +32,9 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     worker: str  # its process, and where it is
+    host: str
+    roles: tuple[str, ...]
+    models: list[str]  # the base models that it holds
     state: StateName
     since_s: float
     is_draining: bool
@@ -35,19 +45,58 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     backlog_s: float  # expected time of the operations that wait for it
 
 
-class Workers:
-    """All workers, by the number of their slot. Any thread may use it."""
+class WaitingWork(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that is queued and does not run yet, of all tenants."""
 
-    def __init__(self, slots: Sequence[EngineSlot], shared: SharedParts) -> None:
+    train_operations: int
+    train_tokens: int
+    samples: int
+    sample_tokens: int
+
+
+class Workers:
+    """All workers, by the number of their slot. Any thread may use it.
+
+    The last `num_remote` slots are for workers from elsewhere; they have one only while it is
+    connected.
+    """
+
+    def __init__(
+        self, slots: Sequence[EngineSlot], shared: SharedParts, *, num_remote: int = 0
+    ) -> None:
         self._slots = slots
+        self._num_local = len(slots) - num_remote
         self._planner = shared.planner
         self._placement = shared.placement
         self._sample_queue = shared.sample_queue
         self._wakeup = shared.wakeup
+        for slot_id in range(self._num_local, len(slots)):
+            # The slot's next worker is another one, which nobody has drained.
+            slots[slot_id].supervisor.on_loss(partial(self.resume, slot_id))
 
     def list(self) -> list[WorkerInfo]:
         """What each worker does now."""
-        return [self._info(slot_id, slot) for slot_id, slot in enumerate(self._slots)]
+        return [self._info(slot_id, name) for slot_id, name in self._names().items()]
+
+    def info(self, slot_id: int) -> WorkerInfo:
+        """What one worker does now."""
+        return self._info(slot_id, self._names().get(slot_id, worker_name(slot_id)))
+
+    def find(self, name: str) -> int | None:
+        """The slot of the worker that is listed under this name."""
+        return next((slot_id for slot_id, each in self._names().items() if each == name), None)
+
+    def waiting(self) -> WaitingWork:
+        """What waits for a worker."""
+        with self._wakeup:
+            num_operations, train_tokens = self._planner.waiting()
+        num_samples, sample_tokens = self._sample_queue.waiting()
+        return WaitingWork(
+            train_operations=num_operations,
+            train_tokens=train_tokens,
+            samples=num_samples,
+            sample_tokens=sample_tokens,
+        )
 
     def drain(self, slot_id: int) -> None:
         """Has a worker give its models to the others, and take neither models nor samples until
@@ -58,13 +107,14 @@ class Workers:
         """
         with self._wakeup:
             loads = self._placement.loads
-            if all(load.is_draining for n, load in enumerate(loads) if n != slot_id):
+            if all(loads[n].is_draining for n in self._present() if n != slot_id):
+                name = self._names().get(slot_id, worker_name(slot_id))
                 raise EngineUserError(
-                    f"{worker_name(slot_id)} cannot be drained: no other worker would be left to "
+                    f"{name} cannot be drained: no other worker would be left to "
                     "take its models. Start the server with more workers, or resume another.",
                     code="last-worker",
                     field="worker",
-                    value=worker_name(slot_id),
+                    value=name,
                 )
             loads[slot_id].is_draining = True
             for model_id in self._placement.models_of(slot_id):
@@ -80,14 +130,38 @@ class Workers:
             self._sample_queue.set_open(slot_id, is_open=True)
             self._wakeup.notify_all()
 
-    def _info(self, slot_id: int, slot: EngineSlot) -> WorkerInfo:
-        state, load = slot.supervisor.state(), self._placement.loads[slot_id]
+    def _present(self) -> Sequence[int]:
+        """The slots that have a worker, or are about to have one again."""
+        return [
+            slot_id
+            for slot_id, slot in enumerate(self._slots)
+            if slot_id < self._num_local or slot.supervisor.current is not None
+        ]
+
+    def _names(self) -> dict[int, str]:
+        """Each worker's name: the one it gave itself if that tells it apart, else its slot's."""
+        own = {slot_id: self._slots[slot_id].supervisor.worker_name for slot_id in self._present()}
+        counts = Counter(own.values())
+        counts.update(worker_name(slot_id) for slot_id in range(len(self._slots)))
+        return {
+            slot_id: name
+            if counts[name] == 1 and _USABLE_NAME.fullmatch(name)
+            else worker_name(slot_id)
+            for slot_id, name in own.items()
+        }
+
+    def _info(self, slot_id: int, name: str) -> WorkerInfo:
+        slot, load = self._slots[slot_id], self._placement.loads[slot_id]
+        state = slot.supervisor.state()
         model_ids = self._placement.models_of(slot_id)
         with self._wakeup:
             backlog_s = self._planner.backlog_s(model_ids)
         return WorkerInfo(
-            name=worker_name(slot_id),
+            name=name,
             worker=slot.supervisor.worker,
+            host=slot.supervisor.worker_host or socket.gethostname(),
+            roles=slot.roles,
+            models=[each.name for each in slot.supervisor.models()],
             state=state.state,
             since_s=state.since_s,
             is_draining=load.is_draining,

@@ -16,6 +16,7 @@ from tinkex.server.errors import on_http_error, on_storage_error, on_tinkex_erro
 from tinkex.server.gate.admission import Admission
 from tinkex.server.gate.auth import Keyring
 from tinkex.server.gate.gate import Gate
+from tinkex.server.gate.operator_token import OperatorToken
 from tinkex.server.gate.overload import Overload
 from tinkex.server.http.route_table import RouteTable
 from tinkex.server.routes import (
@@ -23,6 +24,7 @@ from tinkex.server.routes import (
     downloads,
     futures,
     legacy,
+    operator,
     runs,
     sampling,
     service,
@@ -43,6 +45,7 @@ API_ROUTES = [
     *legacy.ROUTES,
     *downloads.ROUTES,
     *account.ROUTES,
+    *operator.ROUTES,
 ]
 
 
@@ -51,6 +54,7 @@ def build_app(
     admission: Admission | None = None,
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
     overload: Overload | None = None,
+    operator_token: OperatorToken | None = None,
 ) -> Starlette:
     """The application; its starter sets `app.state.services` to a `Services`."""
     admission = admission or Admission(DEFAULT_LIMITS)
@@ -60,7 +64,15 @@ def build_app(
             Mount("/api/v1", routes=API_ROUTES),
             Route("/healthz", service.healthz),
         ],
-        middleware=[Middleware(Gate, keyring=keyring, admission=admission, overload=overload)],
+        middleware=[
+            Middleware(
+                Gate,
+                keyring=keyring,
+                admission=admission,
+                overload=overload,
+                operator_token=operator_token,
+            )
+        ],
         exception_handlers={
             TinkexError: on_tinkex_error,
             StorageError: on_storage_error,

@@ -50,6 +50,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     losses: tuple[str, ...] = ()  # of installed packages (entry points), beside the built-in ones
     bootstrap_key: str | None = None
     signing_secret_file: Path | None = None  # default: a file in the data folder, made if missing
+    operator_token_file: Path | None = None  # default: a file in the data folder, made if missing
     public_url: str | None = None  # how clients reach us, if not by the Host they send
     is_deterministic: bool = False
     has_kernels: bool = True  # compiled ones for sampling, where there is a C compiler
@@ -106,3 +107,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def path_of_signing_secret(self) -> Path:
         """Where the secret lies that signs tokens and download links."""
         return self.signing_secret_file or self.data_dir / "signing-secret"
+
+    @property
+    def path_of_operator_token(self) -> Path:
+        """Where the token lies that opens the routes for operators."""
+        return self.operator_token_file or self.data_dir / "operator-token"

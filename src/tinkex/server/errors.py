@@ -37,6 +37,24 @@ class Unauthenticated(ClientError):
     default_hint = "Send a key of this server in X-API-Key; 'tinkex keys create' makes one."
 
 
+class NotAnOperator(Unauthenticated):
+    """401: the operator's token is missing or wrong."""
+
+    code = "not-an-operator"
+    default_hint = (
+        "Send the first word of the file operator-token in the server's data folder in "
+        "X-Operator-Token; an API key does not open this route."
+    )
+
+
+class LastWorker(ClientError):
+    """400: the worker cannot be drained, because no other one would take its models."""
+
+    code = "last-worker"
+    status = 400
+    default_hint = "Start another worker, or resume one that is drained."
+
+
 class Unprocessable(ClientError):
     """422: understood, but refused."""
 

@@ -29,6 +29,7 @@ from tinkex.server.data_folder import lock_folder, make_private, share_folder
 from tinkex.server.gate.admission import Admission
 from tinkex.server.gate.auth import Keyring
 from tinkex.server.gate.concurrency_limit import ConcurrencyLimit
+from tinkex.server.gate.operator_token import OperatorToken
 from tinkex.server.gate.overload import Overload
 from tinkex.server.gate.rate_limit import RateLimit
 from tinkex.server.gate.signing import Signer
@@ -136,6 +137,7 @@ class ServerProcess:
             opened.callback(self._remote.close)
         self._signer = Signer(_signing_secret(config))
         self._keyring = Keyring(self._db, self._signer)
+        self._operator_token = OperatorToken.of(config)
         self._admission = Admission(
             config.limits, max_body_bytes_in_memory=config.max_body_bytes_in_memory
         )
@@ -208,7 +210,9 @@ class ServerProcess:
         concurrency = ConcurrencyLimit(self._config.busy_after_s)
         rate = RateLimit(self._progress, lambda: concurrency.in_flight)
         overload = Overload(concurrency, rate)
-        inner = build_app(self._keyring, self._admission, self._lifespan, overload)
+        inner = build_app(
+            self._keyring, self._admission, self._lifespan, overload, self._operator_token
+        )
         gated: ASGIApp = inner if self._lease is None else LeaseGate(inner, self._lease)
         app: ASGIApp = HeadMiddleware(gated, self._config.connections)
         access_log = None

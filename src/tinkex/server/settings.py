@@ -177,6 +177,7 @@ _PLAIN = (
     "losses",
     "bootstrap_key",
     "signing_secret_file",
+    "operator_token_file",
     "public_url",
     "is_deterministic",
     "has_kernels",

@@ -53,6 +53,14 @@ class EngineProcess(EngineClient):
         return f"process {self.pid}"
 
     @property
+    def worker_name(self) -> str:
+        return ""
+
+    @property
+    def worker_host(self) -> str:
+        return ""
+
+    @property
     def pid(self) -> int:
         """The process id of the worker."""
         return self._process.pid

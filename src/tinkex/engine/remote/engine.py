@@ -54,6 +54,14 @@ class RemoteEngine(EngineClient):
     def worker(self) -> str:
         return f"{self.info.name} at {self._address}, process {self.info.pid}"
 
+    @property
+    def worker_name(self) -> str:
+        return self.info.name
+
+    @property
+    def worker_host(self) -> str:
+        return self.info.host
+
     def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
         return super().save_adapter(adapter_id, _name(folder), scope)
 

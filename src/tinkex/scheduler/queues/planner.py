@@ -121,6 +121,12 @@ class Planner:
         """How many operations could run now or after others of their model."""
         return sum(len(q) for q in self._busy_queues() if q.head() is not None)
 
+    def waiting(self) -> tuple[int, int]:
+        """How many operations wait, and their tokens."""
+        queues = self._busy_queues()
+        num_tokens = sum(each.cost for queue in queues for each in queue.waiting())
+        return sum(map(len, queues)), num_tokens
+
     def forward_heads(
         self, accepts: ModelFilter = _every_model
     ) -> tuple[str, dict[str, int]] | None:

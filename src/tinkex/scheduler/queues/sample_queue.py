@@ -295,6 +295,15 @@ class SampleQueue:
         with self._lock:
             return len(self._slots[slot_id].running)
 
+    def waiting(self) -> tuple[int, int]:
+        """How many requests wait to run in any engine, and their tokens."""
+        with self._lock:
+            costs = [each.sample.cost for each in self._waiting.all()]
+            for slot in self._slots:
+                costs += [each.sample.cost for each in slot.handed_over.all()]
+                costs += [each.sample.cost for each in slot.quarantine.values()]
+            return len(costs), sum(costs)
+
     def pending(self, owner: str) -> int:
         """How many of the owner's requests are not finished."""
         with self._lock:

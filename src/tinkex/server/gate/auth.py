@@ -22,6 +22,9 @@ PUBLIC_PATHS = frozenset({"/api/v1/healthz", "/healthz", "/api/v1/version"})
 
 SIGNED_PREFIX = "/api/v1/download/"
 
+OPERATOR_PREFIX = "/api/v1/operator/"
+"""Answered to the operator's token, and to no API key."""
+
 _REMEMBER_S = 2.0
 _REMEMBER_MOST = 4096
 _LOOK_UP = 256  # keys at once
@@ -30,6 +33,11 @@ _LOOK_UP = 256  # keys at once
 def is_public(path: str) -> bool:
     """Whether a request to this path needs no key."""
     return path in PUBLIC_PATHS or path.startswith(SIGNED_PREFIX)
+
+
+def is_for_operators(path: str) -> bool:
+    """Whether a request to this path needs the operator's token in place of a key."""
+    return path.startswith(OPERATOR_PREFIX)
 
 
 def user_urn(owner: str) -> str:

@@ -1,6 +1,7 @@
 """The gate before every route. Four questions, in this order, each with its own refusal:
 
-1. Whose key is it (`auth`)? Else 401. Public paths and signed links pass without one.
+1. Whose key is it (`auth`)? Else 401. Public paths and signed links pass without one. Paths for
+   operators need the operator's token instead (`operator_token`), and pass with it.
 2. May its owner have this connection (`connection_shares`)? Else 429 or 503, and it is closed.
 3. Is the owner within its limits (`admission`)? Else 429.
 4. If it is a submission: can the server take it (`overload`)? Else 429, before its body is read.
@@ -23,7 +24,8 @@ from tinkex.server.errors import (
     error_response,
 )
 from tinkex.server.gate.admission import CURRENT_TICKET, Admission, Ticket
-from tinkex.server.gate.auth import is_public
+from tinkex.server.gate.auth import is_for_operators, is_public
+from tinkex.server.gate.operator_token import HEADER, OperatorToken
 from tinkex.server.gate.overload import REFUSALS, SUBMISSIONS, Overload
 from tinkex.server.http.connection_shares import claim_connection
 from tinkex.server.http.headers import header
@@ -45,16 +47,25 @@ class Gate:
     """Lets a request through with its key in `request.state.key` and its ticket beside it."""
 
     def __init__(
-        self, app: ASGIApp, keyring: Keys, admission: Admission, overload: Overload | None = None
+        self,
+        app: ASGIApp,
+        keyring: Keys,
+        admission: Admission,
+        overload: Overload | None = None,
+        operator_token: OperatorToken | None = None,  # without one, operators are refused
     ) -> None:
         self._app = app
         self._keyring = keyring
         self._admission = admission
         self._overload = overload
+        self._operator_token = operator_token or OperatorToken(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or is_public(scope["path"]):
             await self._app(scope, receive, send)
+            return
+        if is_for_operators(scope["path"]):
+            await self._pass_operator(scope, receive, send)
             return
         state = scope.setdefault("state", {})
         try:
@@ -76,6 +87,14 @@ class Gate:
             await self._submit_or_pass(scope, receive, send, key.owner, ticket)
         finally:
             ticket.leave()
+
+    async def _pass_operator(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._operator_token.check(header(scope, HEADER))
+        except Unauthenticated as error:
+            await error_response(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
     async def _submit_or_pass(
         self, scope: Scope, receive: Receive, send: Send, owner: str, ticket: Ticket

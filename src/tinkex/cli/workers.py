@@ -1,0 +1,177 @@
+"""`tinkex workers`: what the workers of a server do, and draining one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tinkex.cli.data_dir import data_dir_option, operator_token_option
+from tinkex.cli.lazy import ActingGroup
+from tinkex.cli.options import json_option
+from tinkex.cli.output import counted, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from tinkex.client.operator_api import OperatorApi
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_LOOK_EVERY_S = 0.5
+
+
+def _operator_options(command: Command) -> Command:
+    """Adds the options that say which server, and where its operator token is."""
+    url = click.option(
+        "--base-url", "--url", metavar="URL", help="The server.  [default: TINKER_BASE_URL]"
+    )
+    return url(data_dir_option(operator_token_option(command)))
+
+
+@click.group(cls=ActingGroup, short_help="See and drain the workers of a server.")
+@json_option
+@_operator_options
+@click.pass_context
+def command(context: click.Context, /, is_json: bool, **server: Any) -> None:
+    """List the workers of a server, and the work that waits for them.
+
+    Needs the server's operator token: the file operator-token in its data folder, or a copy of it
+    named by --operator-token-file.
+
+    \b
+    Examples:
+      tinkex workers
+      tinkex workers --base-url http://head:8000 --operator-token-file ./operator-token --json
+
+    \b
+    JSON: {"workers": [{"name", "worker", "host", "roles", "models", "state", "since_s",
+      "is_draining", "num_models", "num_adapters", "num_samples", "busy", "backlog_s"}],
+      "waiting": {"train_operations", "train_tokens", "samples", "sample_tokens"}}
+    """
+    if context.invoked_subcommand is not None:
+        return
+    found = _api(**server).workers()
+    if is_json:
+        print_json(found)
+        return
+    if found["workers"]:
+        rows = [_row(each) for each in found["workers"]]
+        print_table([tuple(row.values()) for row in rows], header=tuple(rows[0]))
+    else:
+        say("There are no workers now.")
+    waiting = found["waiting"]
+    operations = counted(waiting["train_operations"], "operation")
+    say(
+        f"Waiting: {operations} ({counted(waiting['train_tokens'], 'token')}), "
+        f"{counted(waiting['samples'], 'sample')} ({counted(waiting['sample_tokens'], 'token')})."
+    )
+
+
+@command.command()
+@click.argument("name")
+@click.option("--wait", "is_waiting", is_flag=True, help="Return once no work is left on it.")
+@json_option
+@_operator_options
+def drain(name: str, is_waiting: bool, is_json: bool, **server: Any) -> None:
+    """Have a worker give its runs to others and take no work.
+
+    Runs go on where they were, on other workers; samples that it has begun end there. Afterwards it
+    can be stopped without any work being repeated. Another worker must be left.
+
+    \b
+    Examples:
+      tinkex workers drain worker-1
+      tinkex workers drain gpu-7 --wait
+
+    \b
+    JSON: the worker's entry, as 'tinkex workers --json' has it
+    """
+    api = _api(**server)
+    entry = api.drain(name)
+    while is_waiting and (entry["num_models"] or entry["num_samples"]):
+        time.sleep(_LOOK_EVERY_S)
+        entry = api.worker(name)
+        _require_draining(entry)
+    if is_json:
+        print_json(entry)
+    elif entry["num_models"] or entry["num_samples"]:
+        left = f"{counted(entry['num_models'], 'run')}, {counted(entry['num_samples'], 'sample')}"
+        say(f"{name} takes no more work; on it now: {left}. --wait waits until they are gone.")
+    else:
+        say(f"{name} is drained: it has no work and takes none.")
+
+
+@command.command()
+@click.argument("name")
+@json_option
+@_operator_options
+def resume(name: str, is_json: bool, **server: Any) -> None:
+    """Have a worker that was drained take work again.
+
+    \b
+    Examples:
+      tinkex workers resume worker-1
+
+    \b
+    JSON: the worker's entry, as 'tinkex workers --json' has it
+    """
+    entry = _api(**server).resume(name)
+    if is_json:
+        print_json(entry)
+    else:
+        say(f"{name} takes work again.")
+
+
+def _api(base_url: str | None, data_dir: Path, operator_token_file: Path | None) -> OperatorApi:
+    from tinkex.client.operator_api import OperatorApi
+    from tinkex.config import Config
+
+    token = _token(operator_token_file or data_dir / "operator-token")
+    return OperatorApi(Config(base_url=base_url).normalized_base_url, token)
+
+
+def _token(path: Path) -> str:
+    """The first word of the file."""
+    from tinkex.errors import ConfigError
+
+    try:
+        words = path.read_text(encoding="ascii", errors="replace").split()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"There is no operator token at {path}.",
+            hint="Give --data-dir, the server's data folder, or --operator-token-file, a copy of "
+            "the file operator-token there.",
+            code="no-operator-token",
+        ) from error
+    if not words or not words[0].isascii():
+        raise ConfigError(
+            f"There is no operator token in {path}: its first word must be the token.",
+            hint="Copy the file operator-token from the server's data folder.",
+            code="no-operator-token",
+        )
+    return words[0]
+
+
+def _require_draining(entry: dict[str, Any]) -> None:
+    """Ends a wait that nothing would end: the worker was resumed meanwhile."""
+    if not entry["is_draining"]:
+        raise click.ClickException(
+            f"{entry['name']} was resumed while it was being drained. Drain it again."
+        )
+
+
+def _row(entry: dict[str, Any]) -> dict[str, object]:
+    return {
+        "name": entry["name"],
+        "host": entry["host"],
+        "roles": ",".join(entry["roles"]),
+        "state": "draining" if entry["is_draining"] else entry["state"],
+        "runs": entry["num_models"],
+        "samples": entry["num_samples"],
+        "busy": f"{entry['busy']:.0%}",
+        "backlog": f"{entry['backlog_s']:.1f} s",
+        "models": ",".join(entry["models"]),
+        "worker": entry["worker"],
+    }
