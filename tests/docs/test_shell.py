@@ -15,7 +15,7 @@ from tests.docs.pages import EXAMPLES, OTHERS, PAGES, ROOT, blocks, name_of
 from tinkex.cli.main import root
 
 WITH_SHELL = [page for page in [*PAGES, *OTHERS] if blocks(page, "bash")]
-PLAIN = {"export", "install", "openssl", "curl", "tar", "tee", ".", "python3"}
+PLAIN = {"export", "install", "openssl", "curl", "tar", "tee", ".", "python3", "ray"}
 TOOLS = {"gdb", "git", "pre-commit", "py-spy", "sqlite3"}  # of contributors, used by hand
 SOURCES = sorted((ROOT / "src" / "tinkex").rglob("*.py"))
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
@@ -88,8 +88,8 @@ def check_pytest(words: list[str]) -> None:
 def check_extras(packages: list[str]) -> None:
     for package in packages:
         assert not re.match(r"tinkex\b", package), "it is on no index: pip would not find it"
-        if match := re.fullmatch(r"\.\[(\w+)\]", package):
-            assert match[1] in PROJECT["optional-dependencies"]
+        if match := re.fullmatch(r"\.\[([\w,]+)\]", package):
+            assert set(match[1].split(",")) <= set(PROJECT["optional-dependencies"])
 
 
 def installs(text: str) -> list[str]:

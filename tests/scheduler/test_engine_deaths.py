@@ -12,7 +12,8 @@ from tests.scheduler.work import Bench
 from tests.server.driving import training_body
 from tinkex.engine.interface import Engine, EngineFailure, EngineUserError
 from tinkex.scheduler import SchedulerConfig
-from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
+from tinkex.scheduler.queues.sample_queue import SampleQueue
+from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.supervisor import EngineState, Supervisor
 from tinkex.store.samples import Sample
 

@@ -95,6 +95,40 @@ def _number_options(command: Command) -> Command:
     "of the data folder.",
 )
 @click.option(
+    "--ray",
+    envvar="TINKEX_RAY",
+    metavar="ADDRESS",
+    help="Keep workers on the Ray cluster at HOST:PORT, or auto for that of this machine.",
+)
+@click.option(
+    "--samplers",
+    envvar="TINKEX_SAMPLERS",
+    metavar="MIN:MAX",
+    help="With --ray: workers that sample; their number follows what waits.",
+)
+@click.option(
+    "--ray-label",
+    "ray_labels",
+    multiple=True,
+    envvar="TINKEX_RAY_LABEL",
+    metavar="KEY=VALUE",
+    help="With --ray: use nodes with this label only; may be given several times.",
+)
+@click.option(
+    "--ray-advertise",
+    envvar="TINKEX_RAY_ADVERTISE",
+    metavar="HOST:PORT",
+    help="With --ray: where workers dial in, if not at this machine's address in the cluster.",
+)
+@click.option(
+    "--worker-token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="TINKEX_WORKER_TOKEN_FILE",
+    show_default="worker-token in the data folder, made at the first start",
+    help="The token that workers join with, where the platform mounts it or a standby needs the "
+    "same one.",
+)
+@click.option(
     "--workers-tls-cert",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="TINKEX_WORKERS_TLS_CERT",
@@ -165,7 +199,9 @@ def command(
     """
     from tinkex.server.models.prestart import worker_begun
 
-    device = values["device"] if values["workers"] != 0 else "null"  # no engine on this machine
+    device = (
+        values["device"] if values["workers"] != 0 and not values["ray"] else "null"
+    )  # no engine on this machine
     with worker_begun(device) as worker:  # which imports torch, while this goes on here:
         from tinkex import crashpoints
         from tinkex.cli.serve_keys import about_keys

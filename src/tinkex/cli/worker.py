@@ -39,6 +39,13 @@ from tinkex.cli.engine_options import device_option, dtype_option, loss_option
 @click.option(
     "--name", show_default="host and process id", help="What the server calls this worker."
 )
+@click.option(
+    "--role",
+    default="train,sample",
+    show_default=True,
+    envvar="TINKEX_WORKER_ROLE",
+    help="What the worker is for: train, sample, or both.",
+)
 @device_option
 @dtype_option
 @click.option(
@@ -61,6 +68,7 @@ def command(
     token_file: Path,
     model_texts: tuple[str, ...],
     name: str | None,
+    role: str,
     device: str,
     dtype: str,
     num_threads: int | None,
@@ -78,7 +86,7 @@ def command(
       tinkex worker --join head:8001 --token-file worker-token --model qwen=/models/qwen3-8b
     """
     from tinkex.server.config import ServedModel
-    from tinkex.server.models.worker_command import worker_command
+    from tinkex.server.models.worker_command import parse_roles, worker_command
 
     argv, environment = worker_command(
         join=join,
@@ -90,6 +98,7 @@ def command(
         dtype=dtype,
         num_threads=num_threads,
         losses=losses,
+        roles=parse_roles(role),
         tls_ca="" if tls_ca == "system" else tls_ca,
     )
     os.execve(argv[0], argv, environment)  # noqa: S606  # nosec B606 # our own interpreter

@@ -30,6 +30,7 @@ from tinkex.types.optimizers import TaggedAdamParams, TaggedOptimParams
 from tinkex.types.sampling import SamplingParams
 
 __all__ = [
+    "ROLES",
     "AdapterInfo",
     "Engine",
     "EngineError",
@@ -43,6 +44,7 @@ __all__ = [
     "OptimRequest",
     "OptimResult",
     "RequestError",
+    "Role",
     "SampleRequest",
     "SampleResult",
     "SampledSequence",
@@ -65,6 +67,11 @@ StateScope = Literal["weights", "optimizer", "all"]
 - "optimizer": weights, the optimizer's tensors and step count. Loading drops pending gradients.
 - "all": that and the pending gradients; what crash recovery needs to go on bit for bit.
 """
+
+Role = Literal["train", "sample"]
+
+ROLES: tuple[Role, ...] = ("train", "sample")
+"""What a worker can be for; one that names no roles has all of them."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,6 +277,11 @@ class Engine(Protocol):
     @property
     def worker_host(self) -> str:
         """The machine that the worker runs on; empty if it is the server's own."""
+        ...
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """What the worker is for. Every engine can do everything; the scheduler keeps to it."""
         ...
 
     @property

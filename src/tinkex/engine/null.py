@@ -21,6 +21,7 @@ import numpy as np
 from tinkex import crashpoints
 from tinkex.engine.busy_lock import BusyLock
 from tinkex.engine.errors import EngineError, EngineUserError, unknown_name
+from tinkex.engine.in_process import InProcessEngine
 from tinkex.engine.interface import (
     AdapterInfo,
     EngineFingerprint,
@@ -68,15 +69,11 @@ class _State(msgspec.Struct, kw_only=True):
     optimizer: str | None = None  # of the steps so far
 
 
-class NullEngine:
+class NullEngine(InProcessEngine):
     """A deterministic stand-in for a real engine.
 
     `delay_s` is slept in every forward_backward, optim_step and sampling spell that has work.
     """
-
-    silent_seconds = 0.0
-    is_remote = False
-    worker = worker_name = worker_host = ""
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from tinkex.engine.busy_lock import BusyLock
 from tinkex.engine.checkpoint.peft_folder import load_state, load_weights, save_state
 from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, unknown_name
 from tinkex.engine.fingerprint import torch_fingerprint
+from tinkex.engine.in_process import InProcessEngine
 from tinkex.engine.interface import (
     AdapterInfo,
     EngineFingerprint,
@@ -58,16 +59,12 @@ _log = logging.getLogger(__name__)
 _spinning = SpinGovernor()  # one for all engines here: they share the process's threads
 
 
-class TorchEngine:
+class TorchEngine(InProcessEngine):
     """An engine in this process.
 
     engine = TorchEngine(EngineOptions(models={"tiny": "path/to/folder"}))
     engine.create_adapter("a", "tiny", LoraSpec(rank=8))
     """
-
-    silent_seconds = 0.0
-    is_remote = False
-    worker = worker_name = worker_host = ""
 
     def __init__(self, options: EngineOptions) -> None:
         if options.num_threads is not None and options.num_threads < 0:

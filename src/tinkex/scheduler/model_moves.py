@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from tinkex.engine.interface import EngineError, EngineFailure
 from tinkex.files.errors import StorageError
@@ -35,6 +36,10 @@ _BUSY_EVERY_S = 0.5
 _ACTIVE_S = 5.0
 _RETRY_S = 30.0
 _MIN_LOST_S = 1.0
+_AWAY_S = 3.0
+"""Samples that ran in a slot's engine wait for its next one for that long: a cut connection comes
+back sooner."""
+
 _GONE_S = 15.0
 """A slot without an engine for longer counts as gone: its models are placed anew."""
 
@@ -58,8 +63,8 @@ class ModelMoves:
         """Whether the slot should give a model away."""
         if self._placement.has_asked(self._slot_id):
             return True
-        is_draining = self._load.is_draining and time.monotonic() >= self._load.keeps_until
-        return is_draining and bool(self._placement.models_of(self._slot_id))
+        gives_away = self._load.gives_away and time.monotonic() >= self._load.keeps_until
+        return gives_away and bool(self._placement.models_of(self._slot_id))
 
     def seek(self, now: float, *, is_idle: bool) -> None:
         """Asks for a model if it should move here. Called with the lock held."""
@@ -71,6 +76,10 @@ class ModelMoves:
         self._looked_at = now
         if not self._load.can_take:
             return
+        if "sample" in self._load.roles:
+            self._take_lost_samples()
+        if not self._load.trains:
+            return
         self._release_gone()
         moving = self._placement.moving_to(self._slot_id)
         if not moving:
@@ -80,6 +89,13 @@ class ModelMoves:
                 self._wakeup.notify_all()
         for model_id in moving:
             self._take_lost(model_id)
+
+    def _take_lost_samples(self) -> None:
+        """Retries here what a slot had when it lost its engine and does not get another soon."""
+        loads = enumerate(self._placement.loads)
+        gone = [n for n, load in loads if (load.starting_s() or 0.0) > _AWAY_S]
+        if gone:
+            self._sample_queue.take_over(gone, self._slot_id)
 
     def _release_gone(self) -> None:
         """Has the models of a slot that has been without an engine for long placed anew."""
@@ -104,16 +120,24 @@ class ModelMoves:
             _logger.info("Model %s moved from worker-%d, which is down.", model_id, giver)
 
     def give_away(self) -> None:
-        """Moves the models that other slots asked for; all of them if the slot is drained."""
+        """Moves the models that other slots asked for; all of them if it should have none."""
         asked = self._placement.asked(self._slot_id)
-        if self._load.is_draining:
-            now = time.monotonic()
-            for model_id in self._placement.models_of(self._slot_id):
-                asked.setdefault(model_id, self._placement.other_slot(self._slot_id, now))
-        for model_id, taker in asked.items():
+        takers = self._for_all(asked) if self._load.gives_away else asked
+        for model_id, taker in takers.items():
             self._give(model_id, taker)
 
-    def _give(self, model_id: str, taker: int) -> None:
+    def _for_all(self, asked: Mapping[str, int]) -> dict[str, int | None]:
+        """Where each model of the slot should go: None if no other slot trains."""
+        now, found = time.monotonic(), dict[str, int | None](asked)
+        for model_id in self._placement.models_of(self._slot_id):
+            taker = self._placement.other_slot(self._slot_id, now)
+            if taker is None and self._load.trains:  # drained, and the others are gone since
+                self._load.keeps_until = now + _RETRY_S
+            else:
+                found.setdefault(model_id, taker)
+        return found
+
+    def _give(self, model_id: str, taker: int | None) -> None:
         began = time.monotonic()
         is_held = model_id in self._adapters.cache
         try:
@@ -127,11 +151,15 @@ class ModelMoves:
             self._placement.keep(model_id, self._slot_id)
             return
         with self._wakeup:
-            self._placement.move(model_id, self._slot_id, taker)
+            if taker is None:
+                self._placement.release(model_id, self._slot_id)
+            else:
+                self._placement.move(model_id, self._slot_id, taker)
             if is_held:
                 self._placement.cost.record(time.monotonic() - began)
             self._wakeup.notify_all()
-        _logger.info("Model %s moved from worker-%d to worker-%d.", model_id, self._slot_id, taker)
+        where = "the queue" if taker is None else f"worker-{taker}"
+        _logger.info("Model %s moved from worker-%d to %s.", model_id, self._slot_id, where)
 
     def _wanted(self, now: float, passed_s: float, *, is_idle: bool) -> str | None:
         cost_s = self._placement.cost.seconds

@@ -56,8 +56,8 @@ class Placement:
         """How many slots there are."""
         return len(self.loads)
 
-    def assign(self, model_id: str, now: float) -> int:
-        """The model's slot, chosen now if it has none."""
+    def assign(self, model_id: str, now: float) -> int | None:
+        """The model's slot, chosen now if it has none; None if no slot trains."""
         slot_id = self._slot_of.get(model_id)
         if slot_id is not None:
             return slot_id
@@ -65,7 +65,8 @@ class Placement:
             slot_id = self._slot_of.get(model_id)
             if slot_id is None:
                 slot_id = self._choose(now)
-                self._put(model_id, slot_id)
+                if slot_id is not None:
+                    self._put(model_id, slot_id)
             return slot_id
 
     def slot_of(self, model_id: str) -> int | None:
@@ -107,9 +108,10 @@ class Placement:
         return [model_id for model_id, taker in asked if taker == slot_id]
 
     def move(self, model_id: str, giver: int, taker: int) -> None:
-        """Makes a model of one slot another's. Its state has left the giver's engine."""
+        """Makes a model of one slot another's, or nobody's if that one does not train any more.
+        Its state has left the giver's engine."""
         with self._lock:
-            if self._take(model_id, giver):
+            if self._take(model_id, giver) and self.loads[taker].trains:
                 self._put(model_id, taker)
 
     def keep(self, model_id: str, slot_id: int) -> None:
@@ -117,17 +119,18 @@ class Placement:
         with self._lock:
             self._asked[slot_id].pop(model_id, None)
 
-    def other_slot(self, slot_id: int, now: float) -> int:
-        """Where a model of this slot should go when the slot is drained."""
+    def other_slot(self, slot_id: int, now: float) -> int | None:
+        """Where a model of this slot should go when the slot is drained; None if nowhere."""
         with self._lock:
-            others = {each for each in range(self.num_slots) if each != slot_id}
-            return self._choose(now, others or {slot_id})
+            return self._choose(now, {each for each in range(self.num_slots) if each != slot_id})
 
-    def _choose(self, now: float, among: Collection[int] | None = None) -> int:
-        """The slot for another model: the fullest that is not too busy, else the least busy."""
-        if self.num_slots == 1:
-            return 0
+    def _choose(self, now: float, among: Collection[int] | None = None) -> int | None:
+        """The slot for another model: the fullest that is not too busy, else the least busy. None
+        if no slot trains."""
         slots = list(range(self.num_slots) if among is None else among)
+        slots = [each for each in slots if self.loads[each].trains]
+        if len(slots) <= 1:
+            return slots[0] if slots else None
         slots = [each for each in slots if not self.loads[each].is_draining] or slots
         slots = [each for each in slots if self.loads[each].can_take] or slots
         slots = [each for each in slots if len(self._models[each]) < self._max_models] or slots

@@ -22,7 +22,8 @@ from tinkex.scheduler.queues.arrivals import Arrival, Arrivals
 from tinkex.scheduler.queues.missing_numbers import MissingNumbers
 from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.planner import BatchLimits, Planner
-from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
+from tinkex.scheduler.queues.sample_queue import SampleQueue
+from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.running.outcomes import Publish
 from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter

@@ -58,8 +58,3 @@ class EngineSlot:
         batches = BatchRunner(slot_id, shared, self.adapters.cache, executor)
         moves = ModelMoves(slot_id, shared, self.adapters)
         self.driver = Driver(slot_id, shared, self.adapters, batches, preparation, sampling, moves)
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        """What the slot's worker does: `train`, `sample`, or both."""
-        return ("train", "sample")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
+from tinkex.engine.interface import ROLES, Role
+
 __all__ = ["SlotLoad"]
 
 _WINDOW_S = 5.0
@@ -18,15 +20,17 @@ class SlotLoad:
     """The load of one slot, and whether it takes more.
 
     `is_up` says whether its engine can be given work, `starting_s` for how long its thread has
-    waited for another engine to start, None if it does not. `is_draining`: it gives its models away
-    and takes none. It is asked for no model before `keeps_until`, after one could not be moved.
-    `in_use` are the models that its thread works on now; None means that it may be any of them.
+    waited for another engine to start, None if it does not. `roles` is what its worker is for;
+    everything while there is none. `is_draining`: it gives its models away and takes none. It is
+    asked for no model before `keeps_until`, after one could not be moved. `in_use` are the models
+    that its thread works on now; None means that it may be any of them.
     """
 
     def __init__(self) -> None:
         self.is_up: Callable[[], bool] = lambda: True
         self.starting_s: Callable[[], float | None] = lambda: None
         self.is_draining = False
+        self.roles: tuple[Role, ...] = ROLES
         self.in_use: Collection[str] | None = None
         self.keeps_until = 0.0
         self._state = (0.0, 0.0, False)  # share, as of this time; whether it works since then
@@ -38,8 +42,18 @@ class SlotLoad:
 
     @property
     def can_take(self) -> bool:
-        """Whether models and samples may be given to the slot."""
+        """Whether work of its roles may be given to the slot."""
         return not self.is_draining and self.is_up()
+
+    @property
+    def trains(self) -> bool:
+        """Whether models may be given to the slot, as soon as it can take any."""
+        return "train" in self.roles
+
+    @property
+    def gives_away(self) -> bool:
+        """Whether the slot should have no models."""
+        return self.is_draining or not self.trains
 
     def may_lose(self, model_id: str) -> bool:
         """Whether another slot may have the model at once: this one has no engine."""

@@ -47,6 +47,7 @@ class Supervisor:
         self._has_started = False
         self._is_starting = False
         self._on_loss: list[Callable[[], None]] = []
+        self._on_start: list[Callable[[Engine], None]] = []
         self._changed_at = time.monotonic()  # when the engine was last started or lost
 
     def on_loss(self, forget: Callable[[], None]) -> None:
@@ -56,6 +57,11 @@ class Supervisor:
         in the order of registration. Not called when the server ends.
         """
         self._on_loss.append(forget)
+
+    def on_start(self, adopt: Callable[[Engine], None]) -> None:
+        """Has `adopt` called with every engine that starts, by the thread that starts it and before
+        that uses it."""
+        self._on_start.append(adopt)
 
     @property
     def is_closed(self) -> bool:
@@ -73,13 +79,18 @@ class Supervisor:
         with self._lock:
             if self.is_closed:
                 raise _ending()
+            has_started = self._engine is None
             if self._engine is None:
                 self._is_starting = True
                 try:
                     self._engine = self._start()
                 finally:
                     self._is_starting = False
-            return self._engine
+            engine = self._engine
+        if has_started:  # without the lock: those who are called take others
+            for adopt in self._on_start:
+                adopt(engine)
+        return engine
 
     @property
     def current(self) -> Engine | None:

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from tinkex.engine.interface import EngineUserError
+from tinkex.engine.interface import ROLES, Engine, EngineUserError, Role
 from tinkex.scheduler.shared import SharedParts
 from tinkex.scheduler.slot import EngineSlot
 from tinkex.scheduler.supervisor import StateName
@@ -33,7 +33,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     worker: str  # its process, and where it is
     host: str
-    roles: tuple[str, ...]
+    roles: tuple[Role, ...]
     models: list[str]  # the base models that it holds
     state: StateName
     since_s: float
@@ -71,8 +71,8 @@ class Workers:
         self._sample_queue = shared.sample_queue
         self._wakeup = shared.wakeup
         for slot_id in range(self._num_local, len(slots)):
-            # The slot's next worker is another one, which nobody has drained.
-            slots[slot_id].supervisor.on_loss(partial(self.resume, slot_id))
+            slots[slot_id].supervisor.on_loss(partial(self._forget_worker, slot_id))
+            slots[slot_id].supervisor.on_start(partial(self._adopt_worker, slot_id))
 
     def list(self) -> list[WorkerInfo]:
         """What each worker does now."""
@@ -106,29 +106,60 @@ class Workers:
             EngineUserError: no other worker would be left.
         """
         with self._wakeup:
-            loads = self._placement.loads
-            if all(loads[n].is_draining for n in self._present() if n != slot_id):
-                name = self._names().get(slot_id, worker_name(slot_id))
-                raise EngineUserError(
-                    f"{name} cannot be drained: no other worker would be left to "
-                    "take its models. Start the server with more workers, or resume another.",
-                    code="last-worker",
-                    field="worker",
-                    value=name,
-                )
-            loads[slot_id].is_draining = True
-            for model_id in self._placement.models_of(slot_id):
-                if loads[slot_id].may_lose(model_id):  # its engine could not give it away
-                    self._placement.release(model_id, slot_id)
-            self._sample_queue.set_open(slot_id, is_open=False)
-            self._wakeup.notify_all()
+            load = self._placement.loads[slot_id]
+            for role in load.roles:
+                if not any(self._can(each, role) for each in self._present() if each != slot_id):
+                    self._refuse_to_drain(slot_id, role)
+            load.is_draining = True
+            self._apply(slot_id)
 
     def resume(self, slot_id: int) -> None:
         """Has a worker that was drained take work again."""
         with self._wakeup:
             self._placement.loads[slot_id].is_draining = False
-            self._sample_queue.set_open(slot_id, is_open=True)
-            self._wakeup.notify_all()
+            self._apply(slot_id)
+
+    def has_role(self, role: Role) -> bool:
+        """Whether there is a worker for this kind of work."""
+        return any(role in self._placement.loads[each].roles for each in self._present())
+
+    def _adopt_worker(self, slot_id: int, engine: Engine) -> None:
+        """Has the slot do what its new worker is for."""
+        with self._wakeup:
+            self._placement.loads[slot_id].roles = engine.roles
+            self._apply(slot_id)
+
+    def _forget_worker(self, slot_id: int) -> None:
+        """The slot's next worker is another one, which nobody has drained."""
+        with self._wakeup:
+            load = self._placement.loads[slot_id]
+            load.is_draining, load.roles = False, ROLES
+            self._apply(slot_id)
+
+    def _apply(self, slot_id: int) -> None:
+        """Opens or closes the slot for models and samples. Called with the lock held."""
+        load = self._placement.loads[slot_id]
+        if load.gives_away:
+            for model_id in self._placement.models_of(slot_id):
+                if load.may_lose(model_id):  # no engine has it that could give it away
+                    self._placement.release(model_id, slot_id)
+        is_open = not load.is_draining and "sample" in load.roles
+        self._sample_queue.set_open(slot_id, is_open=is_open)
+        self._wakeup.notify_all()
+
+    def _can(self, slot_id: int, role: Role) -> bool:
+        load = self._placement.loads[slot_id]
+        return role in load.roles and not load.is_draining
+
+    def _refuse_to_drain(self, slot_id: int, role: Role) -> None:
+        name = self._names().get(slot_id, worker_name(slot_id))
+        raise EngineUserError(
+            f"{name} cannot be drained: no other worker would be left to {role}. Start another, "
+            "or resume one that is drained.",
+            code="last-worker",
+            field="worker",
+            value=name,
+        )
 
     def _present(self) -> Sequence[int]:
         """The slots that have a worker, or are about to have one again."""
@@ -160,7 +191,7 @@ class Workers:
             name=name,
             worker=slot.supervisor.worker,
             host=slot.supervisor.worker_host or socket.gethostname(),
-            roles=slot.roles,
+            roles=load.roles,
             models=[each.name for each in slot.supervisor.models()],
             state=state.state,
             since_s=state.since_s,

@@ -51,6 +51,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap_key: str | None = None
     signing_secret_file: Path | None = None  # default: a file in the data folder, made if missing
     operator_token_file: Path | None = None  # default: a file in the data folder, made if missing
+    worker_token_file: Path | None = None  # the same
     public_url: str | None = None  # how clients reach us, if not by the Host they send
     is_deterministic: bool = False
     has_kernels: bool = True  # compiled ones for sampling, where there is a C compiler
@@ -64,6 +65,15 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     workers_tls_cert: Path | None = None
     workers_tls_key: Path | None = None  # default: in the file of the certificate
     max_remote_workers: int = 16
+    ray: str | None = None  # address of a Ray cluster that keeps workers, or auto
+    trainers: int = 1  # workers on Ray that train
+    samplers: str = "1:1"  # MIN:MAX workers on Ray that sample
+    ray_cpus_per_worker: float = 1.0
+    ray_gpus_per_worker: float = 0.0
+    ray_labels: tuple[str, ...] = ()  # KEY=VALUE of the nodes to use
+    ray_advertise: str | None = None  # HOST:PORT that workers on Ray dial
+    ray_sampler_tokens: int = 20_000  # waiting tokens of one sampler above which one is added
+    ray_idle_s: float = 300.0  # of a sampler, before it is removed
     workers: int = 1  # engine processes, which divide the cores and the memory
     lease_s: float = 10.0  # with PostgreSQL: a leader that is silent for so long is replaced
     engine_ping_s: float = PING_S
@@ -112,3 +122,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def path_of_operator_token(self) -> Path:
         """Where the token lies that opens the routes for operators."""
         return self.operator_token_file or self.data_dir / "operator-token"
+
+    @property
+    def path_of_worker_token(self) -> Path:
+        """Where the token lies that workers on other machines join with."""
+        return self.worker_token_file or self.data_dir / "worker-token"

@@ -47,6 +47,11 @@ from tinkex.server.listen.connections import protocol_class
 from tinkex.server.listen.socket import listen, url_of
 from tinkex.server.listen.uvicorn_server import HttpServer
 from tinkex.server.models.engine_factory import engine_factories
+from tinkex.server.models.launcher_process import (
+    LauncherProcess,
+    check_ray_settings,
+    launch_settings,
+)
 from tinkex.server.models.remote_workers import RemoteWorkers
 from tinkex.server.models.warm_engine import WarmEngine
 from tinkex.server.open_folders import folder_place, open_folders
@@ -97,6 +102,9 @@ class ServerProcess:
             else [make_engine] * config.workers
         )
         self._remote: RemoteWorkers | None = None
+        self._url = ""
+        self._store_id = ""
+        check_ray_settings(config)
         self._services: Services | None = None
         self._http: HttpServer | None = None
         self._on_ready: Callable[[], None] | None = None
@@ -133,7 +141,9 @@ class ServerProcess:
         self._folders = open_folders(config, self._db)
         opened.callback(self._folders.close)
         if config.listen_workers is not None:
-            self._remote = RemoteWorkers(config, folder_place(config, self._db, self._folders))
+            place = folder_place(config, self._db, self._folders)
+            self._remote = RemoteWorkers(config, place)
+            self._store_id = place.database_id
             opened.callback(self._remote.close)
         self._signer = Signer(_signing_secret(config))
         self._keyring = Keyring(self._db, self._signer)
@@ -157,7 +167,7 @@ class ServerProcess:
         """
         with self._opened as opened, stopped_by_signals(self.stop):
             listener = opened.enter_context(listen(self._config.host, self._config.port))
-            url = url_of(listener)
+            self._url = url = url_of(listener)
             if on_ready is not None:
                 self._on_ready = lambda: self._tell_ready(url, on_ready)
             if on_listening is not None:
@@ -266,6 +276,7 @@ class ServerProcess:
         )
         self._services = app.state.services = services
         await asyncio.to_thread(scheduler.start)
+        launcher = self._start_launcher()
         janitor = Janitor(services)
         chores = (janitor.run(), self._watch(services), gc_tuning.collect_periodically())
         tasks = [asyncio.create_task(chore) for chore in chores]
@@ -276,10 +287,24 @@ class ServerProcess:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if launcher is not None:
+                await asyncio.to_thread(launcher.close)
             if self._remote is not None:  # slots that wait for a worker wait no longer
                 await asyncio.to_thread(self._remote.close)
             await asyncio.to_thread(scheduler.stop, self._config.drain_s)
             await janitor.last_round()
+
+    def _start_launcher(self) -> LauncherProcess | None:
+        if self._config.ray is None or self._remote is None:
+            return None
+        return LauncherProcess(
+            launch_settings(
+                self._config,
+                store_id=self._store_id,
+                worker_port=self._remote.port,
+                server_url=self._url,
+            )
+        )
 
     async def _watch(self, services: Services) -> None:
         """Tells that an engine has started, or ends the server if one can never start."""

@@ -70,6 +70,12 @@ _SERVER = {
     "workers": "Engine processes on this machine, 1 to 64; they divide its cores and memory. 0 "
     "with --listen-workers: all work is done elsewhere.",
     "max_remote_workers": "Maximum workers from other machines at once.",
+    "trainers": "With --ray: workers that train.",
+    "ray_cpus_per_worker": "With --ray: CPUs that a worker reserves.",
+    "ray_gpus_per_worker": "With --ray: GPUs that a worker reserves.",
+    "ray_sampler_tokens": "With --ray: waiting tokens per sampler above which samplers are added.",
+    "ray_idle_s": "With --ray: seconds without waiting samples, with a sampler idle, after which "
+    "one is removed.",
     "lease_s": "With PostgreSQL: seconds without a sign of life after which a standby takes over.",
     "engine_ping_s": "Seconds between two pings of an engine process.",
     "engine_hang_s": "Seconds without a response after which an engine process is replaced.",
@@ -145,6 +151,7 @@ def make_config(
 ) -> ServerConfig:
     """The config with these values; what is missing or None keeps its default."""
     given = {name: value for name, value in values.items() if value is not None}
+    given = {**given, **_implied_by_ray(given)}
 
     def only(names: object) -> dict[str, Any]:
         assert isinstance(names, tuple | dict)
@@ -162,7 +169,25 @@ def make_config(
     )
 
 
+def _implied_by_ray(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With --ray all workers dial in, and there is a slot for each of them."""
+    if given.get("ray") is None:
+        return {}
+    port = given.get("port", 8000)
+    most = int(str(given.get("samplers", "1")).rpartition(":")[2] or 1)
+    needed = given.get("trainers", 1) + most
+    return {
+        "workers": given.get("workers", 0),
+        "listen_workers": given.get("listen_workers", f"0.0.0.0:{port + 1 if port else 0}"),
+        "max_remote_workers": max(given.get("max_remote_workers", 16), needed),
+    }
+
+
 _PLAIN = (
+    "ray",
+    "samplers",
+    "ray_labels",
+    "ray_advertise",
     "host",
     "port",
     "database_url",
@@ -178,6 +203,7 @@ _PLAIN = (
     "bootstrap_key",
     "signing_secret_file",
     "operator_token_file",
+    "worker_token_file",
     "public_url",
     "is_deterministic",
     "has_kernels",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
+from tinkex.scheduler.queues.sample_queue import SampleQueue
+from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.store.samples import Sample
 
 

@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 
 from tinkex.engine.errors import EngineFailure
+from tinkex.engine.interface import ROLES, Role
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.process import spawn
 from tinkex.engine.process.client import STOP_TIMEOUT_S, EngineClient
@@ -59,6 +60,10 @@ class EngineProcess(EngineClient):
     @property
     def worker_host(self) -> str:
         return ""
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return ROLES
 
     @property
     def pid(self) -> int:

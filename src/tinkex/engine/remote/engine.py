@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tinkex.engine.errors import EngineError, EngineFailure
-from tinkex.engine.interface import AdapterInfo, StateScope
+from tinkex.engine.interface import ROLES, AdapterInfo, Role, StateScope
 from tinkex.engine.process.client import EngineClient
 from tinkex.engine.process.codec import PING, encode
 from tinkex.engine.process.liveness import HANG_S, PING_S
@@ -61,6 +61,10 @@ class RemoteEngine(EngineClient):
     @property
     def worker_host(self) -> str:
         return self.info.host
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return tuple(each for each in ROLES if each in self.info.roles)
 
     def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
         return super().save_adapter(adapter_id, _name(folder), scope)

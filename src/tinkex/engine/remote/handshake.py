@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tinkex.engine.interface import EngineFingerprint
+from tinkex.engine.interface import ROLES, EngineFingerprint
 from tinkex.engine.process.frames import FrameReader, FrameSocket, write_frame
 from tinkex.version import __version__
 
@@ -58,6 +58,7 @@ class RemoteWorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     models: dict[str, str]  # the digest of each base model, by name
     fingerprint: EngineFingerprint
+    roles: tuple[str, ...] = ROLES
     version: str = __version__
 
 

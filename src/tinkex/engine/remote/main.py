@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tinkex.engine.errors import EngineUserError
+from tinkex.engine.interface import ROLES, Role
 from tinkex.engine.model.folder_digest import folder_digest
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.process.worker import build_engine
@@ -39,6 +40,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     token_file: str
     cache_dir: str
+    roles: tuple[Role, ...] = ROLES
     tls_ca: str | None = None  # a file of certificates; "" for those of the system
     max_cache_bytes: int = 64 * 1024**3
 
@@ -95,6 +97,7 @@ def _run(settings: WorkerSettings, cache_dir: Path, stopping: threading.Event) -
             for name, folder in settings.options.models.items()
         },
         fingerprint=engine.fingerprint(),
+        roles=settings.roles,
     )
     run_worker(engine, info, config, stopping, tls)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, ValuesView
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tinkex.scheduler.queues.sample_queue import QueuedSample
+    from tinkex.scheduler.queues.slot_samples import QueuedSample
 
 _WAVES = 16
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tinkex.scheduler.queues.tenant_samples import Fits, TenantSamples
 
 if TYPE_CHECKING:
-    from tinkex.scheduler.queues.sample_queue import QueuedSample
+    from tinkex.scheduler.queues.slot_samples import QueuedSample
 
 __all__ = ["RunningLimits"]
 

@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-
-import msgspec
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tinkex.fair_queue import FairTurns
 from tinkex.scheduler.queues.crash_quarantine import CrashQuarantine
 from tinkex.scheduler.queues.running_limits import RunningLimits
+from tinkex.scheduler.queues.slot_samples import QueuedSample, SlotSamples, WaitingLines
 from tinkex.scheduler.queues.tenant_samples import TenantSamples
 from tinkex.store.samples import Sample
-from tinkex.types.requests import SampleRequest
 
-__all__ = ["QueuedSample", "SampleQueue"]
+__all__ = ["SampleQueue"]
 
 _MAX_TAKEN = 64
 """Taken between two sampling steps: preparing one takes its time, and running ones wait."""
-
 
 _LONG_S = 0.2
 """A request that has waited longer is taken by any slot, also by one that has to load for it."""
@@ -36,57 +33,6 @@ _SMALL_BATCH = 8
 """As many sequences in one batch cost little more than one: a slot takes them at any rate."""
 
 _MAX_LOADED = 4096
-
-
-class QueuedSample(msgspec.Struct):
-    """A sampling request, decoded if it came since the last start; how often an engine failed,
-    and how often one hung, while it had the request."""
-
-    sample: Sample
-    request: SampleRequest | None = None
-    failures: int = 0
-    hangs: int = 0
-    slot_id: int | None = None  # where it runs
-    is_bound: bool = False  # whether it waits for one slot alone
-    queued_at: float | None = None  # when it came to the queue
-
-
-class _SlotSamples:
-    """The requests that belong to one engine slot."""
-
-    def __init__(self) -> None:
-        self.running: dict[str, QueuedSample] = {}
-        self.quarantine = CrashQuarantine()
-        self.handed_over = _Lines()
-        self.cancelled: list[str] = []  # while they ran
-        self.loaded: set[str] = set()  # sampling sessions whose sampler its engine has
-        self.is_open = True
-
-    def given(self) -> Iterator[QueuedSample]:
-        """Requests that the engine has or had when it failed."""
-        yield from self.running.values()
-        yield from self.quarantine.values()
-
-
-class _Lines(dict[str, TenantSamples]):
-    """Waiting requests by tenant; tenants without any are left out."""
-
-    def put(self, queued: QueuedSample, *, first: bool) -> None:
-        self.setdefault(queued.sample.owner, TenantSamples()).add(queued, first=first)
-
-    def take_out(self, owner: str, request_id: str) -> QueuedSample | None:
-        line = self.get(owner)
-        queued = None if line is None else line.remove(request_id)
-        if queued is not None and not line:
-            del self[owner]
-        return queued
-
-    def count(self) -> int:
-        return sum(len(line) for line in self.values())
-
-    def all(self) -> Iterator[QueuedSample]:
-        for line in self.values():
-            yield from line
 
 
 class SampleQueue:
@@ -101,8 +47,8 @@ class SampleQueue:
     ) -> None:
         self._max_running = max_running
         self._clock = clock
-        self._waiting = _Lines()
-        self._slots = [_SlotSamples() for _ in range(num_slots)]
+        self._waiting = WaitingLines()
+        self._slots = [SlotSamples() for _ in range(num_slots)]
         self._loaded_anywhere: set[str] = set()  # sampling sessions on the base model
         self._turns = FairTurns()
         self._lock = threading.Lock()
@@ -132,12 +78,16 @@ class SampleQueue:
     def set_open(self, slot_id: int, *, is_open: bool) -> None:
         """Has the slot take no more requests, or take them again."""
         with self._lock:
-            self._slots[slot_id].is_open = is_open
             slot = self._slots[slot_id]
-            heir = next((each for each in self._slots if each.is_open), None)
-            if heir is not None and not is_open and slot.quarantine:
-                heir.quarantine.add(list(slot.quarantine.values()))
-                slot.quarantine = CrashQuarantine()
+            slot.is_open = is_open
+            if is_open:
+                for each in self._slots:
+                    if not each.is_open:  # none was open when it was closed
+                        self._move_quarantine(each, slot)
+            else:
+                taker = next((each for each in self._slots if each.is_open), slot)
+                if taker is not slot:
+                    self._move_quarantine(slot, taker)
         if not is_open:
             self.give_back(slot_id)
 
@@ -145,7 +95,7 @@ class SampleQueue:
         """Has requests that were handed over to this slot wait for any slot again."""
         with self._lock:
             slot = self._slots[slot_id]
-            bound, slot.handed_over = list(slot.handed_over.all()), _Lines()
+            bound, slot.handed_over = list(slot.handed_over.all()), WaitingLines()
             for queued in reversed(bound):
                 queued.is_bound = False
                 self._waiting.put(queued, first=True)
@@ -153,10 +103,36 @@ class SampleQueue:
     def hand_over(self, queued: QueuedSample, slot_id: int) -> None:
         """Puts a request that another slot has taken at the front for this slot alone."""
         with self._lock:
-            assert queued.slot_id is not None, "a slot has taken it"
-            if self._slots[queued.slot_id].running.pop(queued.sample.request_id, None) is not None:
-                queued.slot_id, queued.is_bound = None, True
+            if self._take_back(queued):
+                queued.is_bound = True
                 self._slots[slot_id].handed_over.put(queued, first=True)
+
+    def return_to_all(self, queued: QueuedSample, wait_s: float) -> None:
+        """Puts a request that a slot has taken at the front for any slot, after a wait."""
+        with self._lock:
+            if self._take_back(queued):
+                queued.is_bound, queued.not_before = False, self._clock() + wait_s
+                self._waiting.put(queued, first=True)
+
+    def _take_back(self, queued: QueuedSample) -> bool:
+        """Whether the request was still with the slot that has taken it: else it was cancelled."""
+        assert queued.slot_id is not None, "a slot has taken it"
+        slot, queued.slot_id = self._slots[queued.slot_id], None
+        return slot.running.pop(queued.sample.request_id, None) is not None
+
+    def take_over(self, gone: Sequence[int], slot_id: int) -> None:
+        """Gives a slot what others without an engine would retry, and everyone what waits for
+        those alone."""
+        with self._lock:
+            for each in gone:
+                self._move_quarantine(self._slots[each], self._slots[slot_id])
+        for each in gone:
+            self.give_back(each)
+
+    def _move_quarantine(self, giver: SlotSamples, taker: SlotSamples) -> None:
+        if giver.quarantine:
+            taker.quarantine.add(list(giver.quarantine.values()))
+            giver.quarantine = CrashQuarantine()
 
     def quarantine(self, requests: list[QueuedSample], slot_id: int) -> None:
         """Has requests retried in the slot apart from all others: one of them may have made its
@@ -170,7 +146,7 @@ class SampleQueue:
         """What the slot's engine should get now; it counts as running from here on."""
         with self._lock:
             slot = self._slots[slot_id]
-            if slot.quarantine:
+            if slot.quarantine and slot.is_open:
                 wave = {} if slot.running else slot.quarantine.next_wave()
                 taken = list(wave.values())
             else:
@@ -180,7 +156,7 @@ class SampleQueue:
                 slot.running[queued.sample.request_id] = queued
             return taken
 
-    def _take_waiting(self, slot: _SlotSamples) -> list[QueuedSample]:
+    def _take_waiting(self, slot: SlotSamples) -> list[QueuedSample]:
         owners = self._owners_waiting()
         self._turns.update(owners)
         limits = RunningLimits(slot.running.values(), owners, self._max_running)
@@ -193,7 +169,7 @@ class SampleQueue:
 
         while len(taken) < _MAX_TAKEN:
             next_of = limits.next_of_tenants(
-                self._lines_for(slot), fits if len(self._slots) > 1 else None
+                self._lines_for(slot), fits if len(self._slots) > 1 or not slot.is_open else None
             )
             if not next_of:
                 break
@@ -207,31 +183,31 @@ class SampleQueue:
             taken.append(queued)
         return taken
 
-    def _room(self, slot: _SlotSamples) -> int:
+    def _room(self, slot: SlotSamples) -> int:
         """How many more requests are the slot's part of what waits and runs."""
         num_open = sum(each.is_open for each in self._slots)
         total = self._waiting.count() + sum(len(each.running) for each in self._slots)
         return max(_SMALL_BATCH, -(-total // max(1, num_open))) - len(slot.running)
 
     def _is_for(
-        self, queued: QueuedSample, slot: _SlotSamples, now: float, *, has_room: bool
+        self, queued: QueuedSample, slot: SlotSamples, now: float, *, has_room: bool
     ) -> bool:
         """Whether the slot should take a waiting request."""
         if queued.is_bound:
             return True
-        if not slot.is_open:
+        if not slot.is_open or queued.not_before > now:
             return False
         if queued.queued_at is not None and now - queued.queued_at >= _LONG_S:
             return True
         return has_room and self._is_loaded(queued.sample.sampling_session_id, slot)
 
-    def _is_loaded(self, sampling_session_id: str, slot: _SlotSamples) -> bool:
+    def _is_loaded(self, sampling_session_id: str, slot: SlotSamples) -> bool:
         """Whether no other slot could sample for the session with less to load."""
         if sampling_session_id in slot.loaded or sampling_session_id in self._loaded_anywhere:
             return True
         return not any(sampling_session_id in each.loaded for each in self._slots)
 
-    def _lines_for(self, slot: _SlotSamples) -> Mapping[str, TenantSamples]:
+    def _lines_for(self, slot: SlotSamples) -> Mapping[str, TenantSamples]:
         """Each tenant's requests for the slot: those handed over to it go first."""
         return {**self._waiting, **slot.handed_over} if slot.handed_over else self._waiting
 
@@ -280,9 +256,9 @@ class SampleQueue:
         """Whether anything runs in the slot or waits for it."""
         with self._lock:
             slot = self._slots[slot_id]
-            if slot.running or slot.quarantine or slot.handed_over:
+            if slot.running or slot.handed_over or (slot.quarantine and slot.is_open):
                 return True
-            if len(self._slots) == 1:
+            if len(self._slots) == 1 and slot.is_open:
                 return bool(self._waiting)
             now = self._clock()
             return any(

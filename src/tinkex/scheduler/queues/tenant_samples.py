@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tinkex.fair_queue import due_time
 
 if TYPE_CHECKING:
-    from tinkex.scheduler.queues.sample_queue import QueuedSample
+    from tinkex.scheduler.queues.slot_samples import QueuedSample
 
 Fits = Callable[["QueuedSample"], bool]
 """Whether a request may be taken now."""

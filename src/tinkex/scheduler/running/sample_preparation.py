@@ -9,7 +9,8 @@ from tinkex.engine.interface import SampleRequest as EngineRequest
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.convert import sample_request
 from tinkex.scheduler.placement import Placement
-from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
+from tinkex.scheduler.queues.sample_queue import SampleQueue
+from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.store import Database, checkpoints, samplers, samples
 from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import Sample
@@ -20,13 +21,18 @@ __all__ = ["OtherSlotError", "SamplePreparation"]
 
 _MAX_ROWS = 4096
 
+_NO_TRAINER_S = 1.0
+"""How long a sample waits whose weights have to be written, while no worker trains."""
+
 
 class OtherSlotError(Exception):
-    """The sample's weights are with another slot and not on disk: it has to run there."""
+    """The sample has to go to another slot: to the one that can write its weights, which is the
+    model's, or to any that samples."""
 
-    def __init__(self, slot_id: int) -> None:
-        super().__init__(f"the sample runs on slot {slot_id}")
+    def __init__(self, slot_id: int | None, wait_s: float = 0.0) -> None:
+        super().__init__(f"the sample goes to slot {'any' if slot_id is None else slot_id}")
         self.slot_id = slot_id
+        self.wait_s = wait_s
 
 
 class SamplePreparation:
@@ -139,8 +145,10 @@ class SamplePreparation:
             # only the model's own slot may do.
             slot_id = self._placement.assign(sampler.model_id, time.monotonic())
             if slot_id != self._slot_id:
-                raise OtherSlotError(slot_id)
+                raise OtherSlotError(slot_id, wait_s=_NO_TRAINER_S)
             self._adapters.recovery.write_samplers(sampler.model_id)
+            if "sample" not in self._placement.loads[self._slot_id].roles:
+                raise OtherSlotError(None)
         if not folders.exists(folder):
             raise EngineFailure(
                 f"The weights of {sampler.sampling_session_id} are lost.", code="lost-sampler"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from tinkex import crashpoints
 from tinkex.engine.interface import RequestError, SampleResult
 from tinkex.scheduler.convert import sample_response
-from tinkex.scheduler.queues.sample_queue import QueuedSample
+from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.running.outcomes import Publish, as_server_error, failure_result
 from tinkex.scheduler.running.store_retries import StoreRetries
 from tinkex.store import Database, samples

@@ -16,7 +16,8 @@ from tinkex.engine.interface import SampleRequest as EngineRequest
 from tinkex.errors import ClientError
 from tinkex.files.errors import StorageError
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
-from tinkex.scheduler.queues.sample_queue import QueuedSample, SampleQueue
+from tinkex.scheduler.queues.sample_queue import SampleQueue
+from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.running.outcomes import (
     MAX_HANGS,
     as_request_error,
@@ -77,7 +78,7 @@ class SamplingExecutor:
                 request = self._store_retries.run(partial(self._preparation.prepare, queued))
                 prepared.append((queued, request))
             except OtherSlotError as other:
-                self._hand_over(queued, other.slot_id)
+                self._pass_on(queued, other)
             except (EngineUserError, StorageError, ClientError) as error:
                 self._refuse(queued, as_request_error(error))
         if prepared:
@@ -95,8 +96,11 @@ class SamplingExecutor:
         if finished is not None:  # else: cancelled
             self._writer.write([(queued, error)])
 
-    def _hand_over(self, queued: QueuedSample, slot_id: int) -> None:
-        self._sample_queue.hand_over(queued, slot_id)
+    def _pass_on(self, queued: QueuedSample, other: OtherSlotError) -> None:
+        if other.slot_id is None:
+            self._sample_queue.return_to_all(queued, other.wait_s)
+        else:
+            self._sample_queue.hand_over(queued, other.slot_id)
         with self._wakeup:
             self._wakeup.notify_all()
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tinkex.engine.interface import Engine, EngineFailure
+from tinkex.engine.interface import ROLES, Engine, EngineFailure
 from tinkex.engine.model.folder_digest import folder_digest
 from tinkex.engine.remote.engine import RemoteEngine
 from tinkex.engine.remote.handshake import FolderPlace, RemoteWorkerInfo
@@ -40,13 +40,15 @@ class RemoteWorkers:
         self._digests = _local_digests(config)  # of each base model, as the first worker has it
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
-        self.token_file = config.data_dir / "worker-token"
-        ensure_secret_file(self.token_file)
+        self.token_file = config.path_of_worker_token
+        is_named = config.worker_token_file is not None
+        if not is_named:  # a named one that is missing was not mounted: workers have another
+            ensure_secret_file(self.token_file)
         address = parse_address(config.listen_workers, "--listen-workers")
         try:
             self._listener = WorkerListener(
                 address,
-                SecretFile(self.token_file).newest(),
+                SecretFile(self.token_file, may_be_link=is_named).newest(),
                 place,
                 check=self.why_not,
                 tls=_tls_context(config),
@@ -90,6 +92,10 @@ class RemoteWorkers:
         """Why the server does not take a worker, or None."""
         if info.version != __version__:
             return f"It is version {info.version}; this server is {__version__}. Install that one."
+        unknown = [each for each in info.roles if each not in ROLES]
+        if unknown or not info.roles:
+            named = repr(unknown[0]) if unknown else "none"
+            return f"Its role is {named}. Give it --role {', '.join(ROLES)}, or both."
         missing = [model.name for model in self._config.models if model.name not in info.models]
         if missing:
             return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,7 +13,10 @@ from tinkex.errors import ConfigError
 from tinkex.server.config import ServedModel
 from tinkex.server.models.engine_factory import find_model
 
-__all__ = ["parse_address", "worker_command"]
+if TYPE_CHECKING:
+    from tinkex.engine.interface import Role
+
+__all__ = ["parse_address", "parse_roles", "worker_command"]
 
 _MODULE = "tinkex.engine.remote.main"
 
@@ -31,6 +35,24 @@ def parse_address(text: str, setting: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def parse_roles(text: str) -> tuple[Role, ...]:
+    """`train`, `sample`, or both with a comma between.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    from tinkex.engine.interface import ROLES
+
+    named = {each.strip() for each in text.split(",")}
+    if not named <= set(ROLES):
+        raise ConfigError(
+            f"--role={text!r} is no role of a worker.",
+            hint="Write train, sample, or train,sample.",
+            code="usage",
+        )
+    return tuple(each for each in ROLES if each in named)
+
+
 def worker_command(
     *,
     join: str,
@@ -43,6 +65,7 @@ def worker_command(
     num_threads: int | None,
     losses: tuple[str, ...],
     tls_ca: str | None,
+    roles: tuple[Role, ...],
 ) -> tuple[list[str], dict[str, str]]:
     """What to run, and with which environment.
 
@@ -66,6 +89,7 @@ def worker_command(
         token_file=str(token_file.resolve()),
         cache_dir=str(data_dir / "worker-cache"),
         tls_ca=tls_ca,
+        roles=roles,
     )
     command = [sys.executable, "-P", "-m", _MODULE, msgspec.json.encode(settings).decode()]
     return command, {**ENVIRONMENT, **os.environ}

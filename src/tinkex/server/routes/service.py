@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tinkex.engine.interface import ROLES
 from tinkex.scheduler.workers import worker_name
 from tinkex.server.errors import NotReady, error_response, json_response
 from tinkex.server.services import services_of
@@ -34,6 +35,8 @@ async def healthz(request: Request) -> Response:
             {"name": worker_name(n), "state": each.state, "since_s": round(each.since_s, 1)}
             for n, each in enumerate(services.scheduler.engine_states())
         ]
+        workers = services.scheduler.workers
+        engine["missing_roles"] = [role for role in ROLES if not workers.has_role(role)]
     if services.is_draining or not services.scheduler.is_ready():
         starting = "is starting; its engine is loading the models"
         why = "is stopping" if services.is_draining else starting

@@ -6,6 +6,7 @@ Asked once per poll that ends without a result. Clients know three states: "acti
 
 from __future__ import annotations
 
+from tinkex.engine.interface import Role
 from tinkex.server.services import Services
 
 State = tuple[str, str | None]
@@ -20,6 +21,9 @@ def queue_state(services: Services, owner: str, kind: str, request_id: str) -> S
     scheduler = services.scheduler
     if not scheduler.is_ready():
         return "paused_capacity", "The engine is still loading its models."
+    role: Role = "sample" if kind == "sample" else "train"
+    if not scheduler.workers.has_role(role):
+        return "paused_capacity", f"No worker is there that can {role}; the request waits for one."
     if kind == "sample":
         return _of_sample(services, owner, request_id)
     others = scheduler.tenants_waiting() - 1

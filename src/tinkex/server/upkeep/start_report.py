@@ -45,7 +45,7 @@ def _about_workers(config: ServerConfig) -> list[str]:
     if config.listen_workers is None:
         return []
     names = " ".join(f"--model {model.name}=FOLDER" for model in config.models)
-    token = config.data_dir.absolute() / "worker-token"
+    token = config.path_of_worker_token.absolute()
     return [
         f"Workers on other machines join with: tinkex worker --join {config.listen_workers} "
         f"--token-file {token} {names}"
