@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tinkex.engine.process.amx_tiles import WITHOUT_TILES, has_broken_tiles
+
 FOREIGN = ("TINKER_", "TINKEX_API_KEY", "TINKEX_BASE_URL", "CLOUDFLARE_ACCESS_")
 
 
@@ -22,6 +24,8 @@ def pytest_configure() -> None:
     for number, handler in usual.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+    if has_broken_tiles():  # the oracles compute in this process, the engines in workers
+        os.environ.update(WITHOUT_TILES)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -13,6 +13,7 @@ import sys
 from typing import NamedTuple
 
 from tinkex.child_environment import child_environment
+from tinkex.engine.process.amx_tiles import WITHOUT_TILES, has_broken_tiles
 
 __all__ = ["ENVIRONMENT", "MODULE", "BegunWorker", "begin"]
 
@@ -33,6 +34,7 @@ ENVIRONMENT = {
     "LRU_CACHE_CAPACITY": "64",
     # Huge pages are made whole at the first touch, and of a new adapter half is never touched.
     "NUMPY_MADVISE_HUGEPAGE": "0",
+    **(WITHOUT_TILES if has_broken_tiles() else {}),
 }
 """What a worker gets unless it is set outside: its libraries read these when they are loaded."""
 
