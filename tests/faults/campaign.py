@@ -12,7 +12,6 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ import msgspec
 
 from tests.faults.audit import audit, compare
 from tests.faults.checker import Checker
-from tests.faults.history import read_history
+from tests.faults.history import open_calls, read_history
 from tests.faults.reference import Reference
 from tests.faults.workload import Task
 from tests.server.children import ROOT
@@ -47,7 +46,7 @@ RANDOM = ("server", "engine", "both")
 OF_WORKERS = ("one engine", "frozen engine", *RANDOM)
 PINGS = {"engine_ping_s": 0.2, "engine_hang_s": 2.0}  # so that a frozen worker is soon replaced
 REACH_S = 60.0  # how long a crash point may take to be reached
-RECOVERY_S = 10.0  # how long what an engine died under may take to run again
+RECOVERY_S = 60.0  # how long what was struck may take to be answered
 END_S = 60.0  # how long the clients may take to finish once the server stays
 
 
@@ -165,7 +164,7 @@ class Campaign:
         if kill in OF_WORKERS:
             # The engine alone may have died before, at random or at one of its own points.
             if kill != "server" and "engine" in "".join(self.outcome.deaths[-1:]):
-                self._await_results()
+                self._await_answers()
             time.sleep(self._dice.uniform(0.1, 1.2))
             self._kill(kill)
             return
@@ -179,16 +178,12 @@ class Campaign:
         self.outcome.unreached.append(kill)
         self._kill("server")
 
-    def _await_results(self) -> None:
-        """Waits until what was struck has run again: a request is tried twice, not thrice."""
-        enough = self._num_results() + 2 * len(self._libraries) * self._walkers
+    def _await_answers(self) -> None:
+        """Waits until what was struck is answered: an engine may not die thrice over a request."""
+        struck = open_calls(self._history.iterdir())
         deadline = time.monotonic() + RECOVERY_S
-        while self._num_results() < enough and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    def _num_results(self) -> int:
-        with contextlib.closing(sqlite3.connect(self._config.data_dir / "tinkex.db")) as db:
-            return int(db.execute("select count(*) from results").fetchone()[0])
+        while struck & open_calls(self._history.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def _has_died_of(self, kill: str) -> bool:
         """Whether the process is dead that the kill was for; an engine leaves its server alive."""

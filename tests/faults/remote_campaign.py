@@ -41,7 +41,7 @@ class RemoteCampaign(Campaign):
             clients = [self._start_client(library) for library in self._libraries]
             try:
                 for fault in kills:
-                    self._await_results()  # a request is tried twice, not thrice
+                    self._await_answers()
                     time.sleep(self._dice.uniform(0.0, 0.5))
                     self._require_running(clients)
                     self._site.require_running()

@@ -89,8 +89,10 @@ def test_a_worker_forgets_everything_when_its_connection_ends_and_dials_again(
             engine.create_adapter("a", "null", LoraSpec(rank=4))
             engine.close()
             wait_until(lambda: not worker.engine.adapters())
-            with pytest.raises(EngineFailure, match=r"gpu-1 at 127.0.0.1:\d+ is gone"):
+            with pytest.raises(EngineFailure, match=r"gpu-1 at 127.0.0.1:\d+ is gone") as caught:
                 engine.models()
+            assert caught.value.is_loss_of_engine
+            assert caught.value.is_from_outside, "the network may be to blame, not the work"
 
 
 def test_a_worker_outlives_its_server(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class RemoteEngine(EngineClient):
                 f"{where} did not answer for {hung_s:.0f} s; the connection was closed.",
                 code="engine-hung",
             )
-        return EngineFailure(f"{where} is gone.", code="engine-died")
+        return EngineFailure(f"{where} is gone.", code="engine-disconnected")
 
 
 def _name(folder: Path) -> Path:

@@ -2,9 +2,10 @@
 
 A result is published only after it is on disk. If the engine fails it is restarted, adapters are
 rebuilt as they were before the batch, and each operation of the batch is retried once, alone; one
-that fails again ends with a server error and the rest go on. A batch whose engine hung is retried
-as it was, a few times, since its requests are rarely the cause. Errors of the store are retried
-until they pass; errors of files end the one operation that needed them, and the engine goes on.
+that fails again ends with a server error and the rest go on. A batch whose engine hung, or was
+cut off, is retried as it was, a few times, since its requests are rarely the cause. Errors of the
+store are retried until they pass; errors of files end the one operation that needed them, and the
+engine goes on.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tinkex.scheduler.operation_bodies import BodyCache, LoadCommand, SaveComman
 from tinkex.scheduler.queues.cost_model import FORWARD_KINDS
 from tinkex.scheduler.queues.planner import Computed
 from tinkex.scheduler.running.outcomes import (
-    MAX_HANGS,
+    MAX_OUTSIDE_LOSSES,
     Publish,
     as_request_error,
     as_server_error,
@@ -88,7 +89,7 @@ class Executor:
         self._bodies = bodies
         self._publish = publish
         self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
-        self._hangs = 0  # of the engine during the running batch
+        self._outside_losses = 0  # of the engine during the running batch
         self._computed: list[Computed] = []  # of that batch
 
     def run(self, batch: list[Operation]) -> list[Computed]:
@@ -97,9 +98,9 @@ class Executor:
         Returns the engine calls that succeeded. Attempts that were lost with an engine, and the
         start of another, are not charged to the batch.
         """
-        self._hangs, self._computed = 0, []
+        self._outside_losses, self._computed = 0, []
         try:
-            self._run_through_hangs(batch)
+            self._run_through_losses(batch)
         except Exception as error:
             self._supervisor.discard(error)
             for operation in batch:
@@ -109,19 +110,19 @@ class Executor:
 
     def _run_again(self, operation: Operation) -> None:
         try:
-            self._run_through_hangs([operation])
+            self._run_through_losses([operation])
         except Exception as error:
             self._supervisor.discard(error)
             if not self._supervisor.is_closed:
                 self._finish([_failed(operation, as_server_error(error))])
 
-    def _run_through_hangs(self, batch: list[Operation]) -> None:
+    def _run_through_losses(self, batch: list[Operation]) -> None:
         while True:
             try:
                 return self._run(batch)
             except EngineFailure as error:
-                self._hangs += error.is_hang
-                is_forgiven = error.is_hang and self._hangs < MAX_HANGS
+                self._outside_losses += error.is_from_outside
+                is_forgiven = error.is_from_outside and self._outside_losses < MAX_OUTSIDE_LOSSES
                 if not is_forgiven or self._supervisor.is_closed:
                     raise
                 self._supervisor.discard(error)

@@ -19,7 +19,7 @@ from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.queues.sample_queue import SampleQueue
 from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.running.outcomes import (
-    MAX_HANGS,
+    MAX_OUTSIDE_LOSSES,
     as_request_error,
     as_server_error,
 )
@@ -140,11 +140,12 @@ class SamplingExecutor:
             self._retry(quarantined, as_server_error(error))
 
     def _blamed(self, suspects: list[QueuedSample], error: Exception) -> set[str]:
-        """The ids of the requests that may be the cause; of a hang only after several."""
-        if isinstance(error, EngineFailure) and error.is_hang:
+        """The ids of the requests that may be the cause; of what comes from outside only after
+        several."""
+        if isinstance(error, EngineFailure) and error.is_from_outside:
             for queued in suspects:
-                queued.hangs += 1
-            suspects = [each for each in suspects if each.hangs >= MAX_HANGS]
+                queued.outside_losses += 1
+            suspects = [each for each in suspects if each.outside_losses >= MAX_OUTSIDE_LOSSES]
         return {each.sample.request_id for each in suspects}
 
     def _retry(self, requests: list[QueuedSample], error: RequestError) -> None:
