@@ -27,7 +27,7 @@ from tests.faults.checker import Checker
 from tests.faults.history import open_calls, read_history
 from tests.faults.reference import Reference
 from tests.faults.workload import Task
-from tests.server.children import ROOT
+from tests.server.children import ROOT, children_of
 from tests.server.driving import null_config
 from tinkex.depot.object_depot import ObjectDepot
 from tinkex.engine.interface import Engine
@@ -124,9 +124,9 @@ class Campaign:
     def _start(self, armed: str) -> None:
         """Has the server run, also if it was to die while it starts."""
         self._has_died_at_start = False
-        if self._is_running() and not armed:
+        if self._server.is_running and not armed:
             return
-        if self._is_running():
+        if self._server.is_running:
             self._kill("server")
         while True:
             if self._config.depot is not None:
@@ -193,19 +193,19 @@ class Campaign:
                 return False
             time.sleep(self._dice.uniform(0.0, 0.5))  # some way into the recovery
             return True
-        if self._is_running():
+        if self._server.is_running:
             return False
         self._server.kill()  # collects what is left of it
         return True
 
     def _kill(self, what: str) -> None:
         if what in ("engine", "both"):
-            for pid in _children(self._server.pid):
+            for pid in children_of(self._server.pid):
                 os.kill(pid, signal.SIGKILL)
             self.outcome.deaths.append("engine")
         if what in ("one engine", "frozen engine"):
             is_frozen = what == "frozen engine"
-            pid = self._dice.choice(_children(self._server.pid))
+            pid = self._dice.choice(children_of(self._server.pid))
             os.kill(pid, signal.SIGSTOP if is_frozen else signal.SIGKILL)
             if is_frozen:
                 self._frozen.append(pid)
@@ -220,14 +220,10 @@ class Campaign:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    def _is_running(self) -> bool:
-        process = self._server._process
-        return process is not None and process.poll() is None
-
     def _start_client(self, library: str) -> subprocess.Popen[str]:
         task = Task(
             library=library,
-            base_url=self._server.base_url,
+            base_url=self._client_url(),
             api_key=self._server.api_key,
             base_model=self._config.models[0].name,
             seed=self.outcome.seed,
@@ -246,6 +242,10 @@ class Campaign:
                 stderr=errors,
                 text=True,
             )
+
+    def _client_url(self) -> str:
+        """Where the clients find the server."""
+        return self._server.base_url
 
     def _require_running(self, clients: list[subprocess.Popen[str]]) -> None:
         for client, library in zip(clients, self._libraries, strict=True):
@@ -321,8 +321,3 @@ def _environment(crash_at: str) -> Iterator[None]:
         yield
     finally:
         del os.environ["TINKEX_TEST_CRASH"]
-
-
-def _children(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
-    return [int(each) for each in found.stdout.split()]
