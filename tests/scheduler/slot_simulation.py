@@ -81,7 +81,7 @@ class Simulation:
         self._give_away(slot_id)
         if self._free_at[slot_id] > self.now + 1e-9:
             return
-        batch = self.planner.next_batch(self.now, self._is_in(slot_id))
+        batch = self.planner.next_batch(self.now, self.placement.models_of(slot_id))
         self.num_decisions += 1
         with self._wakeup:
             self._moves[slot_id].seek(self.now, is_idle=not batch)
@@ -106,9 +106,6 @@ class Simulation:
             self.num_moves += 1
             for each in (slot_id, taker):
                 self._free_at[each] = max(self._free_at[each], self.now + self._cost_s / 2)
-
-    def _is_in(self, slot_id: int) -> Any:
-        return lambda model_id: self.placement.slot_of(model_id) == slot_id
 
     def _add(self, model_id: str, owner: str) -> None:
         each = operation(model_id, self._next_seq[model_id], owner=owner)

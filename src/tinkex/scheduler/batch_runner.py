@@ -38,7 +38,7 @@ class BatchRunner:
 
     def has_ready(self) -> bool:
         """Whether an operation of the slot's models can run now. Called with the lock held."""
-        return self._planner.has_ready(self._is_mine)
+        return self._planner.has_ready(self._models())
 
     def run_next(self, stopping: threading.Event) -> None:
         """Runs the next batch to its end, if there is one and `stopping` is not set."""
@@ -46,7 +46,7 @@ class BatchRunner:
             has_waited = self._wait_for_others(stopping)
             if stopping.is_set():
                 return
-            batch = self._planner.next_batch(time.monotonic(), self._is_mine)
+            batch = self._planner.next_batch(time.monotonic(), self._models())
             if not batch:
                 return
             self._cache.pinned = {operation.model_id for operation in batch}
@@ -68,17 +68,21 @@ class BatchRunner:
             sum(each.busy_seconds for each in computed),
         )
 
-    def _is_mine(self, model_id: str) -> bool:
-        slot_id = self._placement.slot_of(model_id)
-        if slot_id is None:
-            slot_id = self._placement.assign(model_id, time.monotonic())
-        return slot_id == self._slot_id
+    def _models(self) -> list[str]:
+        """The slot's models. Those that have work and no slot get one first. Called with the lock
+        held."""
+        now = time.monotonic()
+        for model_id in self._placement.without_slot(self._planner.busy_models()):
+            is_ready = self._planner.has_ready([model_id])
+            if is_ready and self._placement.assign(model_id, now) is None:
+                break  # no slot trains
+        return self._placement.models_of(self._slot_id)
 
     def _wait_for_others(self, stopping: threading.Event) -> bool:
         """Waits a moment for models that train side by side, so that they share a batch; whether
         it waited. Called with the lock held."""
         began = now = time.monotonic()
-        heads = self._planner.forward_heads(self._is_mine)
+        heads = self._planner.forward_heads(self._models())
         if heads is None:
             return False
         base, num_before = heads[0], len(heads[1])
@@ -91,7 +95,7 @@ class BatchRunner:
             if rest_s <= 0 or self._sample_queue.has_work(self._slot_id) or stopping.is_set():
                 break
             self._wakeup.wait(rest_s)
-            heads, now = self._planner.forward_heads(self._is_mine), time.monotonic()
+            heads, now = self._planner.forward_heads(self._models()), time.monotonic()
         policy.waited(has_come=heads is not None and len(heads[1]) > num_before)
         return True
 
@@ -104,6 +108,6 @@ class BatchRunner:
             now, policy = time.monotonic(), self._wait_policies[queue.engine_model]
             if not has_waited:
                 with self._wakeup:
-                    others = self._planner.forward_arrivals(queue.engine_model, self._is_mine)
+                    others = self._planner.forward_arrivals(queue.engine_model, self._models())
                 policy.began(tokens, max(each.created_at for each in batch), others)
             policy.trained(tokens, now - began, now)

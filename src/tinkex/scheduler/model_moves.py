@@ -20,6 +20,7 @@ from tinkex.scheduler.queues.planner import ReadyModel
 from tinkex.scheduler.rebalancing import (
     TIMES_COST,
     SlotWork,
+    least_ahead_s,
     model_for_fairness,
     model_for_idle,
     overworked,
@@ -163,11 +164,14 @@ class ModelMoves:
 
     def _wanted(self, now: float, passed_s: float, *, is_idle: bool) -> str | None:
         cost_s = self._placement.cost.seconds
-        ready = self._ready_by_slot()
         if not is_idle:
             self._lost_s = 0.0
+            if self._planner.spread_s() <= least_ahead_s(cost_s):
+                return None  # spares a look at all models
+            ready = self._ready_by_slot()
             others = [self._work_of(each, ready[each], now) for each in self._givers(now)]
             return model_for_fairness(ready[self._slot_id], others, cost_s)
+        ready = self._ready_by_slot()
         others = [self._idle_work_of(each, ready[each], now) for each in self._givers(now)]
         found = model_for_idle(others, cost_s)
         if found is not None:

@@ -9,7 +9,7 @@ than one. `rebalancing` decides when a model should move.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tinkex.scheduler.slot_load import SlotLoad
 
@@ -72,6 +72,11 @@ class Placement:
     def slot_of(self, model_id: str) -> int | None:
         """The model's slot, if it has one."""
         return self._slot_of.get(model_id)
+
+    def without_slot(self, model_ids: Iterable[str]) -> list[str]:
+        """Those of the models that no slot has."""
+        with self._lock:
+            return [each for each in model_ids if each not in self._slot_of]
 
     def models_of(self, slot_id: int) -> list[str]:
         """The models of a slot, in the order they came."""

@@ -229,7 +229,7 @@ class Scheduler:
         with self._wakeup:
             queue = self._planner.queue(model_id)
             if queue is not None:
-                queue.consume(seq_id)
+                self._planner.consume(queue, seq_id)
                 self._wakeup.notify_all()
 
     def enqueue_sample(self, sample: Sample, request: SampleRequest) -> None:
