@@ -6,7 +6,6 @@ takes `cost_s`, in which the model does not run.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from tinkex.scheduler.placement import Placement
 from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.planner import BatchLimits, Computed, Planner
 from tinkex.scheduler.slot_load import SlotLoad
+from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.store.operations import Operation
 
 TICK_S = 0.01
@@ -43,7 +43,7 @@ class Simulation:
         self.planner = Planner(BatchLimits(max_operations=1))
         self.placement = Placement([SlotLoad() for _ in range(num_slots)])
         self.placement.cost.record(cost_s / 2)
-        wakeup = threading.Condition()
+        wakeup = SlotWakeups(num_slots)
         self._wakeup = wakeup
         shared = SimpleNamespace(
             planner=self.planner, placement=self.placement, sample_queue=None, wakeup=wakeup

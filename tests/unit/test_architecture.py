@@ -111,7 +111,8 @@ LAYERS = {
         {"remote"},
     ],
     "scheduler": [
-        {"busiest_time", "config", "operation_bodies", "convert", "slot_load"},
+        {"busiest_time", "config", "operation_bodies", "convert", "slot_load", "slot_wakeups"},
+        {"slot_overview"},
         {"placement", "queues", "supervisor"},
         {"adapters", "rebalancing"},
         {"running"},

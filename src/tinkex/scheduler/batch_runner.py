@@ -94,7 +94,7 @@ class BatchRunner:
             # Other work does not wait for it.
             if rest_s <= 0 or self._sample_queue.has_work(self._slot_id) or stopping.is_set():
                 break
-            self._wakeup.wait(rest_s)
+            self._wakeup.wait(self._slot_id, rest_s)
             heads, now = self._planner.forward_heads(self._models()), time.monotonic()
         policy.waited(has_come=heads is not None and len(heads[1]) > num_before)
         return True

@@ -11,12 +11,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Sequence
 
-from tinkex.scheduler.slot_load import SlotLoad
+from tinkex.scheduler.slot_load import BUSY_SHARE, SlotLoad
+from tinkex.scheduler.slot_overview import SlotOverview
 
-__all__ = ["BUSY_SHARE", "MoveCost", "Placement"]
-
-BUSY_SHARE = 0.7
-"""A slot that works for a larger share of its time gets no new models while others work less."""
+__all__ = ["MoveCost", "Placement"]
 
 _FIRST_COST_S = 0.1
 _DECAY = 0.7
@@ -45,6 +43,7 @@ class Placement:
     def __init__(self, loads: Sequence[SlotLoad], *, max_models: int = 64) -> None:
         self.loads = list(loads)
         self.cost = MoveCost()
+        self.overview = SlotOverview(self.loads)
         self._max_models = max_models
         self._lock = threading.Lock()
         self._slot_of: dict[str, int] = {}
@@ -109,7 +108,7 @@ class Placement:
     def moving_to(self, slot_id: int) -> list[str]:
         """The models that the slot has asked for and does not have yet."""
         with self._lock:
-            asked = [each for models in self._asked for each in models.items()]
+            asked = [each for models in self._asked if models for each in models.items()]
         return [model_id for model_id, taker in asked if taker == slot_id]
 
     def move(self, model_id: str, giver: int, taker: int) -> None:

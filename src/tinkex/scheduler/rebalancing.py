@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tinkex.scheduler.placement import BUSY_SHARE
 from tinkex.scheduler.queues.planner import ReadyModel
+from tinkex.scheduler.slot_load import BUSY_SHARE
 
 __all__ = [
     "TIMES_COST",

@@ -75,6 +75,14 @@ class SampleQueue:
         with self._lock:
             self._slots[slot_id].loaded.discard(sampling_session_id)
 
+    def have_loaded(self, sampling_session_id: str) -> list[int]:
+        """The slots that go first for the session, since they have nothing to load for it; none if
+        all are alike."""
+        with self._lock:
+            if sampling_session_id in self._loaded_anywhere:
+                return []
+            return [n for n, slot in enumerate(self._slots) if sampling_session_id in slot.loaded]
+
     def set_open(self, slot_id: int, *, is_open: bool) -> None:
         """Has the slot take no more requests, or take them again."""
         with self._lock:

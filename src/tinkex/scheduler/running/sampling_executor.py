@@ -7,7 +7,6 @@ are quarantined: they run again apart from others, and one that fails twice ends
 from __future__ import annotations
 
 import logging
-import threading
 from functools import partial
 
 from tinkex import crashpoints
@@ -26,6 +25,7 @@ from tinkex.scheduler.running.outcomes import (
 from tinkex.scheduler.running.sample_preparation import OtherSlotError, SamplePreparation
 from tinkex.scheduler.running.sample_result_writer import Finished, SampleResultWriter
 from tinkex.scheduler.running.store_retries import StoreRetries
+from tinkex.scheduler.slot_wakeups import SlotWakeups
 
 __all__ = ["SamplingExecutor"]
 
@@ -43,7 +43,7 @@ class SamplingExecutor:
         preparation: SamplePreparation,
         sample_queue: SampleQueue,
         writer: SampleResultWriter,
-        wakeup: threading.Condition,
+        wakeup: SlotWakeups,
     ) -> None:
         self._slot_id = slot_id
         self._supervisor = adapters.supervisor
