@@ -124,9 +124,11 @@ class Placement:
             self._asked[slot_id].pop(model_id, None)
 
     def other_slot(self, slot_id: int, now: float) -> int | None:
-        """Where a model of this slot should go when the slot is drained; None if nowhere."""
+        """Where a model of this slot should go when the slot is drained; None if no other slot can
+        take it now. One that is drained too would only give it back."""
         with self._lock:
-            return self._choose(now, {each for each in range(self.num_slots) if each != slot_id})
+            others = [n for n, load in enumerate(self.loads) if n != slot_id and load.can_take]
+            return self._choose(now, others)
 
     def _choose(self, now: float, among: Collection[int] | None = None) -> int | None:
         """The slot for another model: the fullest that is not too busy, else the least busy. None
