@@ -77,6 +77,11 @@ def _null_side(workers: int) -> float:
         )
 
 
+def null_calls_per_s(workers: int) -> float:
+    """Calls a second of null engines."""
+    return 1 / _null_side(workers)
+
+
 def calls(workers: int, rounds: int) -> bool:
     sides = {f"{n} workers": partial(_null_side, n) for n in (workers, 1)}
     found = alternate(sides, rounds, warmups=0)
