@@ -62,7 +62,13 @@ class Leader:
     def __init__(self) -> None:
         self.background = 0.0
         self.busy_s = 0.0
-        self._free_at = 0.0
+        self.background_s = 0.0
+        self._free_at = self._as_of = 0.0
+
+    def set_background(self, now: float, share: float) -> None:
+        """From now on, so much of its time goes into other things."""
+        self.background_s += self.background * (now - self._as_of)
+        self.background, self._as_of = share, now
 
     def spend(self, now: float, seconds: float) -> float:
         """When work that comes now is done."""
@@ -102,6 +108,7 @@ class Cluster:
         idle_share: float = 0.0,
         slot_s: float = 0.0,
         slice_s: float = 0.0,
+        slices_per_s: float = SLICES_PER_S,
         max_operations: int = 64,
     ) -> None:
         self.now = 0.0
@@ -115,7 +122,8 @@ class Cluster:
         self.train_busy_s = [0.0] * trainers
         self.seat_s = [0.0] * samplers
         self.num_moves = 0
-        self._idle_share, self._slot_s, self._slice_s = idle_share, slot_s, slice_s
+        self._idle_share, self._slot_s = idle_share, slot_s
+        self._slice_s, self._slices_per_s = slice_s, slices_per_s
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._planner = Planner(BatchLimits(max_operations=max_operations))
@@ -131,6 +139,7 @@ class Cluster:
             ModelMoves(n, cast("Any", shared), cast("Any", None)) for n in range(trainers)
         ]
         self._is_running = [False] * trainers
+        self._computes_since: list[float | None] = [None] * trainers
         self._held_until = [0.0] * trainers  # while it gives or takes a model
         self._dirty_s: list[Counter[str]] = [Counter() for _ in range(trainers)]
         self._next_seq: Counter[str] = Counter()
@@ -152,6 +161,11 @@ class Cluster:
             self.now, _, what = heapq.heappop(self._events)
             what()
         self.now = until
+
+    def computed_s(self) -> float:
+        """The time that all trainers have computed, with the calls that run now."""
+        running = (self.now - since for since in self._computes_since if since is not None)
+        return sum(self.train_busy_s) + sum(running)
 
     def add_model(self, model_id: str, tenant: str, slot_id: int) -> None:
         """A model that is on this worker already."""
@@ -186,7 +200,8 @@ class Cluster:
         self.log_bytes += call.log_bytes / 2
         self.worker_bytes += call.worker_bytes / 2
         active = sum(1 for each in self._seats if each)
-        self.leader.background = self._idle_share + active * SLICES_PER_S * self._slice_s
+        share = self._idle_share + active * self._slices_per_s * self._slice_s
+        self.leader.set_background(self.now, share)
         return self.leader.spend(self.now, (call.leader_s + self._slot_s) / 2)
 
     # Training ---------------------------------------------------------------------------------
@@ -207,7 +222,9 @@ class Cluster:
         self._give_away(slot_id)
         if self._held_until[slot_id] > self.now:
             return  # the next tick looks again
-        batch = self._planner.next_batch(self.now, self._placement.models_of(slot_id))
+        models = self._placement.models_of(slot_id)
+        has_ready = self._planner.has_ready(models)
+        batch = self._planner.next_batch(self.now, models) if has_ready else []
         with self._wakeups:
             self._moves[slot_id].seek(self.now, is_idle=not batch)
         if not batch:
@@ -218,12 +235,13 @@ class Cluster:
         load.in_use = {each.model_id for each in batch}
         tokens = sum(each.cost for each in batch if each.kind == "forward_backward")
         seconds = self.device.call_s + tokens / self.device.train_tokens_per_s
-        began = self.now
+        began = self._computes_since[slot_id] = self.now
         self.at(self.now + seconds, lambda: self._computed(slot_id, batch, began))
 
     def _computed(self, slot_id: int, batch: list[Operation], began: float) -> None:
         seconds = self.now - began
         self.train_busy_s[slot_id] += seconds
+        self._computes_since[slot_id] = None
         self._planner.finished(batch, [Computed(operations=batch, busy_seconds=seconds)])
         self._snapshot(slot_id, batch, seconds)
         stored_at = self.now

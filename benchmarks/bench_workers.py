@@ -68,8 +68,8 @@ def _examples(count: int, length: int) -> list[Any]:
     return datums(rows)
 
 
-def _null_side(workers: int) -> float:
-    options = ["--device", f"null:{CALL_S}", "--workers", str(workers)]
+def _null_side(workers: int, delay_s: float = CALL_S) -> float:
+    options = ["--device", f"null:{delay_s}", "--workers", str(workers)]
     data = _examples(1, 8)
     with Served(Path("none"), [*options, "--max-batch-operations", "1"]) as served:
         return seconds_per_operation(
@@ -77,9 +77,9 @@ def _null_side(workers: int) -> float:
         )
 
 
-def null_calls_per_s(workers: int) -> float:
+def null_calls_per_s(workers: int, delay_s: float = CALL_S) -> float:
     """Calls a second of null engines."""
-    return 1 / _null_side(workers)
+    return 1 / _null_side(workers, delay_s)
 
 
 def calls(workers: int, rounds: int) -> bool:

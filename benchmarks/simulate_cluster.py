@@ -1,7 +1,7 @@
 """How many GPUs can one leader feed, and what breaks first?
 
-Simulates clusters of 1 to 1,000 workers under three mixes of training runs, for a minute each, with
-the leader's costs that `bench_leader.py --save` has measured, and prints a table. `--validate`
+Simulates clusters of 1 to 1,000 workers under three mixes of training runs, for half a minute each,
+with the leader's costs that `bench_leader.py --save` has measured, and prints a table. `--validate`
 compares the simulation with a server: null engines that take 50 ms for each call, 1 to 8 workers.
 
 Assumed of a device, an 8B model and rank 32 (change the constants to try others): 10,000 tokens a
@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import itertools
 
-from benchmarks._cluster import Call, Cluster, Device, Sampling
+from benchmarks._cluster import SLICES_PER_S, Call, Cluster, Device, Sampling
 
 COSTS = Path(__file__).with_name("leader_costs.json")
 SIZES = (1, 8, 64, 256, 1000)
-WARM_S, MEASURED_S = 30.0, 60.0
+WARM_S, MEASURED_S = 15.0, 30.0
 RANK = 32
 HOSTED_PER_S = 400e6  # bytes of a folder that one device reads or writes in a second
 
@@ -200,7 +200,13 @@ def device_of(shape: Shape) -> Device:
 
 
 def simulate(
-    size: int, mix: Mix, costs: Costs, *, seed: int = 0, seconds: float = MEASURED_S
+    size: int,
+    mix: Mix,
+    costs: Costs,
+    *,
+    seed: int = 0,
+    seconds: float = MEASURED_S,
+    slices_per_s: float = SLICES_PER_S,
 ) -> dict[str, Any]:
     """What a cluster of so many workers does under a mix of runs."""
     samplers = 0 if size == 1 else round(size * mix.sampling_share)
@@ -213,6 +219,7 @@ def simulate(
         idle_share=costs.idle_share(size),
         slot_s=costs.slot_s(size),
         slice_s=costs.slice_s,
+        slices_per_s=slices_per_s,
     )
     num_runs = max(1, round(size * mix.runs_per_gpu))
     for number in range(num_runs):
@@ -230,8 +237,8 @@ def simulate(
         "gpus": size,
         "trainers busy": round(found["train_s"] / trainers, 3),
         "seats taken": round(found["seat_s"] / (256 * samplers), 3) if samplers else None,
-        "leader": round(found["leader_s"] + cluster.leader.background, 3),
-        "sampling calls": round(cluster.leader.background - costs.idle_share(size), 3),
+        "leader": round(found["leader_s"] + found["background_s"], 3),
+        "of it sampling calls": round(found["background_s"] - costs.idle_share(size), 3),
         "operations/s": round(found["train"] + found["sample"], 1),
         "train p50/p99 s": _quantiles(cluster.waited_s["train"]),
         "sample p50/p99 s": _quantiles(cluster.waited_s["sample"]),
@@ -244,9 +251,10 @@ def simulate(
 
 def _totals(cluster: Cluster) -> dict[str, float]:
     return {
-        "train_s": sum(cluster.train_busy_s),
+        "train_s": cluster.computed_s(),
         "seat_s": sum(cluster.seat_s),
         "leader_s": cluster.leader.busy_s,
+        "background_s": cluster.leader.background_s,
         "train": cluster.finished["train"],
         "sample": cluster.finished["sample"],
         "put": cluster.put_bytes,
@@ -263,7 +271,7 @@ def _quantiles(values: list[float]) -> str | None:
     return f"{cuts[49]:.2f}/{cuts[98]:.2f}"
 
 
-def null_calls_per_s(num_workers: int, costs: Costs, delay_s: float = 0.05) -> float:
+def null_calls_per_s(num_workers: int, leader_s: float, delay_s: float = 0.05) -> float:
     """What `bench_workers.py` measures of null engines: 32 runs, two operations on their way."""
     nothing = Device(
         train_tokens_per_s=1e12,
@@ -279,11 +287,9 @@ def null_calls_per_s(num_workers: int, costs: Costs, delay_s: float = 0.05) -> f
         nothing,
         trainers=num_workers,
         samplers=0,
-        idle_share=costs.idle_share(num_workers),
-        slot_s=costs.slot_s(num_workers),
         max_operations=1,
     )
-    call = costs.call("forward_backward 1x64")
+    call = Call(leader_s=leader_s)
     for number in range(32):
         name = f"run-{number}"
         cluster.add_model(name, "tenant", number % num_workers)
@@ -301,13 +307,21 @@ def _repeat(cluster: Cluster, name: str, call: Call, _: float = 0.0) -> None:
     cluster.train(name, "tenant", "forward_backward", 8, call, again)
 
 
-def validate(costs: Costs) -> None:
-    """Measures servers with 1 to 8 workers beside what is simulated of them."""
+def validate() -> None:
+    """Measures servers with 1 to 8 workers beside what is simulated of them.
+
+    Server, workers and client share this machine, so an operation takes the leader as long as it
+    takes them all: that is measured just before and after, with engines that take no time.
+    """
     from benchmarks.bench_workers import null_calls_per_s as measure
 
     for count in (1, 2, 4, 8):
-        measured, simulated = measure(count), null_calls_per_s(count, costs)
-        line = {"workers": count, "measured/s": round(measured, 1)}
+        before_s = 1 / measure(count, 0.0)
+        measured = measure(count)
+        leader_s = statistics.mean((before_s, 1 / measure(count, 0.0)))
+        simulated = null_calls_per_s(count, leader_s)
+        line = {"workers": count, "no delay/s": round(1 / leader_s, 1)}
+        line |= {"measured/s": round(measured, 1)}
         line |= {"simulated/s": round(simulated, 1), "error": round(simulated / measured - 1, 3)}
         print(json.dumps(line), flush=True)
 
@@ -329,19 +343,25 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--mixes", default=",".join(MIXES))
     parser.add_argument("--store", default="sqlite", choices=["sqlite", "postgres"])
+    parser.add_argument(
+        "--slices", type=float, default=SLICES_PER_S, help="calls a second of a busy sampler"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--validate", action="store_true", help="beside real servers")
     options = parser.parse_args()
-    costs = Costs(json.loads(COSTS.read_text()), options.store)
     if options.validate:
-        validate(costs)
+        validate()
         return
+    costs = Costs(json.loads(COSTS.read_text()), options.store)
     for name, shape in SHAPES.items():
         sizes = [round(each(RANK) / 1e6) for each in (shape.adapter_bytes, shape.state_bytes)]
         print(f"{name}, rank {RANK}: adapter {sizes[0]} MB, with its optimizer {sizes[1]} MB")
     for name in options.mixes.split(","):
         sizes = [int(each) for each in options.sizes.split(",")]
-        rows = [simulate(each, MIXES[name], costs, seed=options.seed) for each in sizes]
+        rows = [
+            simulate(each, MIXES[name], costs, seed=options.seed, slices_per_s=options.slices)
+            for each in sizes
+        ]
         print(f"\n{name}\n\n{table(rows)}", flush=True)
 
 

@@ -102,9 +102,11 @@ def test_a_leader_does_one_thing_after_the_other_beside_its_background() -> None
     leader = Leader()
     assert leader.spend(1.0, 0.5) == 1.5
     assert leader.spend(1.0, 0.5) == 2.0
-    leader.background = 0.5
+    leader.set_background(3.0, 0.5)
     assert leader.spend(3.0, 0.5) == 4.0
+    leader.set_background(5.0, 0.0)
     assert leader.busy_s == 1.5
+    assert leader.background_s == 1.0
 
 
 @pytest.mark.parametrize("mix", MIXES)
@@ -116,8 +118,8 @@ def test_shares_of_a_simulated_cluster_are_shares(mix: str) -> None:
 
 
 def test_a_leader_that_needs_longer_for_a_call_is_the_limit() -> None:
-    assert null_calls_per_s(8, costs(leader_us=100.0)) == pytest.approx(160.0, rel=0.05)
-    assert null_calls_per_s(8, costs(leader_us=20_000.0)) == pytest.approx(50.0, rel=0.05)
+    assert null_calls_per_s(8, leader_s=0.0001) == pytest.approx(160.0, rel=0.05)
+    assert null_calls_per_s(8, leader_s=0.02) == pytest.approx(50.0, rel=0.05)
 
 
 def test_the_size_of_an_adapter_is_that_of_its_folder(tmp_path: Path) -> None:
