@@ -70,6 +70,10 @@ class Leader:
         self.background_s += self.background * (now - self._as_of)
         self.background, self._as_of = share, now
 
+    def used_s(self, now: float) -> float:
+        """The time it has spent on operations until now."""
+        return self.busy_s - max(0.0, self._free_at - now) * max(0.02, 1.0 - self.background)
+
     def spend(self, now: float, seconds: float) -> float:
         """When work that comes now is done."""
         self.busy_s += seconds
@@ -95,7 +99,8 @@ class Cluster:
     """Workers that train, workers that sample, and their leader.
 
     `idle_share` is the leader's time that all slots take while idle, `slot_s` what so many slots
-    add to each operation, `slice_s` what a sampling call costs it.
+    add to each operation, `slice_s` what a sampling call costs it. Without `has_moves`
+    models stay where they are.
     """
 
     def __init__(
@@ -110,6 +115,7 @@ class Cluster:
         slice_s: float = 0.0,
         slices_per_s: float = SLICES_PER_S,
         max_operations: int = 64,
+        has_moves: bool = True,
     ) -> None:
         self.now = 0.0
         self.random = random.Random(seed)
@@ -147,8 +153,10 @@ class Cluster:
         self._lines: dict[str, deque[Sampling]] = {}
         self._turns = FairTurns()
         self._seats = [0] * samplers
+        self._seats_since = [0.0] * samplers
         self._loaded: list[dict[str, int]] = [{} for _ in range(samplers)]
-        for slot_id in range(trainers):
+        self._has_moves = has_moves
+        for slot_id in range(trainers if has_moves else 0):
             self.at(TICK_S * slot_id / max(1, trainers), lambda s=slot_id: self._tick(s))
 
     def at(self, when: float, what: Callable[[], None]) -> None:
@@ -166,6 +174,12 @@ class Cluster:
         """The time that all trainers have computed, with the calls that run now."""
         running = (self.now - since for since in self._computes_since if since is not None)
         return sum(self.train_busy_s) + sum(running)
+
+    def sampled_s(self) -> float:
+        """The time that all seats were taken."""
+        for slot_id in range(len(self._seats)):
+            self._change_seats(slot_id, 0)
+        return sum(self.seat_s)
 
     def add_model(self, model_id: str, tenant: str, slot_id: int) -> None:
         """A model that is on this worker already."""
@@ -225,8 +239,9 @@ class Cluster:
         models = self._placement.models_of(slot_id)
         has_ready = self._planner.has_ready(models)
         batch = self._planner.next_batch(self.now, models) if has_ready else []
-        with self._wakeups:
-            self._moves[slot_id].seek(self.now, is_idle=not batch)
+        if self._has_moves:
+            with self._wakeups:
+                self._moves[slot_id].seek(self.now, is_idle=not batch)
         if not batch:
             return
         self._is_running[slot_id] = True
@@ -318,14 +333,18 @@ class Cluster:
             self._loaded[slot_id][request.model_id] = request.version
             self.get_bytes += device.adapter_bytes
             seconds += device.load_s
-        self._seats[slot_id] += request.num_samples
+        self._change_seats(slot_id, request.num_samples)
         step_s = device.step_s + device.step_seat_s * self._seats[slot_id]
         seconds += request.tokens * step_s
         self.at(self.now + seconds, lambda: self._sampled(slot_id, request, seconds))
 
+    def _change_seats(self, slot_id: int, more: int) -> None:
+        self.seat_s[slot_id] += self._seats[slot_id] * (self.now - self._seats_since[slot_id])
+        self._seats_since[slot_id] = self.now
+        self._seats[slot_id] += more
+
     def _sampled(self, slot_id: int, request: Sampling, seconds: float) -> None:
-        self._seats[slot_id] -= request.num_samples
-        self.seat_s[slot_id] += seconds * request.num_samples
+        self._change_seats(slot_id, -request.num_samples)
         stored_at = self._spend(request.call)
         self.at(
             stored_at,

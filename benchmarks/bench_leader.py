@@ -50,6 +50,7 @@ from tinkex.engine.null import NullEngine
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.process import spawn
 from tinkex.engine.process.local import EngineProcess
+from tinkex.scheduler import SchedulerConfig
 
 COSTS = Path(__file__).with_name("leader_costs.json")
 TRAINING = {"1x64": (1, 64), "8x512": (8, 512), "64x512": (64, 512)}
@@ -320,6 +321,32 @@ def _with_slots(count: int, seconds: float) -> Costs:
                 "idle_cpu_s_per_s": round(idle, 4),
                 "cpu_us": round(1e6 * spent_s / (done * len(models))),
             }
+        finally:
+            work.close()
+
+
+def null_calls_per_s(num_slots: int, delay_s: float, seconds: float = 6.0) -> float:
+    """Calls a second of a scheduler with null engines that take so long for each: 32 runs spread
+    over all, each with two operations on their way."""
+    engine, config = partial(NullEngine, delay_s=delay_s), SchedulerConfig(max_batch_operations=1)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Bench(Path(folder), engine, config, *[engine] * (num_slots - 1)).start()
+        try:
+            work.scheduler.wait_ready(60)
+            models = [work.model() for _ in range(32)]
+            wait_until(lambda: all(work.scheduler.next_number(each) == 1 for each in models))
+            sent = deque((m, work.train(m, 1 + n)) for n in range(2) for m in models)
+            number, done, began = 2, 0, time.monotonic()
+            warm_until = began + seconds  # runs spread meanwhile
+            while time.monotonic() < warm_until + seconds:
+                model, request_id = sent.popleft()
+                work.result(request_id)
+                if time.monotonic() >= warm_until:
+                    done += 1
+                if model == models[0]:
+                    number += 1
+                sent.append((model, work.train(model, number)))
+            return done / (time.monotonic() - warm_until)
         finally:
             work.close()
 

@@ -68,18 +68,13 @@ def _examples(count: int, length: int) -> list[Any]:
     return datums(rows)
 
 
-def _null_side(workers: int, delay_s: float = CALL_S) -> float:
-    options = ["--device", f"null:{delay_s}", "--workers", str(workers)]
+def _null_side(workers: int) -> float:
+    options = ["--device", f"null:{CALL_S}", "--workers", str(workers)]
     data = _examples(1, 8)
     with Served(Path("none"), [*options, "--max-batch-operations", "1"]) as served:
         return seconds_per_operation(
             served, RUNS, lambda client: client.forward_backward(data, "cross_entropy")
         )
-
-
-def null_calls_per_s(workers: int, delay_s: float = CALL_S) -> float:
-    """Calls a second of null engines."""
-    return 1 / _null_side(workers, delay_s)
 
 
 def calls(workers: int, rounds: int) -> bool:

@@ -2,7 +2,8 @@
 
 Simulates clusters of 1 to 1,000 workers under three mixes of training runs, for half a minute each,
 with the leader's costs that `bench_leader.py --save` has measured, and prints a table. `--validate`
-compares the simulation with a server: null engines that take 50 ms for each call, 1 to 8 workers.
+compares the simulation with a scheduler: 1 to 8 null engines that take 200 ms for each call;
+`--compare` with servers that `bench_workers.py` measured when the machine was quiet.
 
 Assumed of a device, an 8B model and rank 32 (change the constants to try others): 10,000 tokens a
 second in training; 256 sequences at once in sampling, 15 ms a step and 0.05 ms more for each
@@ -30,7 +31,11 @@ from benchmarks._cluster import SLICES_PER_S, Call, Cluster, Device, Sampling
 
 COSTS = Path(__file__).with_name("leader_costs.json")
 SIZES = (1, 8, 64, 256, 1000)
-WARM_S, MEASURED_S = 15.0, 30.0
+WARM_S, MEASURED_S = 45.0, 30.0
+QUIET_PER_S = {1: 19.0, 2: 37.8, 8: 151.5}
+"""By number of workers, operations of null engines that take 50 ms each: LOG.md, Workers."""
+
+VALIDATED_S = 0.2  # a call of the null engines that a simulation is compared with
 RANK = 32
 HOSTED_PER_S = 400e6  # bytes of a folder that one device reads or writes in a second
 
@@ -94,14 +99,17 @@ MIXES = {
 class Costs:
     """The measured costs of one leader, with its log in `store`."""
 
-    def __init__(self, found: dict[str, Any], store: str = "sqlite") -> None:
+    def __init__(
+        self, found: dict[str, Any], store: str = "sqlite", *, operation_share: float = 1.0
+    ) -> None:
+        self._operation_share = operation_share  # of an operation, what is left to the leader
         self._store, self._frames, self._slots = found[store], found["frames"], found["slots"]
 
     def call(self, name: str) -> Call:
         """What one operation costs."""
         cost = self._store[name]
         return Call(
-            leader_s=cost["cpu_us"] / 1e6,
+            leader_s=self._operation_share * cost["cpu_us"] / 1e6,
             log_bytes=cost["log_bytes"],
             worker_bytes=self._frames[name]["bytes"],
         )
@@ -118,7 +126,7 @@ class Costs:
     def slot_s(self, num_slots: int) -> float:
         """What so many slots add to an operation."""
         more = self._of_slots("cpu_us", num_slots) - self._slots["1"]["cpu_us"]
-        return max(0.0, more) / 1e6
+        return self._operation_share * max(0.0, more) / 1e6
 
     def _of_slots(self, name: str, num_slots: int) -> float:
         """Between the numbers of slots that were measured, on a straight line."""
@@ -140,7 +148,7 @@ class TrainingRun:
         self._version = self._left = 0
         begin = self._sample_all if is_rl else self._supervised
         for _ in range(1 if is_rl else 2):
-            cluster.at(cluster.random.uniform(0.0, 10.0), begin)
+            cluster.at(cluster.random.uniform(0.0, 30.0), begin)
 
     def _supervised(self) -> None:
         self._train_step(self._run.rows * self._run.tokens, lambda _: self._supervised())
@@ -220,6 +228,7 @@ def simulate(
         slot_s=costs.slot_s(size),
         slice_s=costs.slice_s,
         slices_per_s=slices_per_s,
+        has_moves=False,  # models begin evenly spread, and runs are alike
     )
     num_runs = max(1, round(size * mix.runs_per_gpu))
     for number in range(num_runs):
@@ -238,7 +247,7 @@ def simulate(
         "trainers busy": round(found["train_s"] / trainers, 3),
         "seats taken": round(found["seat_s"] / (256 * samplers), 3) if samplers else None,
         "leader": round(found["leader_s"] + found["background_s"], 3),
-        "of it sampling calls": round(found["background_s"] - costs.idle_share(size), 3),
+        "of it sampling calls": round(max(0.0, found["background_s"] - costs.idle_share(size)), 3),
         "operations/s": round(found["train"] + found["sample"], 1),
         "train p50/p99 s": _quantiles(cluster.waited_s["train"]),
         "sample p50/p99 s": _quantiles(cluster.waited_s["sample"]),
@@ -252,8 +261,8 @@ def simulate(
 def _totals(cluster: Cluster) -> dict[str, float]:
     return {
         "train_s": cluster.computed_s(),
-        "seat_s": sum(cluster.seat_s),
-        "leader_s": cluster.leader.busy_s,
+        "seat_s": cluster.sampled_s(),
+        "leader_s": cluster.leader.used_s(cluster.now),
         "background_s": cluster.leader.background_s,
         "train": cluster.finished["train"],
         "sample": cluster.finished["sample"],
@@ -272,7 +281,7 @@ def _quantiles(values: list[float]) -> str | None:
 
 
 def null_calls_per_s(num_workers: int, leader_s: float, delay_s: float = 0.05) -> float:
-    """What `bench_workers.py` measures of null engines: 32 runs, two operations on their way."""
+    """Calls a second of null engines: 32 runs, two operations on their way."""
     nothing = Device(
         train_tokens_per_s=1e12,
         call_s=delay_s,
@@ -307,33 +316,41 @@ def _repeat(cluster: Cluster, name: str, call: Call, _: float = 0.0) -> None:
     cluster.train(name, "tenant", "forward_backward", 8, call, again)
 
 
-def validate() -> None:
-    """Measures servers with 1 to 8 workers beside what is simulated of them.
+def compare(costs: Costs) -> None:
+    """Prints what is simulated beside what `bench_workers.py` measured on a quiet machine."""
+    leader_s = costs.call("forward_backward 1x64").leader_s
+    for count, measured in QUIET_PER_S.items():
+        simulated = null_calls_per_s(count, leader_s)
+        line = {"workers": count, "measured/s": measured, "simulated/s": round(simulated, 1)}
+        print(json.dumps(line | {"error": round(simulated / measured - 1, 3)}), flush=True)
 
-    Server, workers and client share this machine, so an operation takes the leader as long as it
-    takes them all: that is measured just before and after, with engines that take no time.
+
+def validate() -> None:
+    """Measures schedulers with 1 to 8 null engines beside what is simulated of them.
+
+    Everything shares this machine, so an operation takes the leader as long as it takes all there
+    is: that is measured just before and after, with engines that take no time.
     """
-    from benchmarks.bench_workers import null_calls_per_s as measure
+    from benchmarks.bench_leader import null_calls_per_s as measure
 
     for count in (1, 2, 4, 8):
         before_s = 1 / measure(count, 0.0)
-        measured = measure(count)
+        measured = measure(count, VALIDATED_S)
         leader_s = statistics.mean((before_s, 1 / measure(count, 0.0)))
-        simulated = null_calls_per_s(count, leader_s)
+        simulated = null_calls_per_s(count, leader_s, VALIDATED_S)
         line = {"workers": count, "no delay/s": round(1 / leader_s, 1)}
-        line |= {"measured/s": round(measured, 1)}
-        line |= {"simulated/s": round(simulated, 1), "error": round(simulated / measured - 1, 3)}
-        print(json.dumps(line), flush=True)
+        line |= {"measured/s": round(measured, 2), "simulated/s": round(simulated, 2)}
+        print(json.dumps(line | {"error": round(simulated / measured - 1, 3)}), flush=True)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as a table of Markdown."""
-    lines = ["| " + " | ".join(rows[0]) + " |", "|---" * len(rows[0]) + "|"]
-    for row in rows:
-        cells = ["-" if each is None else f"{each:,}" if isinstance(each, int) else str(each)
-                 for each in row.values()]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def table(row: dict[str, Any], *, has_head: bool) -> str:
+    """A row of a table of Markdown, below its head."""
+    cells = [
+        "-" if each is None else each if isinstance(each, str) else f"{each:,}"
+        for each in row.values()
+    ]
+    head = ["| " + " | ".join(row) + " |", "|---" * len(row) + "|"] if has_head else []
+    return "\n".join([*head, "| " + " | ".join(cells) + " |"])
 
 
 def main() -> None:
@@ -346,23 +363,32 @@ def main() -> None:
     parser.add_argument(
         "--slices", type=float, default=SLICES_PER_S, help="calls a second of a busy sampler"
     )
+    parser.add_argument(
+        "--operation-share", type=float, default=1.0, help="of an operation's cost, to try a design"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--validate", action="store_true", help="beside real servers")
+    parser.add_argument("--validate", action="store_true", help="beside a real scheduler")
+    parser.add_argument("--compare", action="store_true", help="with what was measured earlier")
     options = parser.parse_args()
     if options.validate:
         validate()
         return
-    costs = Costs(json.loads(COSTS.read_text()), options.store)
+    found = json.loads(COSTS.read_text())
+    costs = Costs(found, options.store, operation_share=options.operation_share)
+    if options.compare:
+        compare(costs)
+        return
     for name, shape in SHAPES.items():
         sizes = [round(each(RANK) / 1e6) for each in (shape.adapter_bytes, shape.state_bytes)]
         print(f"{name}, rank {RANK}: adapter {sizes[0]} MB, with its optimizer {sizes[1]} MB")
     for name in options.mixes.split(","):
         sizes = [int(each) for each in options.sizes.split(",")]
-        rows = [
-            simulate(each, MIXES[name], costs, seed=options.seed, slices_per_s=options.slices)
-            for each in sizes
-        ]
-        print(f"\n{name}\n\n{table(rows)}", flush=True)
+        print(f"\n{name}\n")
+        of_size = partial(
+            simulate, mix=MIXES[name], costs=costs, seed=options.seed, slices_per_s=options.slices
+        )
+        for number, size in enumerate(sizes):
+            print(table(of_size(size), has_head=not number), flush=True)
 
 
 if __name__ == "__main__":
