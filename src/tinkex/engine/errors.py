@@ -97,6 +97,10 @@ class EngineFailure(EngineError):
         return self.code == "engine-hung"
 
 
+class NoWorkerError(EngineFailure):
+    """No worker has come for a slot so far; one may come at any time."""
+
+
 def request_error(error: EngineError | StorageError) -> RequestError:
     """The same error as plain data."""
     if isinstance(error, EngineError):

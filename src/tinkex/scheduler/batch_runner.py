@@ -51,14 +51,24 @@ class BatchRunner:
                 return
             self._cache.pinned = {operation.model_id for operation in batch}
             self._load.in_use = self._cache.pinned
+            may_give_back = self._planner.may_give_back(batch)
         began, computed = time.monotonic(), list[Computed]()
+        unfinished: list[Operation] = []
         try:
-            computed = self._executor.run(batch)
+            computed, unfinished = self._executor.run(batch, may_give_back=may_give_back)
         finally:
             self._cache.pinned = set()
             with self._wakeup:
                 self._load.in_use = None
                 self._planner.finished(batch, computed)
+                self._planner.forget_returns([each for each in batch if each not in unfinished])
+                self._planner.give_back(unfinished, time.monotonic())
+        if unfinished:
+            _logger.warning(
+                "No worker has come in place of the one that was lost: %d operations that it had "
+                "go back to the queue.",
+                len(unfinished),
+            )
         self._record_batch(batch, began, has_waited=has_waited)
         _logger.debug(
             "A batch of %d operations of %d tenants took %.4f s, of which %.4f s in the engine.",

@@ -31,6 +31,9 @@ ModelFilter = Callable[[str], bool]
 _MAX_COUNTED = 64
 """Operations of one model that count in a backlog: more would not change what is decided by it."""
 
+_MAX_RETURNS = 3
+"""How often an operation whose worker was lost, and did not come back, may go to another one."""
+
 _LEAST_S = 1e-6
 """Minimum charge for an operation, so that operations that take no time are shared too."""
 
@@ -72,6 +75,7 @@ class Planner:
         self._models: dict[str, FairTurns] = {}  # by owner
         self._charged: dict[str, float] = {}  # estimated seconds of what runs, by request id
         self._running: Counter[str] = Counter()  # operations by model
+        self._returns: Counter[str] = Counter()  # how often, by request id
         self._recent = RecentOwners()
 
     def queue(self, model_id: str) -> ModelQueue | None:
@@ -202,6 +206,24 @@ class Planner:
             self._running[operation.model_id] -= 1
             if not self._running[operation.model_id]:
                 del self._running[operation.model_id]
+
+    def give_back(self, operations: list[Operation], now: float) -> None:
+        """Queues operations again that were taken and have not run, in the order of their batch.
+        `finished` has been called for them."""
+        for operation in reversed(operations):
+            self._returns[operation.request_id] += 1
+            self._queues[operation.model_id].put_back(operation, now)
+            self.add(operation, now)
+
+    def may_give_back(self, batch: list[Operation]) -> bool:
+        """Whether none of the operations was given back too often: one of them may be what ends
+        the workers."""
+        return all(self._returns[each.request_id] < _MAX_RETURNS for each in batch)
+
+    def forget_returns(self, batch: list[Operation]) -> None:
+        """Forgets how often the operations were given back: they have run."""
+        for operation in batch:
+            self._returns.pop(operation.request_id, None)
 
     def ready_models(self, accepts: ModelFilter = _every_model) -> list[ReadyModel]:
         """Those of these models that have an operation to run now."""

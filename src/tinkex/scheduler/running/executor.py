@@ -18,6 +18,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from tinkex import crashpoints
+from tinkex.engine.errors import NoWorkerError
 from tinkex.engine.interface import (
     EngineError,
     EngineFailure,
@@ -90,26 +91,44 @@ class Executor:
         self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
         self._hangs = 0  # of the engine during the running batch
         self._computed: list[Computed] = []  # of that batch
+        self._finished: set[str] = set()  # requests of that batch
 
-    def run(self, batch: list[Operation]) -> list[Computed]:
+    def run(
+        self, batch: list[Operation], *, may_give_back: bool = False
+    ) -> tuple[list[Computed], list[Operation]]:
         """Runs the batch to its end: every operation in it has a result when this returns.
 
-        Returns the engine calls that succeeded. Attempts that were lost with an engine, and the
-        start of another, are not charged to the batch.
+        Returns the engine calls that succeeded, and the operations that have no result after all:
+        with `may_give_back` those whose worker was lost and does not come back soon. Attempts that
+        were lost with an engine, and the start of another, are not charged to the batch.
         """
-        self._hangs, self._computed = 0, []
+        self._hangs, self._computed, self._finished = 0, [], set()
+        self._supervisor.is_patient = not may_give_back
+        try:
+            self._run_to_end(batch)
+        except NoWorkerError:
+            unfinished = [each for each in batch if each.request_id not in self._finished]
+            return self._computed, unfinished
+        finally:
+            self._supervisor.is_patient = True
+        return self._computed, []
+
+    def _run_to_end(self, batch: list[Operation]) -> None:
         try:
             self._run_through_hangs(batch)
+        except NoWorkerError:
+            raise
         except Exception as error:
             self._supervisor.discard(error)
             for operation in batch:
                 if not self._supervisor.is_closed:  # else it runs at the next start
                     self._run_again(operation)
-        return self._computed
 
     def _run_again(self, operation: Operation) -> None:
         try:
             self._run_through_hangs([operation])
+        except NoWorkerError:
+            raise
         except Exception as error:
             self._supervisor.discard(error)
             if not self._supervisor.is_closed:
@@ -272,6 +291,7 @@ class Executor:
         self, outcomes: list[OperationOutcome], effects: list[Effect] | None = None
     ) -> None:
         self._store_retries.run(lambda: self._db.write(_keep, outcomes, effects or []))
+        self._finished |= {each.operation.request_id for each in outcomes}
         kind = outcomes[0].operation.kind
         crashpoints.passing("result.kept", kind)
         self._publish({each.operation.request_id: each.result for each in outcomes}, set())
