@@ -47,11 +47,8 @@ from tinkex.server.listen.connections import protocol_class
 from tinkex.server.listen.socket import listen, url_of
 from tinkex.server.listen.uvicorn_server import HttpServer
 from tinkex.server.models.engine_factory import engine_factories
-from tinkex.server.models.launcher_process import (
-    LauncherProcess,
-    check_ray_settings,
-    launch_settings,
-)
+from tinkex.server.models.launcher_process import LauncherProcess
+from tinkex.server.models.ray_settings import check_ray_settings, launch_settings
 from tinkex.server.models.remote_workers import RemoteWorkers
 from tinkex.server.models.warm_engine import WarmEngine
 from tinkex.server.open_folders import folder_place, open_folders
@@ -95,6 +92,7 @@ class ServerProcess:
         *,
         worker: BegunWorker | None = None,
     ) -> None:
+        check_ray_settings(config)
         self._config = config
         self._engine_factories = (
             engine_factories(config, worker)
@@ -104,7 +102,6 @@ class ServerProcess:
         self._remote: RemoteWorkers | None = None
         self._url = ""
         self._store_id = ""
-        check_ray_settings(config)
         self._services: Services | None = None
         self._http: HttpServer | None = None
         self._on_ready: Callable[[], None] | None = None
