@@ -6,6 +6,7 @@ Skipped without Ray: `make test-ray` runs this folder where it is installed.
 from __future__ import annotations
 
 import importlib.util
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from tests.launch.ray_cluster import HEAD, Cluster, running_cluster
 from tests.server.test_operator import Operator
 from tests.server.test_remote_workers import expected, remote_config
 from tests.server.test_restart import run_disturbed
+from tests.support.soak import SEED, amount
 from tests.support.waiting import wait_until
 from tinkex.server.config import ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(400 * amount(1, 10)),
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None, reason="needs Ray: make test-ray installs it"
     ),
@@ -84,7 +86,9 @@ def acts(cluster: Cluster, server: EmbeddedServer) -> dict[str, Callable[[], Non
         cluster.head.kill()
         wait_until(lambda: not any(node.processes() for node in cluster.nodes), 120)
         cluster.start_head()
-        for _ in list(cluster.nodes):
+        num_nodes = len(cluster.nodes)
+        cluster.nodes.clear()
+        for _ in range(num_nodes):
             cluster.add()
 
     return {
@@ -101,21 +105,28 @@ def acts(cluster: Cluster, server: EmbeddedServer) -> dict[str, Callable[[], Non
 VICTIMS = ["worker", "actor", "launcher", "raylet", "node", "server", "head"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_run_does_not_notice_what_is_killed(
     tmp_path: Path, cluster: Cluster, victim: str
 ) -> None:
+    walk, undisturbed = random.Random(f"{SEED} {victim}"), expected(tmp_path)
     server = EmbeddedServer(ray_config(cluster, tmp_path))
     with server:
-        wait_until(lambda: joined(server) == 2, 120)
-        before = {each.pid for each in cluster.workers()}
-        assert run_disturbed(server, acts(cluster, server)[victim], at=6) == expected(tmp_path)
-        assert "/ray/_raylet" not in Path(f"/proc/{server.pid}/maps").read_text()
-        wait_until(lambda: joined(server) == 2, 240)
-        if victim in ("launcher", "server"):
-            wait_until(lambda: bool(launchers(server)))
-            assert {each.pid for each in cluster.workers()} == before, "they were not found again"
-        assert "Traceback" not in server.log()
         operator = Operator(server, tmp_path / "data")
-        roles = [each["roles"] for each in operator.workers().values()]
-        assert sorted(roles) == [["sample"], ["train"]]
+        for _ in range(amount(1, 10)):
+            wait_until(lambda: joined(server) == 2, 240)
+            before = {each.pid for each in cluster.workers()}
+            at = walk.randrange(1, 9)
+            seen = run_disturbed(server, acts(cluster, server)[victim], at=at)
+            assert seen == undisturbed, f"TINKEX_SEED={SEED}, {victim} after step {at}"
+            wait_until(lambda: joined(server) == 2, 240)
+            if victim in ("launcher", "server"):
+                wait_until(lambda: bool(launchers(server)))
+                assert {each.pid for each in cluster.workers()} == before, "they were not found"
+            if victim in ("raylet", "node"):
+                cluster.add()
+            roles = [each["roles"] for each in operator.workers().values()]
+            assert sorted(roles) == [["sample"], ["train"]]
+        assert "/ray/_raylet" not in Path(f"/proc/{server.pid}/maps").read_text()
+        assert "Traceback" not in server.log()

@@ -134,8 +134,6 @@ def main() -> None:
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s launcher: %(message)s"
     )
-    # Ray advises against what is done here on purpose: a detached actor in a placement group.
-    logging.getLogger("ray").setLevel(logging.ERROR)
     stopping = threading.Event()
     threading.Thread(target=_end_with_server, args=(stopping,), daemon=True).start()
     try:

@@ -33,6 +33,8 @@ def connect(address: str, namespace: str) -> Any:
     if address != "auto":
         _probe(address)
     ray: Any = importlib.import_module("ray")
+    # Ray advises against what is done here on purpose: a detached actor in a placement group.
+    logging.getLogger("ray").setLevel(logging.ERROR)
     # With a search path workers import our class; without one Ray would pickle it.
     search_path = [str(Path(__file__).parents[2])]
     watchdog = threading.Timer(_CONNECT_S, _give_up, [address])
