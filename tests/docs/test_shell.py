@@ -18,7 +18,7 @@ WITH_SHELL = [page for page in [*PAGES, *OTHERS] if blocks(page, "bash")]
 PLAIN = {"export", "install", "openssl", "curl", "tar", "tee", ".", "python3", "ray"}
 TOOLS = {"gdb", "git", "pre-commit", "py-spy", "sqlite3"}  # of contributors, used by hand
 SOURCES = sorted((ROOT / "src" / "tinkex").rglob("*.py"))
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

@@ -33,7 +33,8 @@ def check_ray_settings(config: ServerConfig) -> None:
     if importlib.util.find_spec("ray") is None:  # it is looked for, not imported
         raise ConfigError(
             "--ray needs Ray, which is not installed here.",
-            hint="Run pip install 'tinkex[ray]' here and on the nodes of the cluster.",
+            hint="Install it here and on the nodes, in the folder of the project: "
+            'pip install ".[server,depot,ray]".',
             code="not-installed",
         )
 
