@@ -86,8 +86,9 @@ class Launcher:
     def _scale(self, report: dict[str, Any]) -> set[str]:
         """Counts samplers anew; returns superfluous ones that still have work."""
         every = self._samplers(self._settings.max_samplers)
-        # Remote workers are known to the server by the name given here, their `worker`.
-        by_name = {each["worker"]: each for each in report["workers"]}
+        # `worker` is the name given here, and the worker's address. `name` is another one for as
+        # long as two of that name are connected.
+        by_name = {each["worker"].partition(" at ")[0]: each for each in report["workers"]}
         samplers = {name: by_name[name] for name in every if name in by_name}
         idle = [
             name
