@@ -93,6 +93,12 @@ class RemoteEngine(EngineClient):
                 code="engine-died",
             ) from error
 
+    def _kill_worker(self) -> None:
+        """Leaves the worker alone: it is not ours, and dials in again once it is cut off."""
+
+    def _end_worker(self) -> None:
+        """Does not wait: the worker goes on."""
+
     def _lost(self, hung_s: float | None) -> EngineFailure:
         where = f"The worker {self.info.name} at {self._address}"
         if hung_s is not None:
