@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from tests.engine.work import run_samples, sample_request, tokens
+from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.engine.interface import SampleResult
+from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.prefill_order import PrefillOrder
 from tinkex.engine.sampling.prefill_queue import PrefillQueue, SamplerLimits
 from tinkex.engine.sampling.state import PendingPrefix, PrefillChunk, RunningSequence, SampleJob
 from tinkex.engine.sampling.stops import StopRule
+from tinkex.engine.torch_engine import TorchEngine
 
 LIMITS = SamplerLimits(
     cache_tokens=BLOCK_TOKENS * 64,
@@ -271,6 +274,48 @@ def test_steps_are_short_only_while_quick_requests_come() -> None:
     for _ in range(40):
         queue.next(num_running=1)
     assert _sizes(queue.next(num_running=1)) == {"long": 256}
+
+
+def test_parts_become_shorter_as_a_prompt_goes_on() -> None:
+    queue, _ = _queue(replace(LIMITS, attention_tokens=256))
+    long = _prefix("long", 1000, 100)
+    queue.add(long)
+    sizes = []
+    while not long.is_complete:
+        parts = queue.next(num_running=1)
+        sizes.append(_sizes(parts)["long"])
+        queue.finish_parts(parts)
+    assert sizes == [256, 128, 64, 64, 64, 64, 64, 64, 64, 64, 64, 40]
+
+
+def test_long_prompts_of_one_tenant_leave_another_its_share_of_the_time() -> None:
+    limits = replace(LIMITS, attention_tokens=256, cache_tokens=BLOCK_TOKENS * 128)
+    queue, _ = _queue(limits)
+    old = _prefix("old", 3000, 100, "a")
+    queue.add(old)
+    for _ in range(30):
+        queue.finish_parts(queue.next(num_running=1))
+    before, costs = old.done, {"a": 0.0, "b": 0.0}
+    for number in range(20):
+        queue.add(_prefix(f"new-{number}", 200, 100, "b"))
+    for _ in range(18):
+        parts = queue.next(num_running=1)
+        for part in parts:
+            size = part.end - part.start
+            costs[part.prefix.scope] += size * (1 + part.start / 256)
+        queue.finish_parts(parts)
+    assert old.done > before
+    assert 0.5 < costs["b"] / costs["a"] < 2
+
+
+def test_steps_of_a_long_prompt_are_bounded_by_the_sizes_of_the_model(tmp_path) -> None:
+    folder = make_tiny_model(tmp_path / "model", max_position_embeddings=2048)
+    engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}, prefill_tokens=1024))
+    engine.submit_sample(sample_request("long", tokens=tokens(2000), max_tokens=1))
+    steps = 1
+    while not engine.step_sampling(0.0).finished:
+        steps += 1
+    assert steps > 4, "2 if a token counted the same wherever it is"
 
 
 def test_a_prompt_half_way_can_be_passed_and_goes_on_where_it_was() -> None:

@@ -1,6 +1,6 @@
 """Whose prompt is next.
 
-Scopes, which are tenants, take turns by the prompt tokens that were computed for them. Within one,
+Scopes, which are tenants, take turns by what was computed of their prompts. Within one,
 requests wait in proportion to what they ask for: each has a due time, which is all the work that
 came before it plus a multiple of its own, and the earliest goes next. A short request so passes
 longer ones that came shortly before, and none of them is passed by more than that multiple of its
@@ -92,9 +92,9 @@ class PrefillOrder:
             else:
                 yield prefix
 
-    def charge(self, prefix: PendingPrefix, num_tokens: int) -> None:
-        """Notes tokens that are computed for a prefix that has its turn."""
-        self._turns.serve(prefix.scope, num_tokens)
+    def charge(self, prefix: PendingPrefix, cost: float) -> None:
+        """Notes what is computed for a prefix, in tokens at the beginning of a prompt."""
+        self._turns.serve(prefix.scope, cost)
 
     def _due_now(self, prefix: PendingPrefix) -> int:
         """The due time of a prefix that comes now."""
