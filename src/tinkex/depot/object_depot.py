@@ -172,7 +172,7 @@ class ObjectDepot:
     def signed_url(
         self, kind: str, folder_id: str, name: str, file: ListedFile, *, expires_s: float
     ) -> str:
-        """An address from which anybody can read the file for a while."""
+        """An address that gives the file without credentials for a while."""
         key = _file_key(kind, folder_id, name, file)
         with self._translated(f"no address for {name} could be made"):
             return str(obstore.sign(self._store, "GET", key, timedelta(seconds=expires_s)))

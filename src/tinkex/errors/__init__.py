@@ -25,7 +25,7 @@ TinkexError                        anything below; `except TinkexError` catches 
 └── ServerError                    raised by a server: becomes a 5xx answer
 ```
 
-Each error says what happened, with which values, whose turn it is (`blame`) and what to do next
+Each error says what happened, with which values, who has to act (`blame`) and what to do next
 (`hint`), and carries a stable `code`, the `request_id` where there is one, and `retryable`.
 Knows nothing of HTTP libraries; nothing secret may be put into a message.
 """

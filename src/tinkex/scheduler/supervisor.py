@@ -58,10 +58,10 @@ class Supervisor:
         """
         self._on_loss.append(forget)
 
-    def on_start(self, adopt: Callable[[Engine], None]) -> None:
-        """Has `adopt` called with every engine that starts, by the thread that starts it and before
-        that uses it."""
-        self._on_start.append(adopt)
+    def on_start(self, callback: Callable[[Engine], None]) -> None:
+        """Registers what is called with every new engine, by the thread that starts it and before
+        that thread uses it."""
+        self._on_start.append(callback)
 
     @property
     def is_closed(self) -> bool:
@@ -88,8 +88,8 @@ class Supervisor:
                     self._is_starting = False
             engine = self._engine
         if has_started:  # without the lock: those who are called take others
-            for adopt in self._on_start:
-                adopt(engine)
+            for callback in self._on_start:
+                callback(engine)
         return engine
 
     @property
@@ -223,7 +223,7 @@ class Supervisor:
 
 
 def _models_of(engine: Engine) -> list[ModelInfo]:
-    """The engine's models; one that has died since its start is closed, since nobody has it."""
+    """The engine's models; one that has died since its start is closed, since no one uses it."""
     try:
         return engine.models()
     except BaseException:

@@ -83,7 +83,7 @@ OnStarted = Callable[[Started], None]
 
 
 class ServerProcess:
-    """Everything of one server. `run` returns when it was told to stop.
+    """Everything of one server. `run` returns when it was stopped.
 
     `worker` is a process begun for its engine while there was no server yet.
     """
@@ -191,7 +191,7 @@ class ServerProcess:
         )
 
     def _stand_by(self, lease: LeaderLease, listener: socket.socket) -> bool:
-        """Whether the server leads now; False if it was told to stop, or an engine cannot start.
+        """Whether the server leads now; False if it was stopped, or an engine cannot start.
 
         The engines load their models meanwhile.
         """
@@ -240,7 +240,7 @@ class ServerProcess:
             ws="none",
         )
         self._http = HttpServer(config, self._begin_drain)
-        if self._is_stopping:  # asked to before there was anything to drain
+        if self._is_stopping:  # requested before there was anything to drain
             return
         await self._http.serve(sockets=[listener])
         if access_log is not None:

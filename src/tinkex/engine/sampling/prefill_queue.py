@@ -66,7 +66,7 @@ class BlockSource(Protocol):
 
 
 class PrefillQueue:
-    """Prefixes in the order of their turns. Without a pool (no cache) each is computed whole."""
+    """Prefixes in the order of `PrefillOrder`. Without a pool (no cache) each is computed whole."""
 
     def __init__(self, limits: SamplerLimits, pool: BlockPool | None) -> None:
         self._limits, self._pool = limits, pool
@@ -150,7 +150,7 @@ class PrefillQueue:
         held = set() if self._has_held else self._scopes_done_with(batch)
         self._has_held = False
         self._in_step = set()
-        for prefix in self._order.in_turn(lambda each: self._can_go_on(each, seats), tenants):
+        for prefix in self._order.in_fair_order(lambda each: self._can_go_on(each, seats), tenants):
             if batch.tokens_left <= 0:
                 break
             if prefix.scope in held and not batch.would_complete(prefix):

@@ -62,7 +62,7 @@ Effect = Callable[[Connection], object]
 
 
 class _Times(NamedTuple):
-    """When a batch was asked for, was given to the engine, and came back."""
+    """When a batch was requested, was given to the engine, and came back."""
 
     asked_at: float
     began_at: float

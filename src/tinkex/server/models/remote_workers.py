@@ -84,7 +84,7 @@ class RemoteWorkers:
         raise EngineFailure("The server is ending.", code="server-ending")
 
     def close(self) -> None:
-        """Listens no more; slots that wait for a worker are told so."""
+        """Listens no more; calls of slots that wait for a worker fail."""
         self._is_closed.set()
         self._listener.close()
 

@@ -1,6 +1,6 @@
 """Why a request has not run yet, in the words that clients show to their users.
 
-Asked once per poll that ends without a result. Clients know three states: "active" says nothing,
+Called once per poll that ends without a result. Clients know three states: "active" says nothing,
 "paused_rate_limit" and "paused_capacity" are shown with the reason, at most once a minute.
 """
 
