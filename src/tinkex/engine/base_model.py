@@ -32,6 +32,8 @@ __all__ = ["BaseModel", "load_base_model"]
 
 _log = logging.getLogger(__name__)
 
+_MIN_ATTENTION_TOKENS = 1024.0
+
 
 class BaseModel:
     """A loaded base and everything that is one per base."""
@@ -182,15 +184,16 @@ def _plan_memory(
 def _attention_tokens(backbone: Backbone) -> float:
     """After how many tokens a token's attention takes as long as the rest of its layer.
 
-    By the number of multiplications. Where steps of few rows take as long as those of many, as on a
-    GPU, shorter ones would gain nothing. Windows are left out: they only make attention cheaper.
+    By the number of multiplications; in tiny models a step costs more than these, whatever its
+    rows. Where steps of few rows take as long as those of many, as on a GPU, shorter ones would
+    gain nothing. Windows are left out: they only make attention cheaper.
     """
     if not isinstance(backbone, Decoder) or backbone.head_VD.device.type != "cpu":
         return math.inf
     spec = backbone.spec
     per_token = 1 if spec.experts is None else spec.experts.per_token
     width = 2 * (spec.query_width + spec.key_width) + 3 * per_token * spec.intermediate_size
-    return spec.hidden_size * width / (2 * spec.query_width)
+    return max(_MIN_ATTENTION_TOKENS, spec.hidden_size * width / (2 * spec.query_width))
 
 
 def _no_text(ids: Sequence[int]) -> str:

@@ -311,12 +311,12 @@ def test_long_prompts_of_one_tenant_leave_another_its_share_of_the_time() -> Non
 
 def test_steps_of_a_long_prompt_are_bounded_by_the_sizes_of_the_model(tmp_path) -> None:
     folder = make_tiny_model(tmp_path / "model", max_position_embeddings=2048)
-    engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}, prefill_tokens=1024))
+    engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}, prefill_tokens=256))
     engine.submit_sample(sample_request("long", tokens=tokens(2000), max_tokens=1))
     steps = 1
     while not engine.step_sampling(0.0).finished:
         steps += 1
-    assert steps > 4, "2 if a token counted the same wherever it is"
+    assert steps > 15, "8 if a token counted the same wherever it is"
 
 
 def test_a_prompt_half_way_can_be_passed_and_goes_on_where_it_was() -> None:
