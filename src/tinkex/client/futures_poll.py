@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from tinkex.client.connection import Connection
-from tinkex.client.retry import RetryPolicy, should_retry
+from tinkex.client.retry import RetryPolicy, backoff_s, should_retry
 from tinkex.client.transport import Answer, Call
 from tinkex.errors import APIConnectionError, APIStatusError, TinkexError
 from tinkex.types.requests import FuturesRetrieveRequest, SamplingSessionFuturesTarget
@@ -93,7 +93,7 @@ class FuturesPoll:
             if not may_retry or not policy.allows(retries, clock.monotonic() - started):
                 self._fetched = fetched + self._fetched
                 raise error
-            asked = error.retry_after_s if isinstance(error, APIStatusError) else None
+            asked = backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
             await clock.sleep(policy.delay_s(retries, asked, clock.random()))
             retries += 1
 

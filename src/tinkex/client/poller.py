@@ -17,7 +17,7 @@ from tinkex import telemetry
 from tinkex.client import polling
 from tinkex.client.budget import ByteBudget
 from tinkex.client.request_events import Observation, is_observed, observed
-from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, retry_after_s
+from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, backoff_s
 from tinkex.client.transport import JSON, PROTOBUF, Answer, Call, Transport
 from tinkex.errors import APIConnectionError, APIStatusError, RequestFailedError, TinkexError
 from tinkex.telemetry import events
@@ -142,7 +142,7 @@ class Poller:
         silent_for = self._clock.monotonic() - self._last_contact
         if self._is_refused(answer) or not self._policy.allows(0, silent_for):
             raise error
-        asked = None if answer is None else retry_after_s(answer.headers, self._clock.time())
+        asked = backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
         delay = self._policy.delay_s(self._failed_polls, asked, self._clock.random())
         if status == 402:
             delay = max(delay, BILLING_PAUSE_S)

@@ -2,11 +2,13 @@
 
 Pure: decides from values. Knows nothing of sockets, sleep or threads. The numbers: statuses 408,
 409, 429 and 5xx, and broken connections; the server's own word first (`x-should-retry`,
-`retry-after-ms`, `retry-after` up to a minute), else half a second doubling to ten, with jitter.
+`retry-after-ms`, `retry-after`), else half a second doubling to ten, with jitter. Training and
+polls wait a minute at most at the server's word; samples wait as long as a 429 says.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
@@ -14,7 +16,8 @@ import msgspec
 
 from tinkex.errors import ValidationError
 
-MAX_RETRY_AFTER_S = 60.0
+MAX_BACKOFF_S = 60.0
+"""A longer wait that the server asks for is not taken over by training and polls."""
 MAX_EMPTY_400 = 16
 
 
@@ -106,7 +109,7 @@ def should_retry(status: int, headers: Mapping[str, str], body: bytes) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """How long the server asked to wait, in seconds; None if it did not, or asked too much.
+    """How long the server asked to wait, in seconds, however long; None if it did not.
 
     >>> retry_after_s({"retry-after-ms": "1500"}, now=0.0)
     1.5
@@ -114,7 +117,16 @@ def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
     wait = _milliseconds(headers.get("retry-after-ms"))
     if wait is None:
         wait = _seconds_or_date(headers.get("retry-after"), now)
-    return wait if wait is not None and 0 < wait <= MAX_RETRY_AFTER_S else None
+    return wait if wait is not None and 0 < wait < math.inf else None
+
+
+def backoff_s(asked_s: float | None) -> float | None:
+    """What the server asked for, as training and polls take it: None if it is over a minute.
+
+    >>> backoff_s(30.0), backoff_s(300.0)
+    (30.0, None)
+    """
+    return None if asked_s is None or asked_s > MAX_BACKOFF_S else asked_s
 
 
 def _milliseconds(text: str | None) -> float | None:

@@ -18,7 +18,13 @@ from yarl import URL
 from tinkex.client.body import PartsPayload
 from tinkex.client.pools import PoolName
 from tinkex.client.request_events import Observation, is_observed, observed, tell_attempt
-from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, retry_after_s, should_retry
+from tinkex.client.retry import (
+    MAX_EMPTY_400,
+    RetryPolicy,
+    backoff_s,
+    retry_after_s,
+    should_retry,
+)
 from tinkex.client.runtime import Runtime
 from tinkex.config import Config
 from tinkex.errors import (
@@ -123,7 +129,7 @@ class Transport:
                 may_retry = should_retry(answer.status, answer.headers, answer.body)
                 if answer.status == 400 and retries >= MAX_EMPTY_400:
                     may_retry = False
-                asked = retry_after_s(answer.headers, clock.time())
+                asked = backoff_s(retry_after_s(answer.headers, clock.time()))
             except APIConnectionError as failure:
                 error, may_retry, asked = failure, True, None
             if not (may_retry and policy.allows(retries, clock.monotonic() - started)):

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.unit.client.steady import steady
 from tinkex import RetryConfig, RetryPolicy, ValidationError
 from tinkex.client.retry import (
-    MAX_RETRY_AFTER_S,
+    MAX_BACKOFF_S,
     NO_RETRIES,
+    backoff_s,
     chosen_policy,
     is_retryable_status,
     retry_after_s,
@@ -48,9 +49,9 @@ def http_date(seconds_from_now: float) -> str:
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
         ({"retry-after": "60"}, 60.0),
-        ({"retry-after": "61"}, None),
+        ({"retry-after": "61"}, 61.0),
         ({"retry-after": http_date(-5)}, None),
-        ({"retry-after": http_date(3600)}, None),
+        ({"retry-after": http_date(3600)}, 3600.0),
         ({"retry-after": "0"}, None),
         ({"retry-after": "-1"}, None),
         ({"retry-after": "nan"}, None),
@@ -67,9 +68,17 @@ def test_the_servers_figure_is_read_in_every_form(
 
 @steady
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_no_header_makes_us_wait_longer_than_a_minute_or_fail(ms: str, s: str) -> None:
+def test_no_header_fails_or_makes_training_wait_longer_than_a_minute(ms: str, s: str) -> None:
     wait = retry_after_s({"retry-after-ms": ms, "retry-after": s}, NOW)
-    assert wait is None or 0 < wait <= MAX_RETRY_AFTER_S
+    assert wait is None or 0 < wait < float("inf")
+    backoff = backoff_s(wait)
+    assert backoff is None or 0 < backoff <= MAX_BACKOFF_S
+
+
+def test_training_takes_over_a_minute_but_no_more() -> None:
+    assert backoff_s(60.0) == 60.0
+    assert backoff_s(60.1) is None
+    assert backoff_s(None) is None
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 599])

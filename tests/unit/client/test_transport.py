@@ -17,7 +17,7 @@ from tests.support.clock import FakeClock
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.unit.client.steady import steady
-from tinkex import Runtime, ServiceClient
+from tinkex import AdamParams, Runtime, ServiceClient
 from tinkex.client import pools
 from tinkex.client.body import PartsPayload, pieces
 from tinkex.client.compression import HEADERS, compressed
@@ -202,6 +202,17 @@ def test_a_typed_body_fills_the_error(transport: Transport) -> None:
     plain = transport.status_error(Answer(status=410, headers={}, body=b'{"code": 7, "hint": ""}'))
     assert isinstance(plain, GoneError)
     assert plain.code != "7"
+
+
+def test_training_does_not_wait_longer_than_a_minute_at_the_servers_word(
+    server: LoopbackServer, connect: Connect, clock: FakeClock
+) -> None:
+    """The error says how long the server asked for, whoever waits that long."""
+    training = connect().create_lora_training_client("tiny/model")
+    server.on("optim_step").reply(429, headers={"retry-after": "299"})
+    training.optim_step(AdamParams(learning_rate=1e-4)).result(20)
+    assert server.count("optim_step") == 2
+    assert 299.0 not in clock.sleeps
 
 
 def test_silence_is_a_timeout_that_names_the_call(
