@@ -15,7 +15,7 @@ from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob, sampled_tokens, top_tokens
-from tinkex import RetryPolicy, Runtime, ServiceClient, await_many, stream, telemetry, types
+from tinkex import RetryPolicy, Runtime, ServiceClient, await_many, stream, types
 from tinkex.errors import (
     APIConnectionError,
     APIStatusError,
@@ -342,33 +342,3 @@ def test_errors_among_many_touch_only_themselves(server: LoopbackServer, connect
     failed = [number for number, outcome in enumerate(outcomes) if not outcome.ok]
     assert failed == [3, 13, 23, 33, 43]
     assert server.count("asample") == MANY
-
-
-def test_telemetry_hears_of_each_request_and_of_no_queue(
-    server: LoopbackServer, connect: Connect
-) -> None:
-    """R18, R19, R59: start and stop per logical request; sampling has no queue-state events."""
-    heard: list[tuple[str, str]] = []
-    wanted = ("tinkex.http.request.start", "tinkex.http.request.stop", "tinkex.queue.state_change")
-    server.on("retrieve_future").not_ready("paused_capacity").times(2)
-    for event in wanted:
-        telemetry.attach(
-            f"test-{event}",
-            event,
-            lambda event, measured, about, config: config.append((event, about.get("path"))),
-            heard,
-        )
-    try:
-        sampling = connect().create_sampling_client(base_model=MODEL)
-        heard.clear()
-        sampling.sample(PROMPT, 1, PARAMS).result(20)
-    finally:
-        for event in wanted:
-            telemetry.detach(f"test-{event}")
-
-    assert heard == [
-        ("tinkex.http.request.start", "/asample"),
-        ("tinkex.http.request.stop", "/asample"),
-        ("tinkex.http.request.start", "/retrieve_future"),
-        ("tinkex.http.request.stop", "/retrieve_future"),
-    ]

@@ -17,8 +17,9 @@ from tinkex.client import chunking
 from tinkex.client.compression import compressed
 from tinkex.client.futures import Future
 from tinkex.client.ordering import Order, SendSlot
-from tinkex.client.poller import Promise, QueueObserver
+from tinkex.client.poller import Promise
 from tinkex.client.polling import Queue
+from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.session import Session
 from tinkex.client.transport import PROTOBUF
 from tinkex.errors import APIResponseValidationError, ValidationError

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tinkex.client.connection import Connection
 from tinkex.client.futures import Future
-from tinkex.client.poller import QueueObserver
 from tinkex.client.polling import Queue
+from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.retry import RetryPolicy
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sample_sending import SampleSender

@@ -14,7 +14,7 @@ from tinkex.client.custom_pass import begin_custom
 from tinkex.client.futures import Future
 from tinkex.client.loss_handle import LossHandle
 from tinkex.client.model_operations import LossConfig, ModelWork
-from tinkex.client.poller import QueueObserver
+from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.session import Session
 from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id

@@ -17,7 +17,7 @@ from yarl import URL
 
 from tinkex.client.body import PartsPayload
 from tinkex.client.pools import PoolName
-from tinkex.client.request_events import Observation, is_observed, observed, tell_attempt
+from tinkex.client.request_events import Attempts, Observation, is_observed, observed
 from tinkex.client.retry import (
     MAX_EMPTY_400,
     RetryPolicy,
@@ -35,7 +35,6 @@ from tinkex.errors import (
     TinkexError,
     status_error_class,
 )
-from tinkex.telemetry import events
 from tinkex.version import __version__
 
 PROTOBUF = "application/x-protobuf"
@@ -114,16 +113,16 @@ class Transport:
     async def _with_retries(
         self, call: Call, policy: RetryPolicy, observation: Observation
     ) -> Answer:
-        clock = self.runtime.clock
+        clock, attempts = self.runtime.clock, Attempts(self.runtime.clock, call.path)
         started, retries = clock.monotonic(), 0
         idempotency_key = f"tinkex-{uuid.uuid4()}"
         while True:
             try:
-                tell_attempt(events.RETRY_ATTEMPT_START, retries)
+                attempts.begin()
                 answer = await self.attempt(call, idempotency_key, retries)
                 observation.status = answer.status
                 if answer.is_ok:
-                    tell_attempt(events.RETRY_ATTEMPT_STOP, retries)
+                    attempts.stop()
                     return answer
                 error: TinkexError = self.status_error(answer)
                 may_retry = should_retry(answer.status, answer.headers, answer.body)
@@ -133,12 +132,10 @@ class Transport:
             except APIConnectionError as failure:
                 error, may_retry, asked = failure, True, None
             if not (may_retry and policy.allows(retries, clock.monotonic() - started)):
-                tell_attempt(events.RETRY_ATTEMPT_FAILED, retries, error=error.message)
+                attempts.fail(error)
                 raise error
             delay = policy.delay_s(retries, asked, clock.random())
-            tell_attempt(
-                events.RETRY_ATTEMPT_RETRY, retries, error=error.message, delay_ms=delay * 1000
-            )
+            attempts.retry(error, delay)
             retries += 1
             observation.retry_count = retries
             await clock.sleep(delay)

@@ -304,6 +304,10 @@ class Scheduler:
         """Whether the owner's sampling request has not been given to the engine yet."""
         return self._sample_queue.is_waiting(owner, request_id)
 
+    def is_session_waiting(self, owner: str, sampling_session_id: str, for_s: float) -> bool:
+        """Whether a request of the owner's sampling session has waited this long for an engine."""
+        return self._sample_queue.is_session_waiting(owner, sampling_session_id, for_s)
+
     def pending_samples(self, owner: str | None = None) -> int:
         """How many sampling requests are unfinished, of one owner or of all."""
         return self._sample_queue.total() if owner is None else self._sample_queue.pending(owner)

@@ -268,6 +268,8 @@ class FuturesRetrieveRequest(_Request, frozen=True, kw_only=True):
     prev_cursor: Count = sent(0)
     timeout: float | None = None
     retrieved_request_ids: list[str] = msgspec.field(default_factory=lambda: [])
+    known_queue_state: str | None = None
+    """What the client was last told; asks Tinkex servers to say when it is another one."""
 
 
 class CancelFutureRequest(_Request, frozen=True, kw_only=True):

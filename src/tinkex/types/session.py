@@ -379,11 +379,14 @@ class FutureFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="state",
 FutureCompletion = FutureFinished | FutureFailed
 
 
-class FuturesRetrieveResponse(msgspec.Struct, frozen=True, kw_only=True):
+class FuturesRetrieveResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was completed since `prev_cursor`."""
 
     completions: list[FutureCompletion]
     cursor: int
+    queue_state: str | None = None
+    """Whether the session's other requests have to wait; only for clients that ask for it."""
+    queue_state_reason: str | None = None
 
 
 class UnloadModelResponse(msgspec.Struct, frozen=True, kw_only=True):

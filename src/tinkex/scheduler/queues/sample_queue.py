@@ -324,6 +324,18 @@ class SampleQueue:
         with self._lock:
             return any(request_id in line for line in self._lines_of(owner))
 
+    def is_session_waiting(self, owner: str, sampling_session_id: str, for_s: float) -> bool:
+        """Whether a request of the owner's sampling session has waited this long for an engine."""
+        with self._lock:
+            before = self._clock() - for_s
+            return any(
+                each.sample.sampling_session_id == sampling_session_id
+                and each.queued_at is not None
+                and each.queued_at <= before
+                for line in self._lines_of(owner)
+                for each in line
+            )
+
     def has(self, request_id: str) -> bool:
         """Whether the request is not finished."""
         with self._lock:
