@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "fair_queue": set(),
     "stop_signals": set(),
     "version": set(),
+    "commit": set(),
     "telemetry": {*BASE},
     "setting_parsers": {*BASE, "telemetry"},
     "credentials": {*BASE, "telemetry"},
@@ -78,6 +79,7 @@ MAY_IMPORT = {
     "web": set(),
     "cli": {
         *BASE,
+        "commit",
         "stop_signals",
         "crashpoints",
         "types",
