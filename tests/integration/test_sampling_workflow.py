@@ -15,7 +15,7 @@ from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob, sampled_tokens, top_tokens
-from tinkex import RetryPolicy, Runtime, ServiceClient, await_many, stream, types
+from tinkex import RetryConfig, RetryPolicy, Runtime, ServiceClient, await_many, stream, types
 from tinkex.errors import (
     APIConnectionError,
     APIStatusError,
@@ -328,6 +328,22 @@ def test_retries_end_after_max_retries(server: LoopbackServer, connect: Connect)
 
     assert isinstance(outcome.error, InternalServerError)
     assert server.count("asample") == 3
+
+
+@pytest.mark.parametrize("retries", [True, False])
+def test_a_client_has_no_more_samples_under_way_than_its_max_connections(
+    server: LoopbackServer, connect: Connect, retries: bool
+) -> None:
+    """The official SDK's bound, also where its retries are switched off."""
+    server.hold("asample")
+    config = RetryConfig(max_connections=3, enable_retry_logic=retries)
+    sampling = connect().create_sampling_client(base_model=MODEL, retry_config=config)
+    handles = [sampling.sample(_prompt(number), 1, PARAMS) for number in range(10)]
+    server.wait_for("retrieve_future", 3)
+    assert server.count("asample") == 3
+    server.release("asample")
+    assert all(outcome.ok for outcome in await_many(handles, timeout=30))
+    assert server.count("asample") == 10
 
 
 def test_errors_among_many_touch_only_themselves(server: LoopbackServer, connect: Connect) -> None:

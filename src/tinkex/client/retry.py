@@ -36,8 +36,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     base_s: float = 0.5
     max_s: float = 10.0
     jitter: float = 0.25
+    max_in_flight: int | None = None
+    """For samples: at most so many at once; None leaves that to config and server."""
 
     def __post_init__(self) -> None:
+        if self.max_in_flight is not None and self.max_in_flight < 1:
+            raise ValidationError(f"max_in_flight={self.max_in_flight} must be 1 or more, or None.")
         if self.max_retries is not None and self.max_retries < 0:
             raise ValidationError(f"max_retries={self.max_retries} must be 0 or more, or None.")
         if self.base_s <= 0 or self.max_s < self.base_s:
@@ -65,7 +69,10 @@ NO_RETRIES = RetryPolicy(max_retries=0)
 
 
 class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling retries under the official SDK's names; passing one is the opt-in."""
+    """Sampling retries under the official SDK's names; passing one is the opt-in.
+
+    `max_connections` bounds the samples of one client that are on their way at once.
+    """
 
     max_connections: int = 1000
     progress_timeout: float = 7200.0
@@ -75,11 +82,16 @@ class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_retry_logic: bool = True
     enable_stuck_detection: bool = True
 
-    def to_policy(self) -> RetryPolicy | None:
-        """The same wishes as a RetryPolicy; None if retries are switched off."""
+    def __post_init__(self) -> None:
+        if self.max_connections < 1:
+            raise ValidationError(f"max_connections={self.max_connections} must be 1 or more.")
+
+    def to_policy(self) -> RetryPolicy:
+        """The same wishes as a RetryPolicy; one without retries if they are switched off."""
         if not self.enable_retry_logic:
-            return None
+            return RetryPolicy(max_retries=0, max_in_flight=self.max_connections)
         return RetryPolicy(
+            max_in_flight=self.max_connections,
             budget_s=self.progress_timeout if self.enable_stuck_detection else float("inf"),
             base_s=self.retry_delay_base,
             max_s=self.retry_delay_max,

@@ -54,9 +54,10 @@ class SampleSender:
         self._runtime = session.connection.runtime
         self.seq_ids = itertools.count(clone_id * CLONE_STRIDE)
         flags, config = self._connection.flags, self._connection.config
-        self._in_flight = asyncio.Semaphore(
-            min(flags.sample_max_concurrent_requests, config.max_samples_in_flight)
-        )
+        most = min(flags.sample_max_concurrent_requests, config.max_samples_in_flight)
+        if retry is not None and retry.max_in_flight is not None:
+            most = min(most, retry.max_in_flight)
+        self._in_flight = asyncio.Semaphore(most)
         self._shared_poll = (
             FuturesPoll(self._connection, sampling_session_id, clone_id)
             if flags.sample_use_retrieve_futures

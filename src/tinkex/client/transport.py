@@ -17,6 +17,7 @@ from yarl import URL
 
 from tinkex.client.body import PartsPayload
 from tinkex.client.pools import PoolName
+from tinkex.client.proxy import proxy_options
 from tinkex.client.request_events import Attempts, Observation, is_observed, observed
 from tinkex.client.retry import (
     MAX_EMPTY_400,
@@ -92,7 +93,7 @@ class Transport:
         self._base_url = config.normalized_base_url
         self._fixed_headers = {**config.default_headers, "User-Agent": f"tinkex/{__version__}"}
         self._api_key = config.api_key
-        self._proxy = config.proxy
+        self.proxy_options = proxy_options(config.proxy)
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._urls: dict[str, URL] = {}
         self.policy = RetryPolicy(
@@ -168,8 +169,8 @@ class Transport:
                 data=body,
                 headers=headers,
                 allow_redirects=False,
-                proxy=self._proxy,
                 timeout=self.timeout(timeout_s),
+                **self.proxy_options,
             ) as response:
                 content = await response.read()
                 location = _redirect_target(call.method, response)

@@ -135,6 +135,7 @@ def test_no_retries_allows_none() -> None:
         {"base_s": 2, "max_s": 1},
         {"jitter": 1.5},
         {"jitter": -0.1},
+        {"max_in_flight": 0},
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(numbers: dict[str, Any]) -> None:
@@ -145,10 +146,11 @@ def test_numbers_that_make_no_sense_are_refused(numbers: dict[str, Any]) -> None
 def test_the_official_names_become_a_policy() -> None:
     config = RetryConfig(progress_timeout=10, retry_delay_base=1, retry_delay_max=4)
     policy = config.to_policy()
-    assert policy == RetryPolicy(budget_s=10, base_s=1, max_s=4, jitter=0.25)
-    assert RetryConfig(enable_retry_logic=False).to_policy() is None
+    assert policy == RetryPolicy(budget_s=10, base_s=1, max_s=4, jitter=0.25, max_in_flight=1000)
+    off = RetryConfig(enable_retry_logic=False, max_connections=3).to_policy()
+    assert not off.allows(0, 0.0)
+    assert off.max_in_flight == 3
     endless = RetryConfig(enable_stuck_detection=False).to_policy()
-    assert endless is not None
     assert endless.allows(10**6, 1e12)
 
 
@@ -157,3 +159,8 @@ def test_our_own_words_win_over_the_official_ones() -> None:
     assert chosen_policy(ours, RetryConfig()) is ours
     assert chosen_policy(None, None) is None
     assert chosen_policy(None, RetryConfig()) == RetryConfig().to_policy()
+
+
+def test_no_connections_at_all_are_refused() -> None:
+    with pytest.raises(ValidationError, match="max_connections=0"):
+        RetryConfig(max_connections=0)

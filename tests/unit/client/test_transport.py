@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import pickle
 import socket
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +95,24 @@ def test_requests_go_through_the_proxy_that_is_set(runtime: Runtime, proxy: Prox
     answer = ask(Transport(runtime, config))
     assert answer.body == b"{}"
     assert proxy.requests[0].startswith("GET http://server.example/api/v1/healthz HTTP/1.1")
+
+
+def test_the_proxy_gets_its_user_and_password(runtime: Runtime, proxy: Proxy) -> None:
+    """In its own header; an error names its address alone."""
+    from tinkex import Config
+
+    through = proxy.url.replace("http://", "http://us%40er:pass%2Fw%C3%B6rd@")
+    config = Config(
+        base_url="http://server.example", api_key=KEY, proxy=through, environ={}, files=()
+    )
+    assert ask(Transport(runtime, config)).body == b"{}"
+    credentials = base64.b64encode("us@er:pass/wörd".encode()).decode()
+    assert f"Proxy-Authorization: Basic {credentials}" in proxy.requests[0]
+    gone = config.replace(proxy="http://user:hunter2@127.0.0.1:1")
+    with pytest.raises(APIConnectionError) as caught:
+        ask(Transport(runtime, gone))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in shown
 
 
 def test_without_a_proxy_none_is_used(
