@@ -164,7 +164,7 @@ def test_a_closed_client_refuses_work_at_once(server: LoopbackServer, connect: C
     with pytest.raises(ClientClosedError):
         service.create_sampling_client(base_model=MODEL)
     with pytest.raises(ClientClosedError):
-        service.create_rest_client().list_sessions()
+        service.create_rest_client().list_sessions().result(10)
 
     assert len(server.requests) == count
 

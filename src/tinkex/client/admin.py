@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime
 from typing import Literal
 
+from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
 from tinkex.client.rest import RestClient
 from tinkex.types.billing import (
@@ -16,6 +17,7 @@ from tinkex.types.billing import (
 AuditEvents = Literal["all", "checkpoints", "projects", "teams", "organizations"]
 
 
+@errors_in_futures
 class AdminClient(RestClient):
     """What an account's administrators may ask. A server of one's own answers that it has none."""
 

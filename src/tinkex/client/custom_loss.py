@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tinkex import telemetry
+from tinkex.client.clock import Clock
 from tinkex.errors import APIResponseValidationError, ValidationError
 from tinkex.telemetry import events
 from tinkex.types.datum import Datum
@@ -57,19 +58,25 @@ def surrogate(
     scored: Sequence[Datum],
     output: ForwardBackwardOutput,
     loss_fn: CustomLossFn,
+    clock: Clock,
 ) -> Surrogate:
     """Calls the loss, differentiates it, and writes the gradient into weights.
 
     Raises:
         ValidationError: the loss does not return (scalar tensor, metrics) that depend on logprobs.
     """
-    telemetry.execute(events.CUSTOM_LOSS_START, {}, {})
+    started = clock.monotonic()
+    about = {"num_examples": len(data)}
+    telemetry.execute(events.CUSTOM_LOSS_START, {"system_time": clock.time()}, about)
     try:
         made = _surrogate(data, scored, output, loss_fn)
     except Exception as error:
-        telemetry.execute(events.CUSTOM_LOSS_EXCEPTION, {}, {"error": str(error)})
+        measured = {"duration": clock.monotonic() - started}
+        why = {"kind": type(error).__name__, "error": str(error)}
+        telemetry.execute(events.CUSTOM_LOSS_EXCEPTION, measured, {**about, **why})
         raise
-    telemetry.execute(events.CUSTOM_LOSS_STOP, {"loss_total": made.loss}, {})
+    measured = {"duration": clock.monotonic() - started, "loss_total": made.loss}
+    telemetry.execute(events.CUSTOM_LOSS_STOP, measured, about)
     return made
 
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.download import Progress, download_files
 from tinkex.client.futures import Future
 from tinkex.client.runtime import Runtime, default_runtime
@@ -49,6 +50,7 @@ AccessScope = Literal["owned", "accessible"]
 TRACE_POLL_S = 5.0
 
 
+@errors_in_futures
 class RestClient:
     """Looks at, and tidies up, what training has left on the server."""
 
@@ -394,6 +396,5 @@ class RestClient:
 
 
 def _checkpoint(tinker_path: str) -> str:
-    """The REST path of a checkpoint."""
     path = TinkerPath.parse(tinker_path)
     return f"/training_runs/{path.run_id}/checkpoints/{path.checkpoint_id}"

@@ -13,6 +13,7 @@ import random
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.connection import Connection
 from tinkex.client.futures import Future
 from tinkex.client.polling import Queue
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 _client_numbers = itertools.count()
 
 
+@errors_in_futures
 class SamplingClient:
     """Samples from one set of weights.
 

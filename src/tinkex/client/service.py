@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
 from tinkex.client.logs import show_log
 from tinkex.client.loss_handle import LossHandle, make_handle
@@ -35,6 +36,7 @@ log = logging.getLogger("tinkex")
 CLOSE_PATIENCE_S = 5.0
 
 
+@errors_in_futures
 class ServiceClient:
     """A server, seen by one tenant: makes training, sampling and REST clients.
 

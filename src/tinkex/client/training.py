@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from tinkex.client import weights_snapshot
-from tinkex.client.custom_pass import begin_custom
+from tinkex.client.call_errors import errors_in_futures
+from tinkex.client.custom_pass import run_custom
 from tinkex.client.futures import Future
 from tinkex.client.loss_handle import LossHandle
 from tinkex.client.model_operations import LossConfig, ModelWork
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from tinkex.client.tokenizer import Tokenizer
 
 
+@errors_in_futures
 class TrainingClient:
     """Trains one LoRA adapter.
 
@@ -121,15 +123,14 @@ class TrainingClient:
     ) -> Future[ForwardBackwardOutput]:
         """Gradients of a loss of your own: `loss_fn(data, logprobs) -> (loss, metrics)`.
 
-        Scores the batch, calls `loss_fn` in this thread (so this call takes a forward pass's
-        time), then sends the gradient and returns. A LossHandle that the server runs costs one
-        pass and returns at once. Needs torch.
+        Scores the batch, calls `loss_fn` in a thread of its own, then sends the gradient; what is
+        asked of this model afterwards waits for that. A LossHandle that the server runs costs one
+        pass. Needs torch.
 
         Raises:
             ValidationError: an example does not fit the loss, or the loss is not one.
         """
-        begun = begin_custom(self._session, self._work, data, loss_fn)
-        return begun if isinstance(begun, Future) else begun.send(begun.scores.result())
+        return run_custom(self._session, self._work, data, loss_fn)
 
     async def forward_backward_custom_async(
         self,
@@ -138,9 +139,8 @@ class TrainingClient:
         *,
         loss_type_input: Literal["logprobs"] | None = None,
     ) -> Future[ForwardBackwardOutput]:
-        """`forward_backward_custom`; `loss_fn` is called in the awaiting task."""
-        begun = begin_custom(self._session, self._work, data, loss_fn)
-        return begun if isinstance(begun, Future) else begun.send(await begun.scores)
+        """`forward_backward_custom`; await the Future it returns for the result."""
+        return self.forward_backward_custom(data, loss_fn, loss_type_input=loss_type_input)
 
     # Steps, saving, loading ---------------------------------------------------------------------
 
