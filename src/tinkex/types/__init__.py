@@ -19,6 +19,7 @@ _MODULES: dict[str, str] = {
     "checkpoint": """
         Checkpoint CheckpointType CheckpointsListResponse CopyWeightsResponse Cursor
         ExternalWeightsUrlsResponse ParsedCheckpointTinkerPath TrainingRun TrainingRunsResponse
+        TrainingRunUsage
     """,
     "custom_loss": """
         CustomLossGraph CustomLossInput CustomLossInputRank CustomLossNode

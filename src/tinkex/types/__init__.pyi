@@ -26,6 +26,7 @@ from tinkex.types.checkpoint import (
     ParsedCheckpointTinkerPath as ParsedCheckpointTinkerPath,
     TrainingRun as TrainingRun,
     TrainingRunsResponse as TrainingRunsResponse,
+    TrainingRunUsage as TrainingRunUsage,
 )
 from tinkex.types.custom_loss import (
     CustomLossGraph as CustomLossGraph,

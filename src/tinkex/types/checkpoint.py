@@ -66,6 +66,13 @@ class ParsedCheckpointTinkerPath(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class TrainingRunUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What one training run has used."""
+
+    tokens: int = 0
+    optimizer_steps: int = 0
+
+
 class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     """One model that was trained; its id is the model's id."""
 
@@ -79,6 +86,8 @@ class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     last_checkpoint: Checkpoint | None = None
     last_sampler_checkpoint: Checkpoint | None = None
     user_metadata: dict[str, Any] | None = None
+    usage: TrainingRunUsage | None = None
+    """Only Tinkex servers say."""
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
