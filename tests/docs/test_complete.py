@@ -18,7 +18,14 @@ from tests.docs.pages import DOCS, OTHERS, PAGES, ROOT, generator, name_of
 from tinkex.config import Config
 from tinkex.server.settings import settings
 
-PUBLIC_MODULES = ("tinkex", "tinkex.types", "tinkex.errors", "tinkex.telemetry", "tinkex.losses")
+PUBLIC_MODULES = (
+    "tinkex",
+    "tinkex.types",
+    "tinkex.errors",
+    "tinkex.telemetry",
+    "tinkex.losses",
+    "tinkex.regularizers",
+)
 
 
 @pytest.fixture(scope="module")

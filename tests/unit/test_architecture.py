@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "types": {*BASE},
     "losses": {*BASE},
     "wire": {*BASE, "types"},
-    "client": {*BASE, "types", "wire", "telemetry", "config"},
+    "regularizers": {*BASE, "types", "telemetry", "losses"},
+    "client": {*BASE, "types", "wire", "telemetry", "config", "regularizers"},
     "engine": {
         *BASE,
         "types",

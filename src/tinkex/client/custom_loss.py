@@ -7,6 +7,7 @@ used.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -63,14 +64,28 @@ def surrogate(
     Raises:
         ValidationError: the loss does not return (scalar tensor, metrics) that depend on logprobs.
     """
-    telemetry.execute(events.CUSTOM_LOSS_START, {}, {})
+    about = {"regularizer_count": _count(loss_fn)}
+    telemetry.execute(events.CUSTOM_LOSS_START, {"system_time": time.time()}, about)
+    started = time.perf_counter()
     try:
         made = _surrogate(data, scored, output, loss_fn)
     except Exception as error:
-        telemetry.execute(events.CUSTOM_LOSS_EXCEPTION, {}, {"error": str(error)})
+        elapsed = {"duration": time.perf_counter() - started}
+        telemetry.execute(events.CUSTOM_LOSS_EXCEPTION, elapsed, {**about, "error": str(error)})
         raise
-    telemetry.execute(events.CUSTOM_LOSS_STOP, {"loss_total": made.loss}, {})
+    measured = {
+        "duration": time.perf_counter() - started,
+        "loss_total": made.loss,
+        "regularizer_total": made.metrics.get("regularizer/total", 0.0),
+    }
+    telemetry.execute(events.CUSTOM_LOSS_STOP, measured, about)
     return made
+
+
+def _count(loss_fn: CustomLossFn) -> int:
+    from tinkex.regularizers.pipeline import RegularizedLoss  # not at import: few losses are one
+
+    return len(loss_fn.regularizers) if isinstance(loss_fn, RegularizedLoss) else 0
 
 
 def _surrogate(
