@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     )
     from tinkex.client.loss_handle import LossHandle
     from tinkex.client.loss_trace import PerDatumLossFn
+    from tinkex.client.recovery import RecoveryMonitor, WatchedRun
+    from tinkex.client.recovery_policy import Recovered, RecoveryPolicy
     from tinkex.client.rest import RestClient
     from tinkex.client.retry import RetryConfig, RetryPolicy
     from tinkex.client.runtime import Runtime, default_runtime
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         NotFoundError,
         PermissionDeniedError,
         RateLimitError,
+        RecoveryFailedError,
         RequestFailedError,
         TinkerError,
         TinkexError,
@@ -108,6 +111,7 @@ _ERRORS = (
     "NotFoundError",
     "PermissionDeniedError",
     "RateLimitError",
+    "RecoveryFailedError",
     "RequestFailedError",
     "TinkerError",
     "TinkexError",
@@ -155,6 +159,9 @@ _HOMES = {
     "LossHandle": "tinkex.client.loss_handle",
     "Outcome": "tinkex.client.futures",
     "PerDatumLossFn": "tinkex.client.loss_trace",
+    "Recovered": "tinkex.client.recovery_policy",
+    "RecoveryMonitor": "tinkex.client.recovery",
+    "RecoveryPolicy": "tinkex.client.recovery_policy",
     "RestClient": "tinkex.client.rest",
     "RetryConfig": "tinkex.client.retry",
     "RetryPolicy": "tinkex.client.retry",
@@ -162,6 +169,7 @@ _HOMES = {
     "SamplingClient": "tinkex.client.sampling",
     "ServiceClient": "tinkex.client.service",
     "TrainingClient": "tinkex.client.training",
+    "WatchedRun": "tinkex.client.recovery",
     "as_completed": "tinkex.client.futures",
     "await_many": "tinkex.client.futures",
     "await_many_async": "tinkex.client.futures",
@@ -232,6 +240,10 @@ __all__ = [
     "PermissionDeniedError",
     "PromptProvenanceSpan",
     "RateLimitError",
+    "Recovered",
+    "RecoveryFailedError",
+    "RecoveryMonitor",
+    "RecoveryPolicy",
     "RequestFailedError",
     "RestClient",
     "RetryConfig",
@@ -253,6 +265,7 @@ __all__ = [
     "TrainingRun",
     "UnprocessableEntityError",
     "ValidationError",
+    "WatchedRun",
     "__version__",
     "as_completed",
     "await_many",

@@ -48,7 +48,7 @@ def test_the_expectation_over_sampled_tokens_is_exact(name: str) -> None:
         regularizer = (
             Entropy(weight=1.0, maximize=False)
             if name == "entropy"
-            else KL(weight=1.0, direction=name, reference=lambda _, t=token: [OTHER[t : t + 1]])  # type: ignore[arg-type, misc]
+            else KL(weight=1.0, direction=name, reference=lambda _, t=token: [OTHER[t : t + 1]])
         )
         penalty = sampled(regularizer, token, logits)
         (found,) = torch.autograd.grad(penalty, logits)
@@ -67,8 +67,8 @@ def test_kl_estimates_are_never_negative() -> None:
             logprobs = [torch.tensor([-6.0], requires_grad=True)]
             regularizer = KL(
                 weight=1.0,
-                direction=direction,  # type: ignore[arg-type]
-                reference=lambda _, d=distance: [torch.tensor([-6.0 + d])],  # type: ignore[misc]
+                direction=direction,
+                reference=lambda _, d=distance: [torch.tensor([-6.0 + d])],
             )
             batch = RegularizerBatch([datum_of([1])], logprobs, logprobs[0].sum())
-            assert float(regularizer.penalty(batch).detach()) >= 0  # type: ignore[union-attr]
+            assert float(regularizer.penalty(batch).detach()) >= 0

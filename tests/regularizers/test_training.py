@@ -112,7 +112,7 @@ def test_a_built_in_loss_without_penalties_is_that_of_the_server(train: Train, n
     data = [types.Datum(types.ModelInput.from_ints(TOKENS), {"target_tokens": TARGETS, **inputs})]
     here, there = train(), train()
     local = here.forward_backward_custom(data, RegularizedLoss(name, [])).result()
-    remote = there.forward_backward(data, name).result()  # type: ignore[arg-type]
+    remote = there.forward_backward(data, name).result()
     for metric in ("loss:sum", *(each.name for each in loss.metrics)):
         assert local.metrics[metric] == pytest.approx(remote.metrics[metric], abs=1e-5)
     after = logprobs_after(here, lambda: None, steps=1)

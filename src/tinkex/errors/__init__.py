@@ -17,6 +17,7 @@ TinkexError                        anything below; `except TinkexError` catches 
 │       ├── RateLimitError 429   └── InternalServerError 5xx
 ├── RequestFailedError             the request was accepted, then failed (user / server / unknown)
 ├── PromiseLostError               the server no longer knows an accepted request
+├── RecoveryFailedError            a lost run could not be continued from a checkpoint
 ├── FutureTimeoutError (TimeoutError)    you stopped waiting; the work goes on
 ├── FutureCancelledError           you, or a closing client, cancelled the wait
 ├── WouldDeadlockError (RuntimeError)    a blocking wait on the thread that must do the work
@@ -64,6 +65,7 @@ from tinkex.errors.operations import (
     FutureCancelledError,
     FutureTimeoutError,
     PromiseLostError,
+    RecoveryFailedError,
     RequestFailedError,
     WouldDeadlockError,
 )
@@ -96,6 +98,7 @@ __all__ = [
     "PermissionDeniedError",
     "PromiseLostError",
     "RateLimitError",
+    "RecoveryFailedError",
     "RequestFailedError",
     "ServerError",
     "TinkerError",

@@ -48,6 +48,15 @@ class PromiseLostError(TinkexError):
     )
 
 
+class RecoveryFailedError(TinkexError):
+    """A lost run could not be continued from a checkpoint."""
+
+    type = "recovery_failed"
+    code = "recovery-failed"
+    blame = "server"
+    default_hint = "Create a client from a checkpoint yourself, or start the run anew."
+
+
 class FutureTimeoutError(TinkexError, TimeoutError):
     """The result was not there within the timeout; the work itself goes on."""
 

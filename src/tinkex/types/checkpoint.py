@@ -74,6 +74,7 @@ class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     model_owner: str
     is_lora: bool
     corrupted: bool = False
+    ended: bool = False  # sent by Tinkex servers: its training state is no longer kept
     lora_rank: int | None = None
     last_request_time: datetime
     last_checkpoint: Checkpoint | None = None

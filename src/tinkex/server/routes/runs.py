@@ -231,6 +231,7 @@ def _run(conn: Connection, model: Model) -> dict[str, Any]:
         "model_owner": model.owner,
         "is_lora": True,
         "corrupted": model.state == "failed",
+        "ended": model.state in ("ended", "unloaded"),
         "lora_rank": msgspec.json.decode(model.spec, type=LoraSpec).rank,
         "last_request_time": datetime.fromtimestamp(model.last_request_at, UTC),
         "last_checkpoint": last.get("weights"),
