@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, Self
 
 import msgspec
 
 from tinkex.errors import ValidationError
+from tinkex.types._conversation import ChatTokenizer, Message, encode_answers, learned_places
+from tinkex.types._rollout import rollout_example
 from tinkex.types.model_input import ModelInput
+from tinkex.types.sampling import SampledSequence
 from tinkex.types.tensor import TensorData, TensorDtype
 
 LIST_DTYPES: dict[str, TensorDtype] = {
@@ -85,6 +88,81 @@ class Datum(msgspec.Struct, frozen=True):
             raise ValidationError(f"loss_fn_inputs must be a dict of tensors, not {found}.")
         converted = {key: _to_tensor(key, value) for key, value in self.loss_fn_inputs.items()}
         msgspec.structs.force_setattr(self, "loss_fn_inputs", converted)
+
+    @classmethod
+    def from_conversation(
+        cls,
+        messages: Sequence[Message],
+        tokenizer: ChatTokenizer,
+        *,
+        answers: Literal["all", "last"] = "all",
+        tools: Sequence[Any] | None = None,
+    ) -> Self:
+        """An example for cross_entropy, with weight 1 on what the assistant says and 0 elsewhere.
+
+        `answers` says whether all of the assistant's messages are learned or the last one alone; a
+        message with `"weight": 0` is not. The end marker of an answer is learned with it.
+
+        ```python
+        tokenizer = training.get_tokenizer()
+        messages = [
+            {"role": "user", "content": "What is the capital of Germany?"},
+            {"role": "assistant", "content": "Berlin."},
+        ]
+        datum = Datum.from_conversation(messages, tokenizer)
+        ```
+
+        Raises:
+            ValidationError: nothing is to be learned, the tokenizer has no chat template, or the
+                template renders earlier answers differently, so that they need examples of their
+                own.
+        """
+        places = learned_places(messages)
+        if answers == "last":
+            places = places[-1:]
+        examples = encode_answers(messages, places, tools, tokenizer)
+        if len(examples) > 1:
+            raise ValidationError(
+                "The chat template renders earlier answers differently once others follow, so that "
+                f"the {len(examples)} answers cannot be learned in one example.",
+                hint="Make one example for each answer with answers='last' and the messages up to "
+                "it.",
+            )
+        tokens, is_learned = examples[0]
+        return cls(
+            ModelInput.from_ints(tokens[:-1]),
+            {"target_tokens": tokens[1:], "weights": [float(each) for each in is_learned[1:]]},
+        )
+
+    @classmethod
+    def from_rollout(
+        cls,
+        prompt: ModelInput | Sequence[int],
+        sequence: SampledSequence,
+        advantage: float | Sequence[float],
+    ) -> Self:
+        """An example for the policy-gradient losses: the sampled tokens count, the prompt does not.
+
+        `advantage` is one number for the whole answer, or one for each of its tokens.
+
+        >>> from array import array
+        >>> answer = SampledSequence(
+        ...     stop_reason="stop",
+        ...     tokens_raw=array("i", [7, 8]).tobytes(),
+        ...     logprobs_raw=array("f", [-1.0, -2.0]).tobytes(),
+        ... )
+        >>> datum = Datum.from_rollout([1, 2, 3], answer, advantage=0.5)
+        >>> datum.loss_fn_inputs["target_tokens"].tolist()
+        [2, 3, 7, 8]
+        >>> datum.loss_fn_inputs["advantages"].tolist()
+        [0.0, 0.0, 0.5, 0.5]
+
+        Raises:
+            ValidationError: prompt or answer is empty, the answer has no logprobs, or the number of
+                advantages is another than that of its tokens.
+        """
+        given = prompt if isinstance(prompt, ModelInput) else ModelInput.from_ints(prompt)
+        return cls(*rollout_example(given, sequence, advantage))
 
     def with_provenance(
         self,

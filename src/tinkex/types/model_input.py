@@ -121,6 +121,9 @@ class ImageChunk(_MediaChunk, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_format(self.format)
 
+    def __repr__(self) -> str:
+        return f"<ImageChunk {self.format}, {len(self.data)} bytes>"
+
     @property
     def length(self) -> int:
         """How many positions of context the image is expected to take."""
@@ -149,6 +152,9 @@ class DmelChunk(_MediaChunk, frozen=True, kw_only=True):
 
     dmel: bytes
     type: Literal["dmel"] = sent("dmel")
+
+    def __repr__(self) -> str:
+        return f"<DmelChunk {len(self.dmel)} bytes>"
 
     @property
     def length(self) -> int:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 StopReason = Literal["stop", "length"]
 
+_SHOWN_TOKENS = 8
+"""Tokens in the repr of a sequence."""
+
 EMPTY_LOGPROB = -99999.0
 """The logprob of a top-k cell that holds nothing."""
 
@@ -137,6 +140,9 @@ class TopkLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     k: int
     length: int
 
+    def __repr__(self) -> str:
+        return f"<TopkLogprobs {self.k} at each of {self.length} positions>"
+
     def tolist(self) -> list[list[tuple[int, float]] | None]:
         """Per position its (token, logprob) pairs; None where there are none."""
         ids, logprobs = _ints(self.token_ids), _floats(self.logprobs)
@@ -162,6 +168,12 @@ class SampledSequence(msgspec.Struct, frozen=True, kw_only=True):
     tokens_raw: bytes = b""
     logprobs_raw: bytes | None = None
     topk: TopkLogprobs | None = None
+
+    def __repr__(self) -> str:
+        count = len(self.tokens_raw) // 4
+        shown = ", ".join(map(str, _ints(self.tokens_raw[: 4 * _SHOWN_TOKENS])))
+        more = ", ..." if count > _SHOWN_TOKENS else ""
+        return f"<SampledSequence {count} tokens [{shown}{more}], {self.stop_reason}>"
 
     @property
     def tokens(self) -> list[int]:
@@ -199,6 +211,11 @@ class SampleResponse(msgspec.Struct, frozen=True, kw_only=True):
     prompt_cache_hit_tokens: int = 0
     target_prompt_logprobs: TensorData | None = None
     prompt_alt_tokens: PromptAltTokens | None = None
+
+    def __repr__(self) -> str:
+        scored = len(self.prompt_logprobs_raw or b"") // 4
+        prompt = f", {scored} prompt logprobs" if scored else ""
+        return f"<SampleResponse {self.sequences}{prompt}>"
 
     @property
     def prompt_logprobs(self) -> list[float | None] | None:

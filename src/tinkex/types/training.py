@@ -69,6 +69,10 @@ class ForwardBackwardOutput(msgspec.Struct, frozen=True, kw_only=True):
     loss_fn_outputs: list[LossFnOutput]
     metrics: dict[str, float] = {}
 
+    def __repr__(self) -> str:
+        count = len(self.loss_fn_outputs)
+        return f"<ForwardBackwardOutput {count} examples, metrics {self.metrics}>"
+
 
 class OptimStepResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What the optimizer reports of one step."""
