@@ -6,7 +6,7 @@ Answers are encoded apart from what is around them, as they are when a model is 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tinkex.errors import ValidationError
@@ -19,12 +19,14 @@ Message = Mapping[str, Any]
 class ChatTokenizer(Protocol):
     """A tokenizer with a chat template: one of `get_tokenizer`, or of transformers."""
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The token ids of a text."""
+    @property
+    def encode(self) -> Callable[..., Any]:
+        """Called with a text and `add_special_tokens`; gives token ids."""
         ...
 
-    def apply_chat_template(self, conversation: Any, tools: Any = None, **options: Any) -> Any:
-        """The conversation as one text, or as token ids."""
+    @property
+    def apply_chat_template(self) -> Callable[..., Any]:
+        """Called with messages, tools and `tokenize=False`; gives the conversation as one text."""
         ...
 
 
