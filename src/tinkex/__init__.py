@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tinkex.version import __version__
 
 if TYPE_CHECKING:
-    from tinkex import errors, telemetry, types
+    from tinkex import auth, compat, errors, telemetry, types
     from tinkex.client.admin import AdminClient
     from tinkex.client.clock import Clock
     from tinkex.client.futures import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tinkex.client.service import ServiceClient
     from tinkex.client.tokenizer import load_tokenizer
     from tinkex.client.training import TrainingClient
+    from tinkex.compat.names import RequestOptions, Timeout
     from tinkex.config import Config
     from tinkex.errors import (
         APIConnectionError,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         BadRequestError,
         BillingError,
         ConflictError,
+        ExperimentalWarning,
         InternalServerError,
         NotFoundError,
         PermissionDeniedError,
@@ -104,6 +106,7 @@ _ERRORS = (
     "BadRequestError",
     "BillingError",
     "ConflictError",
+    "ExperimentalWarning",
     "InternalServerError",
     "NotFoundError",
     "PermissionDeniedError",
@@ -155,12 +158,14 @@ _HOMES = {
     "LossHandle": "tinkex.client.loss_handle",
     "Outcome": "tinkex.client.futures",
     "PerDatumLossFn": "tinkex.client.loss_trace",
+    "RequestOptions": "tinkex.compat.names",
     "RestClient": "tinkex.client.rest",
     "RetryConfig": "tinkex.client.retry",
     "RetryPolicy": "tinkex.client.retry",
     "Runtime": "tinkex.client.runtime",
     "SamplingClient": "tinkex.client.sampling",
     "ServiceClient": "tinkex.client.service",
+    "Timeout": "tinkex.compat.names",
     "TrainingClient": "tinkex.client.training",
     "as_completed": "tinkex.client.futures",
     "await_many": "tinkex.client.futures",
@@ -172,7 +177,9 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "tinkex.errors"),
     **dict.fromkeys(_TYPES, "tinkex.types"),
 }
-_MODULES = ("errors", "telemetry", "types")
+_MODULES = ("auth", "compat", "errors", "telemetry", "types")
+
+__title__ = "tinkex"
 
 
 def __getattr__(name: str) -> Any:
@@ -212,6 +219,7 @@ __all__ = [
     "DimuonParams",
     "DmelChunk",
     "EncodedTextChunk",
+    "ExperimentalWarning",
     "ForwardBackwardOutput",
     "Future",
     "ImageAssetPointerChunk",
@@ -233,6 +241,7 @@ __all__ = [
     "PromptProvenanceSpan",
     "RateLimitError",
     "RequestFailedError",
+    "RequestOptions",
     "RestClient",
     "RetryConfig",
     "RetryPolicy",
@@ -247,16 +256,20 @@ __all__ = [
     "StopReason",
     "TensorData",
     "TensorDtype",
+    "Timeout",
     "TinkerError",
     "TinkexError",
     "TrainingClient",
     "TrainingRun",
     "UnprocessableEntityError",
     "ValidationError",
+    "__title__",
     "__version__",
     "as_completed",
+    "auth",
     "await_many",
     "await_many_async",
+    "compat",
     "default_runtime",
     "errors",
     "load_tokenizer",

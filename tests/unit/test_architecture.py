@@ -33,6 +33,8 @@ MAY_IMPORT = {
     "losses": {*BASE},
     "wire": {*BASE, "types"},
     "client": {*BASE, "types", "wire", "telemetry", "config"},
+    "auth": {*BASE, "client", "config"},
+    "compat": {*BASE, "client", "types"},
     "engine": {
         *BASE,
         "types",

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from tinkex.client.account_calls import AccountCalls
 from tinkex.client.download import Progress, download_files
 from tinkex.client.futures import Future
 from tinkex.client.runtime import Runtime, default_runtime
@@ -49,7 +50,7 @@ AccessScope = Literal["owned", "accessible"]
 TRACE_POLL_S = 5.0
 
 
-class RestClient:
+class RestClient(AccountCalls):
     """Looks at, and tidies up, what training has left on the server."""
 
     def __init__(

@@ -18,6 +18,7 @@ from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sampling import SamplingClient
 from tinkex.client.session import FinishStatus
+from tinkex.client.session_info import SessionInfo
 from tinkex.client.shared_session import Holder
 from tinkex.client.training import TrainingClient
 from tinkex.client.transport import Call
@@ -35,7 +36,7 @@ log = logging.getLogger("tinkex")
 CLOSE_PATIENCE_S = 5.0
 
 
-class ServiceClient:
+class ServiceClient(SessionInfo):
     """A server, seen by one tenant: makes training, sampling and REST clients.
 
     ```python

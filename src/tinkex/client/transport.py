@@ -26,6 +26,7 @@ from tinkex.errors import (
     APIResponseValidationError,
     APIStatusError,
     APITimeoutError,
+    ErrorResponse,
     TinkexError,
     status_error_class,
 )
@@ -243,10 +244,11 @@ class Transport:
         text = self._scrub(answer.body[:ERROR_BYTES_LIMIT].decode("utf-8", "replace"))
         text = text[: 4 * ERROR_TEXT_LIMIT]
         detail, code, hint, request_id = _error_fields(text)
+        headers = {name: self._scrub(value) for name, value in answer.headers.items()}
         return status_error_class(answer.status)(
             f"The server answered {answer.status}: {detail}",
-            status=answer.status,
-            body=text,
+            ErrorResponse(answer.status, text, headers),
+            text,
             code=code,
             hint=hint,
             request_id=request_id,

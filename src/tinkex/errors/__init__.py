@@ -53,11 +53,13 @@ from tinkex.errors.api import (
 from tinkex.errors.base import (
     Blame,
     ConfigError,
+    ExperimentalWarning,
     InvalidPathError,
     TinkexError,
     TokenizerError,
     ValidationError,
 )
+from tinkex.errors.http import ErrorRequest, ErrorResponse
 from tinkex.errors.operations import (
     ClientClosedError,
     ErrorCategory,
@@ -87,6 +89,9 @@ __all__ = [
     "ConfigError",
     "ConflictError",
     "ErrorCategory",
+    "ErrorRequest",
+    "ErrorResponse",
+    "ExperimentalWarning",
     "FutureCancelledError",
     "FutureTimeoutError",
     "GoneError",

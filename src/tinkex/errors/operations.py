@@ -16,8 +16,9 @@ class RequestFailedError(TinkexError):
     code = "request-failed"
 
     def __init__(
-        self, message: str, *, category: ErrorCategory = "unknown", request_id: str | None = None
+        self, message: str, request_id: str | None = None, category: ErrorCategory = "unknown"
     ) -> None:
+        category = getattr(category, "value", category)  # the official one is an enum
         super().__init__(
             message,
             request_id=request_id,

@@ -131,7 +131,10 @@ def _topk(topk: engine.TopK | None) -> TopkLogprobs | None:
         return None
     length, k = topk.token_ids.shape
     return TopkLogprobs(
-        token_ids=_i4(topk.token_ids), logprobs=_f4(topk.logprobs), k=int(k), length=int(length)
+        token_ids_raw=_i4(topk.token_ids),
+        logprobs_raw=_f4(topk.logprobs),
+        k=int(k),
+        length=int(length),
     )
 
 

@@ -32,7 +32,7 @@ _MODULES: dict[str, str] = {
     """,
     "optimizers": """
         AdamOptimizerConfig AdamParams DimuonOptimizerConfig DimuonParams OptimParams
-        OptimizerConfig SgdOptimizerConfig SgdParams
+        OptimizerConfig OtherOptimizerConfig SgdOptimizerConfig SgdParams
     """,
     "requests": """
         AssignProjectRequest AuthTokenRequest CancelFutureRequest ClientConfigRequest

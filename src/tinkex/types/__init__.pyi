@@ -57,6 +57,7 @@ from tinkex.types.optimizers import (
     DimuonParams as DimuonParams,
     OptimParams as OptimParams,
     OptimizerConfig as OptimizerConfig,
+    OtherOptimizerConfig as OtherOptimizerConfig,
     SgdOptimizerConfig as SgdOptimizerConfig,
     SgdParams as SgdParams,
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from tinkex.errors import ValidationError
+from tinkex.types._model import Holds, RecordModel
 from tinkex.types.model_input import ModelInput
 from tinkex.types.tensor import TensorData, TensorDtype
 
@@ -26,7 +27,7 @@ SPARSE_KEYS = ("target_tokens", "weights")
 """Loss inputs that travel in CSR form when they are 2-D torch tensors and that is smaller."""
 
 
-class PromptProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
+class PromptProvenanceSpan(RecordModel, frozen=True, kw_only=True, tag_field="type", tag="prompt"):
     """Positions that come from the prompt of a recorded sequence.
 
     Raises:
@@ -41,7 +42,9 @@ class PromptProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
         _check_span(self.offset, self.length)
 
 
-class SampledProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
+class SampledProvenanceSpan(
+    RecordModel, frozen=True, kw_only=True, tag_field="type", tag="sampled"
+):
     """Positions that were sampled as part of a recorded sequence.
 
     Raises:
@@ -60,7 +63,7 @@ LossFnInputs = dict[str, TensorData]
 ProvenanceSpans = Sequence[PromptProvenanceSpan | SampledProvenanceSpan]
 
 
-class Datum(msgspec.Struct, frozen=True):
+class Datum(RecordModel, frozen=True):
     """One training example.
 
     Position i of `model_input` predicts `target_tokens[i]`: shift by one before you build it.
@@ -74,7 +77,7 @@ class Datum(msgspec.Struct, frozen=True):
     """
 
     model_input: ModelInput
-    loss_fn_inputs: Mapping[str, Any] = {}
+    loss_fn_inputs: Annotated[Mapping[str, Any], Holds(LossFnInputs)] = {}
     model_input_spans: ProvenanceSpans | None = None
     loss_fn_input_spans: ProvenanceSpans | None = None
 
@@ -114,6 +117,8 @@ class Datum(msgspec.Struct, frozen=True):
 def _to_tensor(key: str, value: Any) -> TensorData:
     if isinstance(value, TensorData):
         return value
+    if isinstance(value, Mapping):
+        return TensorData.model_validate(value)
     if hasattr(value, "detach"):
         is_matrix = key in SPARSE_KEYS and value.dim() == 2
         return TensorData.from_torch_sparse(value) if is_matrix else TensorData.from_torch(value)
