@@ -35,13 +35,12 @@ def dumped(
     found = {}
     for name, field in fields_of(cls).items():
         mine = getattr(value, name)
-        is_left_out = (options.excludes_none and mine is None) or (
-            (options.excludes_defaults or name in cls.beyond_protocol) and field.is_default(mine)
-        )
-        if not is_left_out:
+        spares_defaults = options.excludes_defaults or name in cls.beyond_protocol
+        is_spared = spares_defaults and not field.is_tag and field.is_default(mine)
+        if not is_spared and not (options.excludes_none and mine is None):
             found[name] = _plain(mine, options)
     constant = constant_of(cls)
-    if constant is not None and not options.excludes_defaults:
+    if constant is not None:
         found[constant.name] = constant.value
     return {
         name: plain
@@ -54,13 +53,20 @@ def _plain(value: Any, options: DumpOptions) -> Any:
     if isinstance(value, ModelMethods):
         return dumped(value, options)
     if isinstance(value, Mapping):
-        return {key: _plain(each, options) for key, each in value.items()}
+        plain_key = str if options.is_json else _same
+        return {plain_key(key): _plain(each, options) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each, options) for each in value]
     if isinstance(value, bytes):
         return b64encode(value).decode()
+    if hasattr(value, "tolist"):  # numpy's arrays
+        return value.tolist()
     if options.is_json and isinstance(value, Enum):
         return value.value
     if options.is_json and isinstance(value, datetime):
         return msgspec.to_builtins(value)
+    return value
+
+
+def _same(value: Any) -> Any:
     return value

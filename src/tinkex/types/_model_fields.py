@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as dataclass_fields
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -32,6 +42,11 @@ class ModelField:
     alias: str | None = None
     is_own_check: bool = False
     """Whether the type's `__post_init__` brings the value into its form."""
+
+    @property
+    def is_tag(self) -> bool:
+        """Whether the field has one value alone, by which its type is told from others."""
+        return get_origin(self.annotation) is Literal and len(get_args(self.annotation)) == 1
 
     def is_required(self) -> bool:
         """Whether the field has no default."""

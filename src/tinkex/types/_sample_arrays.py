@@ -53,18 +53,25 @@ def pack_floats(values: Any) -> bytes | None:
     """Logprobs as float32 bytes, None among them as NaN; None and bytes stay as they are."""
     if values is None or isinstance(values, bytes):
         return values
-    plain = values.tolist() if hasattr(values, "tolist") else list(values)
+    plain = _flat(values)
     return _packed("f", [math.nan if value is None else value for value in plain])
 
 
 def _packed(code: str, values: Any) -> bytes:
     if isinstance(values, bytes):
         return values
-    plain = values.ravel().tolist() if hasattr(values, "ravel") else list(values)
     try:
-        return array(code, plain).tobytes()
+        return array(code, _flat(values)).tobytes()
     except (TypeError, OverflowError) as error:
         raise ValidationError(f"These are no token ids or logprobs: {error}.") from error
+
+
+def _flat(values: Any) -> list[Any]:
+    """The values of a list, a list of rows or an array."""
+    if hasattr(values, "ravel"):
+        return list(values.ravel().tolist())
+    rows = list(values)
+    return [cell for row in rows for cell in row] if rows and isinstance(rows[0], list) else rows
 
 
 def rectangle(rows: Sequence[Sequence[tuple[int, float]] | None]) -> dict[str, Any]:

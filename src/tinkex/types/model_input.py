@@ -244,8 +244,11 @@ class ModelInput(ProtocolModel, frozen=True, kw_only=True):
     chunks: _Chunks
 
     def __post_init__(self) -> None:
-        if not all(isinstance(chunk, ModelInputChunk) for chunk in self.chunks):
-            chunks = [_to_chunk(chunk) for chunk in self.chunks]
+        given: Any = self.chunks
+        if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+            raise ValidationError(f"chunks={given!r:.80} must be a list of chunks.")
+        if not all(isinstance(chunk, ModelInputChunk) for chunk in given):
+            chunks = [_to_chunk(chunk) for chunk in given]
             msgspec.structs.force_setattr(self, "chunks", chunks)
 
     @classmethod

@@ -186,6 +186,8 @@ class TopkLogprobs(RecordModel, frozen=True, kw_only=True):
         """Per position its (token, logprob) pairs; None where there are none."""
         ids, logprobs = ints_of(self.token_ids_raw), floats_of(self.logprobs_raw)
         rows: Pairs = []
+        if not self.k:
+            return rows
         for at in range(0, self.length * self.k, self.k):
             pairs = zip(ids[at : at + self.k], logprobs[at : at + self.k], strict=True)
             rows.append([pair for pair in pairs if pair[1] != EMPTY_LOGPROB] or None)
