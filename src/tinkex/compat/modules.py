@@ -25,7 +25,13 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
             *(
                 f"tinker.lib.public_interfaces.{name}"
                 for name in (
-                    *("admin_client", "api_future", "custom_loss", "rest_client"),
+                    *(
+                        "admin_client",
+                        "api_future",
+                        "custom_loss",
+                        "rest_client",
+                        "rest_client_common",
+                    ),
                     *("sampling_client", "service_client", "training_client"),
                 )
             ),
