@@ -116,7 +116,7 @@ def test_names_of_the_modules_scripts_import_are_here() -> None:
         "missing = {f'{n}.{each}' for n, all_ in theirs.items() for each in all_\n"
         "           if not hasattr(importlib.import_module(n), each)}\n"
         "print(sorted(missing))",
-        *[name for name in MODULES if "untyped" not in name],
+        *[name for name in MODULES if "._" not in name],
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.strip("[]\n").replace("'", "").split(", ")) <= LEFT_OUT
@@ -124,6 +124,7 @@ def test_names_of_the_modules_scripts_import_are_here() -> None:
 
 LEFT_OUT = {
     "",
+    "tinker.types.custom_loss_graph.CustomLossNodeOp",  # the annotation of one field
     # The old JSON form of training requests, which the official client itself no longer sends.
     "tinker.types.forward_backward_input.ForwardBackwardInput",
     "tinker.types.forward_request.ForwardRequest",
