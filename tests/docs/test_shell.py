@@ -66,6 +66,8 @@ def check(words: list[str]) -> None:
             check(rest)
         case ["python", "-m", "pytest", *rest]:
             check_pytest(rest)
+        case ["python", "-m", "tinkex.compat", *_]:
+            pass
         case ["python", "-m", module, *_]:
             assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), module
         case ["python", script, *_]:
