@@ -12,14 +12,17 @@ PYTEST_ARGS ?= -n 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
+RAY_VENV ?= .venv-ray
+RAY_PIP := $(RAY_VENV)/bin/python -m pip --disable-pip-version-check
+RAY_STAMP := $(RAY_VENV)/.installed
 TESTED := .cache/tested
 TESTED_FILES := $(shell find src tests examples docs -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.md')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test soak qa lint types coverage docs bench release clean
+.PHONY: help install demo test test-ray soak qa lint types coverage docs bench release clean
 
 help:  ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # PyTorch goes first and alone: whatever depends on it would otherwise pull the largest build.
 $(STAMP): pyproject.toml constraints.txt
@@ -42,6 +45,16 @@ test: $(STAMP)  ## run all tests
 
 $(TESTED): $(STAMP) $(TESTED_FILES)
 	$(MAKE) test
+
+# Ray is large, and no part of the development environment.
+$(RAY_STAMP): pyproject.toml constraints.txt
+	test -x $(RAY_VENV)/bin/python || $(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_PIP) install --quiet "$(TORCH)" $(TORCH_INDEX)
+	$(RAY_PIP) install --quiet --constraint constraints.txt --editable ".[dev,ray]"
+	touch $(RAY_STAMP)
+
+test-ray: $(RAY_STAMP)  ## the tests of workers on a Ray cluster, in an environment of their own
+	$(RAY_VENV)/bin/python -m pytest tests/launch
 
 soak: $(STAMP)  ## the long form of the fault, load and fuzz campaigns
 	TINKEX_SOAK=1 $(BIN)/python -m pytest -m soak --timeout=3600 --durations=0 tests/faults tests/security
@@ -75,4 +88,4 @@ release: $(STAMP)  ## wheel and source package, checked, and a list of what they
 	$(BIN)/python tools/sbom.py dist
 
 clean:  ## remove the environment and everything made
-	rm -rf $(VENV) .demo .contract .cache dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(RAY_VENV) .demo .contract .cache dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

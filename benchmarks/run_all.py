@@ -27,6 +27,7 @@ APART = {
     "bench_startup": "the client, which changes seldom",
     "bench_load": "the server under load, without training or sampling",
     "bench_workers": "several workers, without training or sampling at size",
+    "bench_worker_restart": "several workers, without training or sampling at size",
     "bench_codec": "a choice between ways to build it, without a bar",
     "bench_http_library": "a choice between ways to build it, without a bar",
     "bench_server_floor": "a choice between ways to build it, without a bar",

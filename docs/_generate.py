@@ -432,6 +432,20 @@ def loss_section(loss: Any) -> list[str]:
     return [*parts, loss.notes + "\n"] if loss.notes else parts
 
 
+def regularizers_page() -> str:
+    """The public names of regularizers."""
+    from tinkex import regularizers
+
+    return "\n".join(
+        [
+            "# Regularizers\n",
+            NOTICE,
+            "How they are used is on the page [Regularizers](../how-to/regularizers.md).\n",
+            *directives("tinkex.regularizers", regularizers.__all__),
+        ]
+    )
+
+
 def yes(is_so: bool) -> str:
     """A flag in a table."""
     return "yes" if is_so else ""
@@ -501,7 +515,8 @@ def sdk_page() -> str:
             "# SDK\n",
             NOTICE,
             "Public is what can be imported from `tinkex`, `tinkex.types`, `tinkex.errors`,",
-            "`tinkex.telemetry` and [`tinkex.losses`](losses.md). Everything else may change.\n",
+            "`tinkex.telemetry`, [`tinkex.losses`](losses.md) and",
+            "[`tinkex.regularizers`](regularizers.md). Everything else may change.\n",
             "## Clients\n",
             *directives("tinkex", sorted(clients, key=order.index)),
             "## Futures, settings and the rest\n",
@@ -616,6 +631,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli_page,
     "reference/errors.md": errors_page,
     "reference/losses.md": losses_page,
+    "reference/regularizers.md": regularizers_page,
     "reference/routes.md": routes_page,
     "reference/sdk.md": sdk_page,
     "reference/types.md": types_page,

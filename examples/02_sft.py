@@ -16,16 +16,6 @@ MODEL, BATCH, RANK, LEARNING_RATE = "smollm2-135m", 6, 8, 2e-3
 DATA = Path(__file__).parent / "data" / "pirate.jsonl"
 
 
-def conversation(tokenizer, messages: list[dict[str, str]]) -> types.Datum:
-    """Weights are 0 on the prompt and 1 on the answer."""
-    prompt = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True)
-    whole = tokenizer.apply_chat_template(messages)
-    weights = [0.0] * (len(prompt) - 1) + [1.0] * (len(whole) - len(prompt))
-    return types.Datum(
-        types.ModelInput.from_ints(whole[:-1]), {"target_tokens": whole[1:], "weights": weights}
-    )
-
-
 def learned_tokens(batch: list[types.Datum]) -> float:
     """How many tokens the loss counts."""
     return sum(sum(datum.loss_fn_inputs["weights"].data) for datum in batch)
@@ -35,7 +25,8 @@ with tinkex.ServiceClient() as service:
     training = service.create_lora_training_client(base_model=MODEL, rank=RANK, seed=0)
     tokenizer = training.get_tokenizer()
     lines = DATA.read_text(encoding="utf-8").splitlines()
-    data = [conversation(tokenizer, json.loads(line)["messages"]) for line in lines]
+    conversations = [json.loads(line)["messages"] for line in lines]
+    data = [types.Datum.from_conversation(each, tokenizer) for each in conversations]
     dice = random.Random(0)
     waiting = []
     for step in range(STEPS):

@@ -21,28 +21,14 @@ def reward(text: str) -> float:
     return sum(letter.isdigit() for letter in letters) / max(1, len(letters))
 
 
-def example(prompt: list[int], answer: types.SampledSequence, advantage: float) -> types.Datum:
-    """One answer as a training example: only the answer's tokens count."""
-    tokens, unscored = answer.tokens, [0.0] * (len(prompt) - 1)
-    return types.Datum(
-        types.ModelInput.from_ints((prompt + tokens)[:-1]),
-        {
-            "target_tokens": (prompt + tokens)[1:],
-            "logprobs": unscored + answer.logprobs,
-            "advantages": unscored + [advantage] * len(tokens),
-        },
-    )
-
-
 with tinkex.ServiceClient() as service:
     training = service.create_lora_training_client(base_model=MODEL, rank=8, seed=0)
     tokenizer = training.get_tokenizer()
-    prompts = [list(tokenizer.encode(text)) for text in PROMPTS]
+    prompts = [types.ModelInput.from_text(text, tokenizer) for text in PROMPTS]
     for step in range(STEPS):
         sampler = training.save_weights_and_get_sampling_client()
         params = types.SamplingParams(max_tokens=MAX_TOKENS, seed=step)
-        inputs = [types.ModelInput.from_ints(prompt) for prompt in prompts]
-        waiting = [sampler.sample(each, GROUP, params) for each in inputs]
+        waiting = [sampler.sample(prompt, GROUP, params) for prompt in prompts]
         batch, rewards = [], []
         for prompt, future in zip(prompts, waiting, strict=True):
             answers = future.result().sequences
@@ -50,7 +36,7 @@ with tinkex.ServiceClient() as service:
             scores = [reward(text) for text in texts]
             baseline = statistics.mean(scores)
             for answer, score in zip(answers, scores, strict=True):
-                batch.append(example(prompt, answer, score - baseline))
+                batch.append(types.Datum.from_rollout(prompt, answer, score - baseline))
             rewards += scores
         training.forward_backward(batch, "importance_sampling")
         training.optim_step(types.AdamParams(learning_rate=LEARNING_RATE)).result()

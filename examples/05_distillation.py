@@ -36,20 +36,10 @@ with tinkex.ServiceClient() as service:
         said = [prompt + answer.tokens for answer in answers.sequences]
         judged = [teacher.compute_logprobs(types.ModelInput.from_ints(each)) for each in said]
         batch, gap, count = [], 0.0, 0
-        for whole, answer, scores in zip(said, answers.sequences, judged, strict=True):
+        for answer, scores in zip(answers.sequences, judged, strict=True):
             wanted = scores.result()[len(prompt) :]
             advantages = [t - s for t, s in zip(wanted, answer.logprobs, strict=True)]
-            unscored = [0.0] * (len(prompt) - 1)
-            batch.append(
-                types.Datum(
-                    types.ModelInput.from_ints(whole[:-1]),
-                    {
-                        "target_tokens": whole[1:],
-                        "logprobs": unscored + answer.logprobs,
-                        "advantages": unscored + advantages,
-                    },
-                )
-            )
+            batch.append(types.Datum.from_rollout(prompt, answer, advantages))
             gap, count = gap - sum(advantages), count + len(advantages)
         training.forward_backward(batch, "importance_sampling")
         training.optim_step(types.AdamParams(learning_rate=5e-4)).result()

@@ -26,16 +26,6 @@ QUESTIONS = ("What is the capital of Germany?", "What should I do on a rainy day
 EPOCHS, BATCH, LEARNING_RATE, RANK = 5, 6, 2e-3, 8
 
 
-def conversation(tokenizer: Any, messages: list[dict[str, str]]) -> types.Datum:
-    """One example: the loss counts only on what the assistant says."""
-    prompt = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True)
-    whole = tokenizer.apply_chat_template(messages)
-    weights = [0.0] * (len(prompt) - 1) + [1.0] * (len(whole) - len(prompt))
-    return types.Datum(
-        types.ModelInput.from_ints(whole[:-1]), {"target_tokens": whole[1:], "weights": weights}
-    )
-
-
 def ask(sampler: tinkex.SamplingClient, tokenizer: Any) -> None:
     params = types.SamplingParams(max_tokens=40, temperature=0.0)
     for question in QUESTIONS:
@@ -92,7 +82,8 @@ def main() -> None:
         tokenizer = training.get_tokenizer()
         ask(base, tokenizer)
         lines = (HERE / "data" / "pirate.jsonl").read_text().splitlines()
-        data = [conversation(tokenizer, json.loads(line)["messages"]) for line in lines]
+        conversations = [json.loads(line)["messages"] for line in lines]
+        data = [types.Datum.from_conversation(each, tokenizer) for each in conversations]
         print(f"\nTraining rank {RANK} on {len(data)} conversations:", flush=True)
         train(training, data)
         print("\nAfter training:")

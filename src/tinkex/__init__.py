@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tinkex.version import __version__
 
 if TYPE_CHECKING:
-    from tinkex import errors, telemetry, types
+    from tinkex import auth, compat, errors, telemetry, types
     from tinkex.client.admin import AdminClient
     from tinkex.client.clock import Clock
     from tinkex.client.futures import (
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     )
     from tinkex.client.loss_handle import LossHandle
     from tinkex.client.loss_trace import PerDatumLossFn
+    from tinkex.client.recovery import RecoveryMonitor, WatchedRun
+    from tinkex.client.recovery_policy import Recovered, RecoveryPolicy
     from tinkex.client.rest import RestClient
     from tinkex.client.retry import RetryConfig, RetryPolicy
     from tinkex.client.runtime import Runtime, default_runtime
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from tinkex.client.service import ServiceClient
     from tinkex.client.tokenizer import load_tokenizer
     from tinkex.client.training import TrainingClient
+    from tinkex.compat.names import RequestOptions, Timeout
     from tinkex.config import Config
     from tinkex.errors import (
         APIConnectionError,
@@ -51,10 +54,12 @@ if TYPE_CHECKING:
         BadRequestError,
         BillingError,
         ConflictError,
+        ExperimentalWarning,
         InternalServerError,
         NotFoundError,
         PermissionDeniedError,
         RateLimitError,
+        RecoveryFailedError,
         RequestFailedError,
         TinkerError,
         TinkexError,
@@ -104,10 +109,12 @@ _ERRORS = (
     "BadRequestError",
     "BillingError",
     "ConflictError",
+    "ExperimentalWarning",
     "InternalServerError",
     "NotFoundError",
     "PermissionDeniedError",
     "RateLimitError",
+    "RecoveryFailedError",
     "RequestFailedError",
     "TinkerError",
     "TinkexError",
@@ -155,13 +162,19 @@ _HOMES = {
     "LossHandle": "tinkex.client.loss_handle",
     "Outcome": "tinkex.client.futures",
     "PerDatumLossFn": "tinkex.client.loss_trace",
+    "Recovered": "tinkex.client.recovery_policy",
+    "RecoveryMonitor": "tinkex.client.recovery",
+    "RecoveryPolicy": "tinkex.client.recovery_policy",
+    "RequestOptions": "tinkex.compat.names",
     "RestClient": "tinkex.client.rest",
     "RetryConfig": "tinkex.client.retry",
     "RetryPolicy": "tinkex.client.retry",
     "Runtime": "tinkex.client.runtime",
     "SamplingClient": "tinkex.client.sampling",
     "ServiceClient": "tinkex.client.service",
+    "Timeout": "tinkex.compat.names",
     "TrainingClient": "tinkex.client.training",
+    "WatchedRun": "tinkex.client.recovery",
     "as_completed": "tinkex.client.futures",
     "await_many": "tinkex.client.futures",
     "await_many_async": "tinkex.client.futures",
@@ -172,7 +185,9 @@ _HOMES = {
     **dict.fromkeys(_ERRORS, "tinkex.errors"),
     **dict.fromkeys(_TYPES, "tinkex.types"),
 }
-_MODULES = ("errors", "telemetry", "types")
+_MODULES = ("auth", "compat", "errors", "telemetry", "types")
+
+__title__ = "tinkex"
 
 
 def __getattr__(name: str) -> Any:
@@ -212,6 +227,7 @@ __all__ = [
     "DimuonParams",
     "DmelChunk",
     "EncodedTextChunk",
+    "ExperimentalWarning",
     "ForwardBackwardOutput",
     "Future",
     "ImageAssetPointerChunk",
@@ -232,7 +248,12 @@ __all__ = [
     "PermissionDeniedError",
     "PromptProvenanceSpan",
     "RateLimitError",
+    "Recovered",
+    "RecoveryFailedError",
+    "RecoveryMonitor",
+    "RecoveryPolicy",
     "RequestFailedError",
+    "RequestOptions",
     "RestClient",
     "RetryConfig",
     "RetryPolicy",
@@ -247,16 +268,21 @@ __all__ = [
     "StopReason",
     "TensorData",
     "TensorDtype",
+    "Timeout",
     "TinkerError",
     "TinkexError",
     "TrainingClient",
     "TrainingRun",
     "UnprocessableEntityError",
     "ValidationError",
+    "WatchedRun",
+    "__title__",
     "__version__",
     "as_completed",
+    "auth",
     "await_many",
     "await_many_async",
+    "compat",
     "default_runtime",
     "errors",
     "load_tokenizer",

@@ -1,7 +1,7 @@
 """Named moments at which a test can have this process die as `kill -9` would.
 
 `TINKEX_TEST_CRASH="result.kept=optim_step:3"` ends the server at the third optimizer step whose
-result was kept and not yet told to anybody. Several are separated by commas; each reads
+result was kept and not yet sent to any client. Several are separated by commas; each reads
 
     POINT[=MARK][:COUNT][@ENGINE][!]
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 TRUE: Final = ("1", "true", "yes", "on")
 FALSE: Final = ("0", "false", "no", "off")
+_NAMES_A_USER: Final = "contains a user name or a password"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -43,6 +44,15 @@ def read_url(value: Any) -> str:
     text = read_text(value)
     normalize_base_url(text)
     return text.rstrip("/")
+
+
+def read_proxy(value: Any) -> str | None:
+    """Checks a proxy's address; with a password in it, what it returns is a Secret."""
+    text = read_text(value.reveal() if isinstance(value, Secret) else value).rstrip("/")
+    parts, problem = _split_url(text)
+    if problem not in (None, _NAMES_A_USER):
+        raise ValueError("an address such as http://host:port or http://user:password@host:port")
+    return cast("str | None", Secret(text)) if "@" in parts.netloc else text
 
 
 def read_flag(value: Any) -> bool:
@@ -161,8 +171,8 @@ def _split_url(text: str) -> tuple[SplitResult, str | None]:
         "does not begin with http:// or https://": parts.scheme not in _DEFAULT_PORTS,
         "names no host": not (parts.hostname or "").rstrip("."),
         "contains spaces or control characters": " " in text or not text.isprintable(),
-        "contains a user name or a password": "@" in parts.netloc,
         "contains a query or a fragment": "?" in text or "#" in text,
+        _NAMES_A_USER: "@" in parts.netloc,
     }
     return parts, next((problem for problem, is_so in problems.items() if is_so), None)
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -12,6 +16,8 @@ import obstore
 import pytest
 from obstore.exceptions import PermissionDeniedError
 
+from tests.support.faulty_link import FaultyLink
+from tests.support.tcp_listener import target_of
 from tinkex.depot.object_depot import ObjectDepot
 from tinkex.files.atomic_folder import (
     MANIFEST,
@@ -190,3 +196,47 @@ def test_refused_credentials_are_said_to_be_refused(
     with pytest.raises(StorageError, match="refuses the server's credentials") as raised:
         depot.put("snapshots", "one", folder)
     assert raised.value.code == "depot-failed"
+
+
+@pytest.fixture
+def link(object_store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyLink]:
+    """The network between the depot and its store."""
+    with FaultyLink(target_of(object_store)) as between:
+        monkeypatch.setenv("AWS_ENDPOINT", between.url)
+        yield between
+
+
+def test_a_store_that_is_away_for_some_seconds_is_waited_for(
+    bucket: str, link: FaultyLink, folder: Path, tmp_path: Path
+) -> None:
+    depot = ObjectDepot(bucket)
+    depot.put("snapshots", "one", folder)
+    link.refuse()
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(depot.get, "snapshots", "one", tmp_path / "back")
+        writing = pool.submit(depot.put, "snapshots", "two", folder)
+        time.sleep(4.0)
+        link.heal()
+        reading.result()
+        writing.result()
+    assert (tmp_path / "back" / "c.bin").read_bytes() == FILES["c.bin"]
+    assert depot.ids("snapshots") == {"one", "two"}
+
+
+def test_connections_cut_in_the_middle_of_a_file_are_made_anew(
+    bucket: str, link: FaultyLink, folder: Path, tmp_path: Path
+) -> None:
+    depot = ObjectDepot(bucket)
+
+    def cut_during(work: Callable[[], None]) -> None:
+        with ThreadPoolExecutor() as pool:
+            done = pool.submit(work)
+            for _ in range(4):
+                link.cut()
+                time.sleep(0.05)
+            done.result()
+
+    for number in range(3):
+        cut_during(partial(depot.put, "snapshots", f"{number}", folder))
+        cut_during(partial(depot.get, "snapshots", f"{number}", tmp_path / f"{number}"))
+        assert (tmp_path / f"{number}" / "c.bin").read_bytes() == FILES["c.bin"]

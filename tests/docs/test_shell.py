@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -15,10 +16,11 @@ from tests.docs.pages import EXAMPLES, OTHERS, PAGES, ROOT, blocks, name_of
 from tinkex.cli.main import root
 
 WITH_SHELL = [page for page in [*PAGES, *OTHERS] if blocks(page, "bash")]
-PLAIN = {"export", "install", "openssl", "curl", "tar", "tee", ".", "python3", "ray"}
+PLAIN = {"export", "install", "openssl", "curl", "tar", "tee", ".", "python3", "ray", "chmod"}
+OF_CLUSTERS = {"docker", "helm", "kubectl", "systemctl", "systemd-analyze", "useradd"}
 TOOLS = {"gdb", "git", "pre-commit", "py-spy", "sqlite3"}  # of contributors, used by hand
 SOURCES = sorted((ROOT / "src" / "tinkex").rglob("*.py"))
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -64,14 +66,28 @@ def check(words: list[str]) -> None:
             check_extras(packages)
         case ["nice", *rest]:
             check(rest)
+        case [program, *rest] if program.startswith("/opt/tinkex/bin/"):
+            check([Path(program).name, *rest])
+        case [script, *_] if script.startswith("deploy/"):
+            assert os.access(ROOT / script, os.X_OK), script
         case ["python", "-m", "pytest", *rest]:
             check_pytest(rest)
+        case ["python", "-m", "tinkex.compat", *_]:
+            pass
         case ["python", "-m", module, *_]:
             assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), module
         case ["python", script, *_]:
             assert script in {"first.py", "-c"} or (ROOT / script).is_file(), script
         case [name, *_]:
-            assert name in PLAIN | TOOLS, f"say in this test how to check {name!r}"
+            check_paths(words)
+            assert name in PLAIN | TOOLS | OF_CLUSTERS, f"say in this test how to check {name!r}"
+
+
+def check_paths(words: list[str]) -> None:
+    """Fails unless the files of `deploy/` that are named are there."""
+    for word in words:
+        if re.match(r"deploy/[\w/.@-]+\.\w+$", word):
+            assert (ROOT / word).exists(), word
 
 
 def check_pytest(words: list[str]) -> None:
@@ -125,6 +141,8 @@ def test_a_wrong_line_is_found() -> None:
         check_tinkex(["serve", "--no-such-option"])
     with pytest.raises(AssertionError):
         check_tinkex(["nothing"])
+    with pytest.raises(AssertionError):
+        check(["docker", "compose", "-f", "deploy/compose/nothing.yaml", "up"])
     for words in (["make", "nothing"], ["python", "-m", "pytest", "tests/nothing.py"]):
         with pytest.raises(AssertionError):
             check(words)

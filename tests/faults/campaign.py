@@ -12,7 +12,6 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -25,10 +24,10 @@ import msgspec
 
 from tests.faults.audit import audit, compare
 from tests.faults.checker import Checker
-from tests.faults.history import read_history
+from tests.faults.history import open_calls, read_history
 from tests.faults.reference import Reference
 from tests.faults.workload import Task
-from tests.server.children import ROOT
+from tests.server.children import ROOT, children_of
 from tests.server.driving import null_config
 from tinkex.depot.object_depot import ObjectDepot
 from tinkex.engine.interface import Engine
@@ -47,7 +46,7 @@ RANDOM = ("server", "engine", "both")
 OF_WORKERS = ("one engine", "frozen engine", *RANDOM)
 PINGS = {"engine_ping_s": 0.2, "engine_hang_s": 2.0}  # so that a frozen worker is soon replaced
 REACH_S = 60.0  # how long a crash point may take to be reached
-RECOVERY_S = 10.0  # how long what an engine died under may take to run again
+RECOVERY_S = 60.0  # how long what was struck may take to be answered
 END_S = 60.0  # how long the clients may take to finish once the server stays
 
 
@@ -125,9 +124,9 @@ class Campaign:
     def _start(self, armed: str) -> None:
         """Has the server run, also if it was to die while it starts."""
         self._has_died_at_start = False
-        if self._is_running() and not armed:
+        if self._server.is_running and not armed:
             return
-        if self._is_running():
+        if self._server.is_running:
             self._kill("server")
         while True:
             if self._config.depot is not None:
@@ -165,7 +164,7 @@ class Campaign:
         if kill in OF_WORKERS:
             # The engine alone may have died before, at random or at one of its own points.
             if kill != "server" and "engine" in "".join(self.outcome.deaths[-1:]):
-                self._await_results()
+                self._await_answers()
             time.sleep(self._dice.uniform(0.1, 1.2))
             self._kill(kill)
             return
@@ -179,16 +178,12 @@ class Campaign:
         self.outcome.unreached.append(kill)
         self._kill("server")
 
-    def _await_results(self) -> None:
-        """Waits until what was struck has run again: a request is tried twice, not thrice."""
-        enough = self._num_results() + 2 * len(self._libraries) * self._walkers
+    def _await_answers(self) -> None:
+        """Waits until what was struck is answered: an engine may not die thrice over a request."""
+        struck = open_calls(self._history.iterdir())
         deadline = time.monotonic() + RECOVERY_S
-        while self._num_results() < enough and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    def _num_results(self) -> int:
-        with contextlib.closing(sqlite3.connect(self._config.data_dir / "tinkex.db")) as db:
-            return int(db.execute("select count(*) from results").fetchone()[0])
+        while struck & open_calls(self._history.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def _has_died_of(self, kill: str) -> bool:
         """Whether the process is dead that the kill was for; an engine leaves its server alive."""
@@ -198,19 +193,19 @@ class Campaign:
                 return False
             time.sleep(self._dice.uniform(0.0, 0.5))  # some way into the recovery
             return True
-        if self._is_running():
+        if self._server.is_running:
             return False
         self._server.kill()  # collects what is left of it
         return True
 
     def _kill(self, what: str) -> None:
         if what in ("engine", "both"):
-            for pid in _children(self._server.pid):
+            for pid in children_of(self._server.pid):
                 os.kill(pid, signal.SIGKILL)
             self.outcome.deaths.append("engine")
         if what in ("one engine", "frozen engine"):
             is_frozen = what == "frozen engine"
-            pid = self._dice.choice(_children(self._server.pid))
+            pid = self._dice.choice(children_of(self._server.pid))
             os.kill(pid, signal.SIGSTOP if is_frozen else signal.SIGKILL)
             if is_frozen:
                 self._frozen.append(pid)
@@ -225,14 +220,10 @@ class Campaign:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
-    def _is_running(self) -> bool:
-        process = self._server._process
-        return process is not None and process.poll() is None
-
     def _start_client(self, library: str) -> subprocess.Popen[str]:
         task = Task(
             library=library,
-            base_url=self._server.base_url,
+            base_url=self._client_url(),
             api_key=self._server.api_key,
             base_model=self._config.models[0].name,
             seed=self.outcome.seed,
@@ -251,6 +242,10 @@ class Campaign:
                 stderr=errors,
                 text=True,
             )
+
+    def _client_url(self) -> str:
+        """Where the clients find the server."""
+        return self._server.base_url
 
     def _require_running(self, clients: list[subprocess.Popen[str]]) -> None:
         for client, library in zip(clients, self._libraries, strict=True):
@@ -326,8 +321,3 @@ def _environment(crash_at: str) -> Iterator[None]:
         yield
     finally:
         del os.environ["TINKEX_TEST_CRASH"]
-
-
-def _children(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
-    return [int(each) for each in found.stdout.split()]

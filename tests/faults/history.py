@@ -110,6 +110,18 @@ def read_history(paths: Iterable[Path]) -> list[Event]:
     return sorted(events, key=lambda event: event.at)
 
 
+def open_calls(paths: Iterable[Path]) -> set[tuple[str, int]]:
+    """Client and number of each call without an answer so far, while the clients still write."""
+    found: set[tuple[str, int]] = set()
+    for path in paths:
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                event = msgspec.json.decode(line, type=Event)
+                key = (event.client, event.number)
+                found.add(key) if event.phase == "invoke" else found.discard(key)
+    return found
+
+
 def calls_of(events: Iterable[Event]) -> list[Call]:
     """The calls in the order they began."""
     calls: dict[tuple[str, int], Call] = {}

@@ -194,4 +194,4 @@ def test_a_stopped_runtime_listens_no_more(
 
     assert not telemetry.has_handlers("tinkex.future.request_failed")
     with pytest.raises(ClientClosedError):
-        sampling.sample(PROMPT, 1, PARAMS)
+        sampling.sample(PROMPT, 1, PARAMS).result(10)

@@ -305,7 +305,7 @@ def test_stopping_a_runtime_resolves_what_was_outstanding(
         ClientClosedError
     ] * 2
     with pytest.raises(ClientClosedError):
-        sampling.sample(PROMPT, 1, PARAMS)
+        sampling.sample(PROMPT, 1, PARAMS).result(10)
 
 
 def test_calls_from_many_threads_keep_one_order(server: LoopbackServer, connect: Connect) -> None:

@@ -82,12 +82,11 @@ def plan(number: int, workers: int = 1) -> list[str]:
     points = all_points()
     random.Random(SEED).shuffle(points)
     dice = random.Random(f"{SEED}/{number}")
-    at_once = amount(3, AT_ONCE)
-    moments = RANDOM
+    at_once = amount(3 if workers == 1 else 2, AT_ONCE)
+    moments: tuple[str, ...] = RANDOM
     if workers > 1:
-        # Points in an engine are for the first that starts, which may get no work.
-        points = [each for each in points if "engine." not in each]
-        at_once, moments = amount(1, AT_ONCE), OF_WORKERS
+        points = [_of_any(each, workers, dice) for each in points]
+        moments = OF_WORKERS
     mine = [_counted(each, dice) for each in points[number * at_once :][:at_once]]
     kills = mine + [dice.choice(moments) for _ in range(amount(2, AT_ONCE))]
     if workers > 1:
@@ -96,20 +95,34 @@ def plan(number: int, workers: int = 1) -> list[str]:
     return kills
 
 
+def _of_any(points: str, workers: int, dice: random.Random) -> str:
+    """The same points, those in engines in any of several; the next that starts is in place of the
+    first that died."""
+    engine, found = dice.randint(1, workers), []
+    for each in points.split(","):
+        name, is_both = each.removesuffix("!"), each.endswith("!")
+        if name.endswith("@2"):
+            name = f"{name[:-1]}{workers + 1}"
+        elif name.startswith("engine."):
+            name += f"@{engine}"
+        found.append(f"{name}{'!' if is_both else ''}")
+    return ",".join(found)
+
+
 def _counted(point: str, dice: random.Random) -> str:
     """The point at its first or a later passing; what is passed often, much later."""
     if "," in point or "start." in point:
         return point  # once in the life of a process
     name, is_both = point.removesuffix("!"), point.endswith("!")
+    name, at, engine = name.partition("@")
     most = 30 if name.startswith("store.") else 3 if name.startswith("engine.call") else 2
-    return f"{name}:{dice.randint(1, most)}{'!' if is_both else ''}"
+    return f"{name}:{dice.randint(1, most)}{at}{engine}{'!' if is_both else ''}"
 
 
 CAMPAIGNS = -(-len(all_points()) // AT_ONCE)
-OF_TWO = -(-len([each for each in all_points() if "engine." not in each]) // AT_ONCE)
 CASES = [
     *((1, number) for number in range(amount(1, CAMPAIGNS))),
-    *((2, number) for number in range(amount(1, OF_TWO))),
+    *((2, number) for number in range(amount(1, CAMPAIGNS))),
 ]
 
 

@@ -251,7 +251,7 @@ def test_what_cannot_be_encoded_takes_no_number(server: LoopbackServer, connect:
 
     unusable: dict[str, Any] = {"clip_low_threshold": object()}
     with pytest.raises(ValidationError, match="clip_low_threshold"):
-        training.forward_backward(make_data([3]), "ppo", unusable)
+        training.forward_backward(make_data([3]), "ppo", unusable).result(10)
 
     assert training.optim_step(types.AdamParams()).outcome(20).ok
     assert server.applied() == [(1, "optim_step")]

@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,14 @@ class Walker:
 
     def _end(self) -> None:
         self._settle_all()
-        self._now("end_session", {}, lambda: self._service.close("success").result())
+        self._now("end_session", {}, self._close)
         self._models.clear()
+
+    def _close(self) -> None:
+        # A server that does not come back within ten seconds ends the session by itself: a client
+        # gives up to tell it, so that its program can end.
+        with suppress(self._library.APIConnectionError):
+            self._service.close("success").result()
 
     def _step(self) -> None:
         kinds: dict[Callable[[], None], int] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob, sampled_tokens
 from tinkex import (
     Runtime,
+    SamplingClient,
     ServiceClient,
+    TrainingClient,
     await_many_async,
     stream_async,
     types,
@@ -65,6 +69,47 @@ def test_samplers_awaited(server: LoopbackServer, connect: Connect) -> None:
         return [await client.compute_logprobs_async(PROMPT) for client in clients]
 
     assert asyncio.run(sample()) == [[None, logprob(2, 1), logprob(3, 1)]] * 3
+
+
+@pytest.mark.parametrize("client", [ServiceClient, TrainingClient, SamplingClient])
+def test_whatever_blocks_has_an_awaited_and_a_future_twin(client: type) -> None:
+    """R4: `create_*` and `get_*`, with the same parameters."""
+    names = {name for name in dir(client) if re.match(r"(create|get|save_weights_and_get)_", name)}
+    twins = {name for name in names if name.endswith(("_async", "_future"))}
+    asks_nobody = {"create_rest_client", "get_sampler_handle"}
+    gives_a_future = {"create_custom_loss"}
+    for name in sorted(names - twins - asks_nobody - gives_a_future):
+        parameters = inspect.signature(getattr(client, name)).parameters
+        awaited, future = getattr(client, f"{name}_async"), getattr(client, f"{name}_future")
+        assert inspect.iscoroutinefunction(awaited)
+        assert str(inspect.signature(future).return_annotation).startswith("Future[")
+        for twin in (awaited, future):
+            assert inspect.signature(twin).parameters == parameters, twin
+
+
+def test_everything_is_made_through_futures(server: LoopbackServer, connect: Connect) -> None:
+    """R4: many at once, in one thread that never waits in between."""
+    service = connect()
+    models = service.get_server_capabilities_future()
+    making = [service.create_lora_training_client_future(base_model=MODEL) for _ in range(3)]
+    base = service.create_sampling_client_future(base_model=MODEL)
+    assert [each.model_name for each in models.result(20).supported_models] == [MODEL]
+    training = [each.result(20) for each in making]
+    assert len({each.model_id for each in training}) == 3
+    infos = [each.get_info_future() for each in training]
+    assert [each.result(20).model_id for each in infos] == [each.model_id for each in training]
+    snapshot = training[0].save_weights_and_get_sampling_client_future("snap")
+    state = training[0].save_state("state").result(20).path
+    resumed = service.create_training_client_from_state_with_optimizer_future(state)
+    fresh = service.create_training_client_from_state_future(state)
+    assert resumed.result(20).model_id != fresh.result(20).model_id
+    assert base.result(20).get_base_model_future().result(20) == MODEL
+    assert snapshot.result(20).sample(PROMPT, 1, PARAMS).outcome(20).ok
+    neither = service.create_sampling_client_future().outcome(20).error
+    assert isinstance(neither, ValidationError)
+    assert isinstance(
+        service.create_lora_training_client_future(MODEL, rank=0).outcome(20).error, ValidationError
+    )
 
 
 def test_a_custom_loss_awaited(server: LoopbackServer, connect: Connect) -> None:
@@ -164,7 +209,7 @@ def test_a_closed_client_refuses_work_at_once(server: LoopbackServer, connect: C
     with pytest.raises(ClientClosedError):
         service.create_sampling_client(base_model=MODEL)
     with pytest.raises(ClientClosedError):
-        service.create_rest_client().list_sessions()
+        service.create_rest_client().list_sessions().result(10)
 
     assert len(server.requests) == count
 

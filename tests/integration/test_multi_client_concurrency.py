@@ -18,7 +18,7 @@ from tests.support.fixtures import make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import sampled_tokens
 from tinkex import Config, Runtime, ServiceClient, await_many, stream, telemetry, types
-from tinkex.errors import InternalServerError, RateLimitError
+from tinkex.errors import InternalServerError, NotFoundError, RateLimitError
 
 MODEL = "tiny/model"
 SAMPLES_EACH = 60
@@ -218,11 +218,36 @@ def test_another_tenants_things_do_not_exist(
     a, _ = tenants
     training = a.service.create_lora_training_client(base_model=MODEL, rank=8)
     path = training.save_weights_for_sampler("mine").result(20).path
-    stranger = _tenant(a.server, "tml-x", runtime).service
-
-    assert a.service.create_rest_client().list_training_runs().result(20).training_runs
-    assert not stranger.create_rest_client().list_training_runs().result(20).training_runs
     assert path is not None
+    stranger = _tenant(a.server, "tml-x", runtime).service
+    mine, theirs = a.service.create_rest_client(), stranger.create_rest_client()
+
+    assert mine.list_training_runs().result(20).training_runs
+    assert [each.tinker_path for each in mine.list_user_checkpoints().result(20).checkpoints] == [
+        path
+    ]
+    assert [
+        each.tinker_path for each in mine.list_checkpoints(training.model_id).result(20).checkpoints
+    ] == [path]
+
+    assert not theirs.list_training_runs().result(20).training_runs
+    assert not theirs.list_user_checkpoints().result(20).checkpoints
+    for refused in (
+        theirs.get_training_run(training.model_id),
+        theirs.list_checkpoints(training.model_id),
+        theirs.get_weights_info_by_tinker_path(path),
+        theirs.get_external_weights_urls(path),
+        theirs.set_checkpoint_ttl_from_tinker_path(path, 60),
+        theirs.publish_checkpoint_from_tinker_path(path),
+        theirs.delete_checkpoint_from_tinker_path(path),
+    ):
+        assert isinstance(refused.outcome(20).error, NotFoundError)
+    with pytest.raises(NotFoundError):
+        stranger.create_sampling_client(model_path=path)
+    with pytest.raises(NotFoundError):
+        stranger.create_training_client_from_state(path)
+    (kept,) = mine.list_user_checkpoints().result(20).checkpoints
+    assert (kept.tinker_path, kept.public) == (path, False), "nothing a stranger asked was done"
 
 
 def test_a_handler_hears_both_tenants_and_no_key(tenants: tuple[Tenant, Tenant]) -> None:

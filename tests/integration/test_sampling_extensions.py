@@ -32,7 +32,7 @@ def test_a_server_that_announces_nothing_is_sent_nothing(
     (name,) = extension
 
     with pytest.raises(ValidationError, match=f"does not announce the sampling parameter {name}"):
-        sampling.sample(PROMPT, 1, types.SamplingParams(max_tokens=2, **extension))  # type: ignore[arg-type]
+        sampling.sample(PROMPT, 1, types.SamplingParams(max_tokens=2, **extension)).result(10)  # type: ignore[arg-type]
     assert server.count("asample") == 0
 
     sampling.sample(PROMPT, 1, types.SamplingParams(max_tokens=2)).result(20)
@@ -50,5 +50,5 @@ def test_an_announced_extension_is_sent(server: LoopbackServer, connect: Connect
     assert sent == {**OFFICIAL, "logit_bias": {"3": 1.0}}
 
     with pytest.raises(ValidationError, match="min_p") as caught:
-        sampling.sample(PROMPT, 1, types.SamplingParams(max_tokens=2, min_p=0.2))
+        sampling.sample(PROMPT, 1, types.SamplingParams(max_tokens=2, min_p=0.2)).result(10)
     assert caught.value.code == "unknown-sampling-parameter"

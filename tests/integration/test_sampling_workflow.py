@@ -15,8 +15,10 @@ from tests.support.data import PARAMS, PROMPT
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.support.numbers import logprob, sampled_tokens, top_tokens
-from tinkex import RetryPolicy, Runtime, ServiceClient, await_many, stream, telemetry, types
+from tinkex import RetryConfig, RetryPolicy, Runtime, ServiceClient, await_many, stream, types
 from tinkex.errors import (
+    APIConnectionError,
+    APIStatusError,
     BadRequestError,
     InternalServerError,
     RateLimitError,
@@ -173,6 +175,39 @@ def test_a_server_error_surfaces_after_exactly_one_request(
     assert server.count("retrieve_future") == 0
 
 
+@pytest.mark.parametrize("status", [400, 429, 503])
+def test_the_server_cannot_ask_for_a_retry_of_a_sample(
+    server: LoopbackServer, connect: Connect, status: int
+) -> None:
+    """R12: `x-should-retry: true` makes no difference to the sampling call."""
+    server.on("asample").reply(
+        status, headers={"x-should-retry": "true"}, json_body={"detail": "again, please"}
+    )
+    sampling = connect().create_sampling_client(base_model=MODEL)
+
+    outcome = sampling.sample(PROMPT, 1, PARAMS).outcome(20)
+
+    assert isinstance(outcome.error, APIStatusError)
+    assert outcome.error.status == status
+    assert server.count("asample") == 1
+    assert server.count("retrieve_future") == 0
+
+
+def test_a_dropped_connection_surfaces_after_exactly_one_request(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    """R12: a sampling call whose connection ends without an answer is not sent again."""
+    server.on("asample").drop_before_answer()
+    sampling = connect().create_sampling_client(base_model=MODEL)
+
+    outcome = sampling.sample(PROMPT, 1, PARAMS).outcome(20)
+
+    assert isinstance(outcome.error, APIConnectionError)
+    assert server.count("asample") == 1
+    assert server.count("retrieve_future") == 0
+    assert sampling.sample(PROMPT, 1, PARAMS).outcome(20).ok
+
+
 @pytest.mark.parametrize(
     ("status", "kind"), [(400, BadRequestError), (422, UnprocessableEntityError)]
 )
@@ -212,9 +247,20 @@ def still_clock() -> FakeClock:
     return FakeClock()
 
 
-def test_a_429_surfaces_and_closes_the_gate(server: LoopbackServer, still_clock: FakeClock) -> None:
-    """R10-R13, R53, R54, R57: later calls do not reach the server until the deadline has passed."""
-    server.on("asample").reply(429, headers={"retry-after-ms": "1500"})
+@pytest.mark.parametrize(
+    ("headers", "asked_s"),
+    [
+        ({"retry-after-ms": "1500"}, 1.5),
+        ({"retry-after-ms": "90000"}, 90.0),
+        ({"retry-after": "7200"}, 7200.0),
+    ],
+)
+def test_a_429_surfaces_and_closes_the_gate(
+    server: LoopbackServer, still_clock: FakeClock, headers: dict[str, str], asked_s: float
+) -> None:
+    """R10-R13, R53, R54, R57: later calls do not reach the server until the deadline has passed,
+    however far it is."""
+    server.on("asample").reply(429, headers=headers)
     config = make_config(server)
     with Runtime(clock=still_clock) as runtime:
         sampling = ServiceClient(config=config, runtime=runtime).create_sampling_client(
@@ -225,13 +271,14 @@ def test_a_429_surfaces_and_closes_the_gate(server: LoopbackServer, still_clock:
 
         outcome = sampling.sample(PROMPT, 1, PARAMS).outcome(20)
         assert isinstance(outcome.error, RateLimitError)
-        assert outcome.error.retry_after_s == 1.5
-        assert limiter.backoff_until == still_clock.monotonic() + 1.5
+        assert outcome.error.retry_after_s == asked_s
+        assert limiter.backoff_until == still_clock.monotonic() + asked_s
         assert server.count("asample") == 1
 
+        sleepers = len(still_clock.sleeping)
         held = [sampling.sample(PROMPT, 1, PARAMS) for _ in range(3)]
-        still_clock.wait_for_sleepers(2 + len(held))
-        still_clock.advance(1.0)
+        still_clock.wait_for_sleepers(sleepers + len(held))
+        still_clock.advance(asked_s - 0.5)
         with pytest.raises(TimeoutError):
             held[0].result(timeout=0.01)
         assert server.count("asample") == 1
@@ -283,6 +330,22 @@ def test_retries_end_after_max_retries(server: LoopbackServer, connect: Connect)
     assert server.count("asample") == 3
 
 
+@pytest.mark.parametrize("retries", [True, False])
+def test_a_client_has_no_more_samples_under_way_than_its_max_connections(
+    server: LoopbackServer, connect: Connect, retries: bool
+) -> None:
+    """The official SDK's bound, also where its retries are switched off."""
+    server.hold("asample")
+    config = RetryConfig(max_connections=3, enable_retry_logic=retries)
+    sampling = connect().create_sampling_client(base_model=MODEL, retry_config=config)
+    handles = [sampling.sample(_prompt(number), 1, PARAMS) for number in range(10)]
+    server.wait_for("retrieve_future", 3)
+    assert server.count("asample") == 3
+    server.release("asample")
+    assert all(outcome.ok for outcome in await_many(handles, timeout=30))
+    assert server.count("asample") == 10
+
+
 def test_errors_among_many_touch_only_themselves(server: LoopbackServer, connect: Connect) -> None:
     """R49, R51, R56: of 50 concurrent samples the five that met a 500 fail, the rest succeed."""
     server.on("asample").reply(500).when(lambda body: body["seq_id"] % 10 == 3).times(5)
@@ -295,33 +358,3 @@ def test_errors_among_many_touch_only_themselves(server: LoopbackServer, connect
     failed = [number for number, outcome in enumerate(outcomes) if not outcome.ok]
     assert failed == [3, 13, 23, 33, 43]
     assert server.count("asample") == MANY
-
-
-def test_telemetry_hears_of_each_request_and_of_no_queue(
-    server: LoopbackServer, connect: Connect
-) -> None:
-    """R18, R19, R59: start and stop per logical request; sampling has no queue-state events."""
-    heard: list[tuple[str, str]] = []
-    wanted = ("tinkex.http.request.start", "tinkex.http.request.stop", "tinkex.queue.state_change")
-    server.on("retrieve_future").not_ready("paused_capacity").times(2)
-    for event in wanted:
-        telemetry.attach(
-            f"test-{event}",
-            event,
-            lambda event, measured, about, config: config.append((event, about.get("path"))),
-            heard,
-        )
-    try:
-        sampling = connect().create_sampling_client(base_model=MODEL)
-        heard.clear()
-        sampling.sample(PROMPT, 1, PARAMS).result(20)
-    finally:
-        for event in wanted:
-            telemetry.detach(f"test-{event}")
-
-    assert heard == [
-        ("tinkex.http.request.start", "/asample"),
-        ("tinkex.http.request.stop", "/asample"),
-        ("tinkex.http.request.start", "/retrieve_future"),
-        ("tinkex.http.request.stop", "/retrieve_future"),
-    ]

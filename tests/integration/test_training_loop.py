@@ -274,7 +274,7 @@ def test_empty_data_is_refused_before_any_request(server: LoopbackServer, connec
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
 
     with pytest.raises(ValidationError):
-        training.forward_backward([], CROSS_ENTROPY)
+        training.forward_backward([], CROSS_ENTROPY).result(10)
 
     training.optim_step(types.AdamParams()).result(20)
     assert server.count("forward_backward") == 0
@@ -442,7 +442,7 @@ def test_an_optimizer_the_server_has_not_announced_is_refused_before_a_request(
     assert server.count("create_model") == server.count("load_weights") == 0
     training = service.create_lora_training_client(base_model=MODEL)
     with pytest.raises(ValidationError, match="announced adamw, dimuon"):
-        training.optim_step(types.SgdParams(learning_rate=0.1))
+        training.optim_step(types.SgdParams(learning_rate=0.1)).result(10)
     assert server.count("optim_step") == 0
     training.optim_step(types.AdamParams()).result(20)  # the number was not used up
 

@@ -6,7 +6,6 @@ takes `cost_s`, in which the model does not run.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from tinkex.scheduler.placement import Placement
 from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.planner import BatchLimits, Computed, Planner
 from tinkex.scheduler.slot_load import SlotLoad
+from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.store.operations import Operation
 
 TICK_S = 0.01
@@ -39,11 +39,13 @@ class Simulation:
         self.used_s: Counter[str] = Counter()  # engine time by tenant
         self.num_moves = 0
         self.num_decisions = 0
+        self.paused: set[str] = set()  # tenants that send nothing
+        self._owners = dict(owners)
         self._cost_s, self._operation_s = cost_s, operation_s
         self.planner = Planner(BatchLimits(max_operations=1))
         self.placement = Placement([SlotLoad() for _ in range(num_slots)])
         self.placement.cost.record(cost_s / 2)
-        wakeup = threading.Condition()
+        wakeup = SlotWakeups(num_slots)
         self._wakeup = wakeup
         shared = SimpleNamespace(
             planner=self.planner, placement=self.placement, sample_queue=None, wakeup=wakeup
@@ -72,6 +74,13 @@ class Simulation:
                 self._step(slot_id)
             self.now += TICK_S
 
+    def resume(self, owner: str) -> None:
+        """Has a tenant that was paused send again."""
+        for model_id in [each for each, its in self._owners.items() if its == owner]:
+            queue = self.planner.queue(model_id)
+            for _ in range(2 - (0 if queue is None else len(queue))):
+                self._add(model_id, owner)
+
     def _step(self, slot_id: int) -> None:
         running = self._running[slot_id]
         if running is not None:
@@ -81,7 +90,8 @@ class Simulation:
         self._give_away(slot_id)
         if self._free_at[slot_id] > self.now + 1e-9:
             return
-        batch = self.planner.next_batch(self.now, self._is_in(slot_id))
+        self._place()
+        batch = self.planner.next_batch(self.now, self.placement.models_of(slot_id))
         self.num_decisions += 1
         with self._wakeup:
             self._moves[slot_id].seek(self.now, is_idle=not batch)
@@ -98,17 +108,31 @@ class Simulation:
         self.planner.finished(batch, [computed])
         for each in batch:
             self.used_s[each.owner] += self._operation_s
-            self._add(each.model_id, each.owner)
+            if each.owner not in self.paused:
+                self._add(each.model_id, each.owner)
 
     def _give_away(self, slot_id: int) -> None:
-        for model_id, taker in self.placement.asked(slot_id).items():
+        for model_id, taker in self._to_give(slot_id).items():
+            if taker is None:
+                self.placement.release(model_id, slot_id)
+                continue
             self.placement.move(model_id, slot_id, taker)
             self.num_moves += 1
             for each in (slot_id, taker):
                 self._free_at[each] = max(self._free_at[each], self.now + self._cost_s / 2)
 
-    def _is_in(self, slot_id: int) -> Any:
-        return lambda model_id: self.placement.slot_of(model_id) == slot_id
+    def _to_give(self, slot_id: int) -> dict[str, int | None]:
+        """Where models of the slot should go, as `ModelMoves` says."""
+        asked: dict[str, int | None] = dict(self.placement.asked(slot_id))
+        if self.placement.loads[slot_id].gives_away:
+            for model_id in self.placement.models_of(slot_id):
+                asked.setdefault(model_id, self.placement.other_slot(slot_id, self.now))
+        return asked
+
+    def _place(self) -> None:
+        """Places the models that have work and no slot, as `BatchRunner` does."""
+        for model_id in self.placement.without_slot(self.planner.busy_models()):
+            self.placement.assign(model_id, self.now)
 
     def _add(self, model_id: str, owner: str) -> None:
         each = operation(model_id, self._next_seq[model_id], owner=owner)

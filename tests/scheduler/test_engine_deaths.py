@@ -137,13 +137,19 @@ def test_a_death_while_idle_counts_against_no_request(bench: Make) -> None:
     assert not work.scheduler._sample_queue._slots[0].quarantine
 
 
-def hanging(times: int) -> type[Hanging]:
-    """An engine class that hangs so many times, with a count of its own."""
-    return type("Counted", (Hanging,), {"hangs_left": times})
+FROM_OUTSIDE = pytest.mark.parametrize("code", ["engine-hung", "engine-disconnected"])
 
 
-def test_a_hang_in_training_runs_the_batch_again_as_it_was(bench: Make) -> None:
-    engine = hanging(2)
+def hanging(times: int, code: str) -> type[Hanging]:
+    """An engine class that is lost so many times, with a count of its own."""
+    return type("Counted", (Hanging,), {"hangs_left": times, "death_code": code})
+
+
+@FROM_OUTSIDE
+def test_a_loss_from_outside_in_training_runs_the_batch_again_as_it_was(
+    bench: Make, code: str
+) -> None:
+    engine = hanging(2, code)
     work = bench(engine)
     model, other = work.model(), work.model("b")
     good = [work.train(model, 1), work.train(model, 2)]
@@ -154,8 +160,9 @@ def test_a_hang_in_training_runs_the_batch_again_as_it_was(bench: Make) -> None:
     assert engine.deaths == 2, "and was not tried apart"
 
 
-def test_a_hang_in_sampling_blames_no_request(bench: Make) -> None:
-    engine = hanging(2)
+@FROM_OUTSIDE
+def test_a_loss_from_outside_in_sampling_blames_no_request(bench: Make, code: str) -> None:
+    engine = hanging(2, code)
     work = bench(engine)
     session = work.base_sampler()
     ids = [work.sample(session, n, seed=n) for n in range(9)]
@@ -168,8 +175,9 @@ def test_a_hang_in_sampling_blames_no_request(bench: Make) -> None:
     assert blamed == []
 
 
-def test_a_request_that_always_hangs_the_engine_ends(bench: Make) -> None:
-    engine = hanging(0)
+@FROM_OUTSIDE
+def test_a_request_over_which_the_engine_is_always_lost_ends(bench: Make, code: str) -> None:
+    engine = hanging(0, code)
     work = bench(engine)
     model, other, session = work.model(), work.model("b"), work.base_sampler("b")
     bad, good = poison(work, model, 1), work.train(other, 1, "b")
@@ -177,7 +185,7 @@ def test_a_request_that_always_hangs_the_engine_ends(bench: Make) -> None:
     work.start()
     for request, owner in ((bad, "a"), (worse, "b")):
         failed = work.answer(request, owner)
-        assert (failed["category"], failed["code"]) == ("server", "engine-hung")
+        assert (failed["category"], failed["code"]) == ("server", code)
     assert work.result(good, "b").encoding == work.result(fine, "b").encoding == "proto"
     assert engine.deaths == 4 + 4, "three times as it was, and once more"
 

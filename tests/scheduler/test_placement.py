@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tinkex.scheduler.placement import BUSY_SHARE, MoveCost, Placement
-from tinkex.scheduler.slot_load import SlotLoad
+from tinkex.scheduler.placement import MoveCost, Placement
+from tinkex.scheduler.slot_load import BUSY_SHARE, SlotLoad
 
 
 def placement_of(*busy: float, max_models: int = 64) -> Placement:

@@ -104,11 +104,44 @@ def test_a_sample_without_a_slot_reports_paused_capacity(tenants: list[Http]) ->
         http.result(promise)
 
 
+def test_a_client_with_one_poll_for_all_its_samples_is_told_when_they_wait(
+    tenants: list[Http],
+) -> None:
+    """Also before a poll's time is over; one that does not ask gets the protocol's answer."""
+    http = tenants[0]
+    session = http.session()
+    asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL}
+    sampler = http.post("create_sampling_session", asked)["sampling_session_id"]
+    promises = [sample(http, sampler, number) for number in range(12)]
+    target = {"type": "sampling_session", "sampling_session_id": sampler}
+    body: dict[str, object] = {"target": target, "known_queue_state": "active", "prev_cursor": 0}
+
+    def ask() -> dict[str, object]:
+        answer = http.post("retrieve_futures", body)
+        body["prev_cursor"] = answer["cursor"]
+        body["known_queue_state"] = answer["queue_state"]
+        return dict(answer)
+
+    states, reasons = ["active"], []
+    done = 0
+    while done < len(promises):
+        answer = ask()
+        done += len(answer["completions"])  # type: ignore[arg-type]
+        if answer["queue_state"] != states[-1]:
+            states.append(str(answer["queue_state"]))
+            reasons.append(answer["queue_state_reason"] if len(states) % 2 == 0 else None)
+    assert states[1] == "paused_capacity"
+    assert "All places for sampling are taken" in str(reasons[0])
+    assert ask()["queue_state"] == "active"
+    plain = http.post("retrieve_futures", {"target": target, "prev_cursor": 0})
+    assert plain.keys() == {"completions", "cursor"}
+
+
 def test_a_throttled_tenant_sees_it_and_another_does_not(tenants: list[Http]) -> None:
     greedy, polite = tenants
     models = [tenant.model() for tenant in tenants]
-    promises = [greedy.train(models[0], number).json()["request_id"] for number in range(1, 11)]
-    waiting = [polite.train(models[1], number).json()["request_id"] for number in range(1, 4)]
+    promises = [greedy.train(models[0], number).json()["request_id"] for number in range(1, 31)]
+    waiting = [polite.train(models[1], number).json()["request_id"] for number in range(1, 16)]
     while greedy.call("GET", "sessions").status_code == 200:
         pass
     while (answer := greedy.poll(promises[-1])).status_code == 429:

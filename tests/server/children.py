@@ -25,6 +25,12 @@ def run_module(module: str, *arguments: str, timeout_s: float = 110) -> Any:
     return json.loads(output.strip().splitlines()[-1])
 
 
+def children_of(pid: int) -> list[int]:
+    """The process ids of the children of a process."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
+    return [int(each) for each in found.stdout.split()]
+
+
 def start_module(module: str, *arguments: str) -> subprocess.Popen[str]:
     """`python -m module`, running, with the official client's telemetry switched off."""
     return subprocess.Popen(

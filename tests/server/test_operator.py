@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import stat
 from collections.abc import Iterator
@@ -15,13 +14,11 @@ import httpx
 import pytest
 
 from tests.cli.shell import Shell
-from tests.server.driving import Http, null_config, training_body
+from tests.server.driving import Http, null_config
 from tests.server.test_remote_workers import remote_config, start_server, worker
 from tests.server.test_workers import await_all_ready
 from tests.support.waiting import wait_until
-from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.errors import ServerError
-from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 
 FIELDS = {
@@ -251,76 +248,3 @@ def test_workers_from_elsewhere_go_by_their_own_names(tmp_path: Path) -> None:
         assert entry["worker"].startswith("a b at ")
         assert not entry["is_draining"], "the slot was drained for another worker"
         assert operator.ask("POST", "/two/drain").status_code == 200
-
-
-def train_in_rounds(
-    server: EmbeddedServer, disturb: list[tuple[str, ...]], shell: Shell | None
-) -> list[Any]:
-    """The results of rounds of training; while each is queued, command lines run."""
-    found: list[Any] = []
-    with httpx.Client(base_url=server.base_url, timeout=60) as client:
-        http = Http(client, server.api_key)
-        asked = {"session_id": http.session(), "model_seq_id": 0, "base_model": "tiny"}
-        created = {**asked, "lora_config": {"rank": 4, "seed": 7}}
-        model = http.result(http.post("create_model", created)["request_id"])["model_id"]
-        headers = {"X-API-Key": server.api_key, "Content-Type": "application/x-protobuf"}
-        seq = 0
-        for commands in disturb:
-            queued = []
-            for _ in range(5):
-                body = training_body(model, seq + 1, tokens=30, first=seq % 7 + 1)
-                answer = client.post("/api/v1/forward_backward", content=body, headers=headers)
-                queued.append(answer.json()["request_id"])
-                queued.append(http.step(model, seq + 2, learning_rate=1e-2)["request_id"])
-                seq += 2
-            if shell is not None and commands:
-                _run_all(shell, commands)
-            found += [http.result(each) for each in queued]
-        saving = {"model_id": model, "path": "end", "seq_id": seq + 1}
-        http.result(http.post("save_weights", saving)["request_id"])
-    return found
-
-
-def _run_all(shell: Shell, commands: tuple[str, ...]) -> None:
-    for line in commands:
-        ran = shell("workers", *line.split())
-        assert ran.returncode == 0, ran.stderr
-    entries = json.loads(shell("workers", "--json").stdout)["workers"]
-    assert [each["num_models"] for each in entries if each["is_draining"]] == [0]
-    assert [each["num_models"] for each in entries if not each["is_draining"]] == [1]
-
-
-def saved_files(data_dir: Path) -> dict[str, str]:
-    """The digest of each file of tensors of the one checkpoint there."""
-    (saved,) = (data_dir / "checkpoints").iterdir()
-    files = {path.name: path.read_bytes() for path in saved.glob("*.safetensors")}
-    assert len(files) >= 2, "weights, and the state of the optimizer"
-    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-
-
-@pytest.mark.timeout(300)
-def test_with_the_real_engine_a_run_that_is_drained_to_and_fro_is_bit_identical(
-    tmp_path: Path,
-) -> None:
-    source = str(make_tiny_model(tmp_path / "tiny", "smollm"))
-
-    def config(name: str, workers: int) -> ServerConfig:
-        return ServerConfig(
-            data_dir=tmp_path / name,
-            port=0,
-            models=(ServedModel(name="tiny", source=source),),
-            num_threads=workers,
-            workers=workers,
-        )
-
-    to_1 = ("drain worker-0 --wait",)
-    to_0 = ("resume worker-0", "drain worker-1 --wait")
-    rounds: list[tuple[str, ...]] = [(), to_1, to_0, ("resume worker-1", *to_1), ()]
-    with EmbeddedServer(config("one", 1)) as server:
-        expected = train_in_rounds(server, rounds, None)
-    with EmbeddedServer(config("two", 2)) as server:
-        await_all_ready(server)
-        environ = {"TINKER_BASE_URL": server.base_url, "TINKEX_DATA_DIR": str(tmp_path / "two")}
-        seen = train_in_rounds(server, rounds, Shell(tmp_path, environ))
-    assert seen == expected
-    assert saved_files(tmp_path / "two") == saved_files(tmp_path / "one")

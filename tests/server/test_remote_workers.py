@@ -120,6 +120,22 @@ def test_workers_on_a_folder_that_both_see(tmp_path: Path) -> None:
         assert run_disturbed(server, replace, at=6) == expected(tmp_path)
 
 
+def test_a_batch_of_a_worker_that_never_comes_back_goes_to_another(tmp_path: Path) -> None:
+    config = remote_config(tmp_path / "data")
+    server = EmbeddedServer(config)
+    with ExitStack() as stack:
+        stack.callback(server.close)
+        first = start_server(server, config, tmp_path, stack, "one")[0]
+
+        def replace() -> None:
+            first.send_signal(signal.SIGSTOP)  # the next batch is on it when the server hangs up
+            wait_until(lambda: "go back to the queue" in server.log())
+            first.kill()
+            stack.enter_context(worker(config, tmp_path, "two"))
+
+        assert run_disturbed(server, replace, at=6) == expected(tmp_path)
+
+
 def test_healthz_lists_workers_that_have_joined(tmp_path: Path) -> None:
     config = remote_config(tmp_path / "data")
     server = EmbeddedServer(config)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -12,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+
+from tests.server.children import children_of
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +43,7 @@ class PostgresServer:
             pytest.skip("PostgreSQL cannot be set up here")
         # Without fsync a kill loses nothing: the machine itself does not die.
         options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
+        self._pid_file = data / "postmaster.pid"
         self._control = [*as_user, "pg_ctl", "-D", str(data), "-w", "-l", str(folder / "log")]
         self._options = ["-o", options]
         self.url = f"postgresql://tinkex@/postgres?host={folder}"
@@ -52,6 +57,30 @@ class PostgresServer:
         """Ends all its processes at once, as a crash does."""
         command = [*self._control, "-m", "immediate", "stop"]
         subprocess.run(command, check=False, capture_output=True)
+
+    def freeze(self) -> None:
+        """Stops all its processes where they are, until `thaw`."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Lets them go on."""
+        self._send(signal.SIGCONT)
+
+    def cut(self) -> None:
+        """Ends all connections to it."""
+        import psycopg
+
+        with psycopg.connect(self.url, autocommit=True) as conn:
+            conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+
+    def _send(self, signum: signal.Signals) -> None:
+        first = int(self._pid_file.read_text().split()[0])
+        for pid in (first, *children_of(first)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
 
 
 @pytest.fixture

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
-import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tests.support.tcp_listener import TcpListener, target_of
+from tests.support.tcp_listener import TcpListener, reset, target_of
 
 LINE = b"\r\n"
 END_OF_HEAD = b"\r\n\r\n"
@@ -72,13 +70,10 @@ class FaultProxy(TcpListener):
         """Requests sent on so far; who waits to be overtaken looks at it."""
         self.mistakes: list[BaseException] = []
         """Errors of the proxy itself: a test must find none."""
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Does something beside the exchange that asked for it."""
-        task = self._loop.create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._begin(self._guarded(work))
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.later(self._serve(Side(reader, writer)))
@@ -167,10 +162,7 @@ class Side:
 
     def reset(self) -> None:
         """An end as after a crash: unsent bytes are lost and the other side gets a reset."""
-        sock = self._writer.get_extra_info("socket")
-        if sock is not None and sock.fileno() >= 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._writer.transport.abort()
+        reset(self._writer)
 
     async def _read_chunks(self) -> bytes:
         body = bytearray()

@@ -9,16 +9,11 @@ with FaultyLink(("127.0.0.1", 8001)) as link:
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from collections.abc import Callable
-from contextlib import suppress
 
-from tests.support.tcp_listener import Target, TcpListener
+from tests.support.tcp_listener import Target, TcpListener, pass_on, reset
 
 __all__ = ["FaultyLink"]
-
-_PART_BYTES = 1 << 16
 
 
 class FaultyLink(TcpListener):
@@ -29,7 +24,6 @@ class FaultyLink(TcpListener):
         super().__init__("faulty-link")
         self._target = target
         self._pairs: set[_Pair] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._is_refusing = False
         self._to_target, self._to_caller = asyncio.Event(), asyncio.Event()
         self._to_target.set()
@@ -93,18 +87,18 @@ class FaultyLink(TcpListener):
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_refusing:
-            _reset(writer)
+            reset(writer)
             return
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
-            _reset(writer)
+            reset(writer)
             return
         pair = _Pair(writer, far_writer)
         self._pairs.add(pair)
         ways = [
-            asyncio.create_task(_pass_on(reader, far_writer, self._to_target)),
-            asyncio.create_task(_pass_on(far_reader, writer, self._to_caller)),
+            asyncio.create_task(pass_on(reader, far_writer, self._to_target)),
+            asyncio.create_task(pass_on(far_reader, writer, self._to_caller)),
         ]
         try:
             await asyncio.wait(
@@ -120,9 +114,7 @@ class FaultyLink(TcpListener):
             self._pairs.discard(pair)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = self._loop.create_task(self._carry(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._begin(self._carry(reader, writer))
 
 
 class _Pair:
@@ -135,28 +127,11 @@ class _Pair:
 
     def reset(self) -> None:
         """Both ends get a reset."""
-        _reset(self._caller)
-        _reset(self._target)
+        reset(self._caller)
+        reset(self._target)
         self.is_over.set()
 
     def leave_half_open(self, *, caller_is_gone: bool) -> None:
         """One end gets a reset, the other nothing."""
         self.is_half_open = True
-        _reset(self._caller if caller_is_gone else self._target)
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
-    sock = writer.get_extra_info("socket")
-    if sock is not None and sock.fileno() >= 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
-
-
-async def _pass_on(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event
-) -> None:
-    with suppress(OSError):
-        while part := await reader.read(_PART_BYTES):
-            await flows.wait()
-            writer.write(part)
-            await writer.drain()
+        reset(self._caller if caller_is_gone else self._target)

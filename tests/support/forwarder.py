@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any
 
-from tests.support.tcp_listener import Target, TcpListener, target_of
+from tests.support.tcp_listener import Target, TcpListener, pass_on, target_of
 
 __all__ = ["Forwarder"]
 
 _PROBE_EVERY_S = 0.1
 _PROBE_TIMEOUT_S = 1.0
-_PART_BYTES = 1 << 16
 
 
 class Forwarder(TcpListener):
@@ -59,7 +57,7 @@ class Forwarder(TcpListener):
         if self._current is None:
             writer.close()
             return
-        task = self._loop.create_task(_forward(reader, writer, self._current))
+        task = self._begin(_forward(reader, writer, self._current))
         self._open[task] = self._current
         task.add_done_callback(self._open.pop)
 
@@ -87,8 +85,8 @@ async def _forward(
         writer.close()
         return
     ways = [
-        asyncio.create_task(_pass_on(reader, far_writer)),
-        asyncio.create_task(_pass_on(far_reader, writer)),
+        asyncio.create_task(pass_on(reader, far_writer)),
+        asyncio.create_task(pass_on(far_reader, writer)),
     ]
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -97,10 +95,3 @@ async def _forward(
             way.cancel()
         writer.transport.abort()
         far_writer.transport.abort()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while part := await reader.read(_PART_BYTES):
-            writer.write(part)
-            await writer.drain()

@@ -284,7 +284,7 @@ class TinkerService(RestCalls, FutureCalls):
         path, base_model, step = body.get("model_path"), body.get("base_model"), 0
         if path is not None:
             saved = self.world.checkpoints.get(path)
-            if saved is None:
+            if saved is None or saved.model.session.api_key != session.api_key:
                 raise Refusal(404, f"no such checkpoint: {path}")
             base_model, step = saved.model.base_model, saved.step
         sampler_id = f"{session.session_id}:sample:{body['sampling_session_seq_id']}"

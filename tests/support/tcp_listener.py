@@ -4,12 +4,17 @@ proxies of the tests have in common."""
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-__all__ = ["Target", "TcpListener", "target_of"]
+__all__ = ["Target", "TcpListener", "pass_on", "reset", "target_of"]
+
+_PART_BYTES = 1 << 16
 
 Target = tuple[str, int]
 
@@ -22,6 +27,7 @@ class TcpListener:
         self._max_line_bytes = max_line_bytes
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._ready = threading.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
 
     @property
@@ -46,6 +52,13 @@ class TcpListener:
         """What runs beside the connections from the start, if anything."""
         return None
 
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Has something done beside all else; called in the loop."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)  # a task lives as long as somebody holds it
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         start = asyncio.start_server(
@@ -54,7 +67,8 @@ class TcpListener:
         server = self._loop.run_until_complete(start)
         self.port = server.sockets[0].getsockname()[1]
         work = self._beside()
-        beside = None if work is None else self._loop.create_task(work)
+        if work is not None:
+            self._begin(work)
         self._ready.set()
         self._loop.run_forever()
         server.close()
@@ -62,8 +76,27 @@ class TcpListener:
         for task in tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        del beside  # a task lives as long as somebody holds it
         self._loop.close()
+
+
+async def pass_on(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event | None = None
+) -> None:
+    """Passes bytes one way until either side ends; while `flows` is not set they wait."""
+    with suppress(OSError):
+        while part := await reader.read(_PART_BYTES):
+            if flows is not None:
+                await flows.wait()
+            writer.write(part)
+            await writer.drain()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Ends a connection as a crash does: unsent bytes are lost and the other side gets a reset."""
+    sock = writer.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 def target_of(url: str) -> Target:

@@ -109,8 +109,8 @@ def _of_prompt(prompt: list[int], step: int, body: dict[str, Any]) -> dict[str, 
 def _top(tokens: list[int], k: int, step: int) -> types.TopkLogprobs:
     pairs = [pair for token in tokens for pair in top_tokens(token, k, step)]
     return types.TopkLogprobs(
-        token_ids=array("i", [token for token, _ in pairs]).tobytes(),
-        logprobs=_floats(value for _, value in pairs),
+        token_ids_raw=array("i", [token for token, _ in pairs]).tobytes(),
+        logprobs_raw=_floats(value for _, value in pairs),
         k=k,
         length=len(tokens),
     )

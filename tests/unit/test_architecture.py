@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "fair_queue": set(),
     "stop_signals": set(),
     "version": set(),
+    "commit": set(),
     "telemetry": {*BASE},
     "setting_parsers": {*BASE, "telemetry"},
     "credentials": {*BASE, "telemetry"},
@@ -32,7 +33,10 @@ MAY_IMPORT = {
     "types": {*BASE},
     "losses": {*BASE},
     "wire": {*BASE, "types"},
-    "client": {*BASE, "types", "wire", "telemetry", "config"},
+    "regularizers": {*BASE, "types", "telemetry", "losses"},
+    "client": {*BASE, "types", "wire", "telemetry", "config", "regularizers"},
+    "auth": {*BASE, "client", "config"},
+    "compat": {*BASE, "client", "types"},
     "engine": {
         *BASE,
         "types",
@@ -78,6 +82,7 @@ MAY_IMPORT = {
     "web": set(),
     "cli": {
         *BASE,
+        "commit",
         "stop_signals",
         "crashpoints",
         "types",
@@ -111,7 +116,8 @@ LAYERS = {
         {"remote"},
     ],
     "scheduler": [
-        {"busiest_time", "config", "operation_bodies", "convert", "slot_load"},
+        {"busiest_time", "config", "operation_bodies", "convert", "slot_load", "slot_wakeups"},
+        {"slot_overview"},
         {"placement", "queues", "supervisor"},
         {"adapters", "rebalancing"},
         {"running"},

@@ -117,7 +117,7 @@ def as_text(error: BaseException) -> str:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()  # the help itself
     message, hint = _words(error)
-    lines = [f"{_whose_turn(error)}: {message}", *([f"  {hint}"] if hint else [])]
+    lines = [f"{_who_acts(error)}: {message}", *([f"  {hint}"] if hint else [])]
     if isinstance(error, errors.TinkexError):
         request = f" · request: {error.request_id}" if error.request_id else ""
         lines.append(f"  [code: {error.code}{request}]")
@@ -179,7 +179,7 @@ def _os_words(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}."
 
 
-def _whose_turn(error: BaseException) -> str:
+def _who_acts(error: BaseException) -> str:
     blame = getattr(error, "blame", "")
     return {"server": "Server error", "network": "Network error"}.get(blame, "Error")
 

@@ -51,7 +51,7 @@ class CommandOutcome(NamedTuple):
 
     @property
     def is_ok(self) -> bool:
-        """Whether the command did what it was asked."""
+        """Whether the command succeeded."""
         return self.exit_code == 0
 
 

@@ -126,7 +126,8 @@ _CONNECTION = ("api_key", "api_key_file", "base_url", "timeout_s")
 
 def _tell_queue(queue: Queue) -> None:
     if queue.state != "active":
-        say(f"Waiting: {queue.reason or queue.state.replace('_', ' ')}.")
+        why = queue.reason or queue.state.replace("_", " ")
+        say(f"Waiting: {why.removesuffix('.')}.")
 
 
 class Prompt(NamedTuple):

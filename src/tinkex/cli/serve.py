@@ -121,6 +121,13 @@ def _number_options(command: Command) -> Command:
     help="With --ray: where workers dial in, if not at this machine's address in the cluster.",
 )
 @click.option(
+    "--ray-tls-ca",
+    envvar="TINKEX_RAY_TLS_CA",
+    metavar="FILE",
+    help="With --ray and --workers-tls-cert: the certificates that workers trust, a file on the "
+    "nodes; `system` for those of the system.",
+)
+@click.option(
     "--worker-token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="TINKEX_WORKER_TOKEN_FILE",

@@ -12,7 +12,6 @@ no tokenizer, so that a bad line is found before anything is sent. Knows nothing
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinkex.errors import ValidationError
+from tinkex.types._conversation import encode_answers
 
 if TYPE_CHECKING:
     from tinkex.client.tokenizer import Tokenizer
@@ -264,70 +264,6 @@ def _plain_example(prompt: str, completion: str, tokenizer: Tokenizer) -> Exampl
 
 
 def _chat_examples(record: Record, tokenizer: Tokenizer) -> Iterator[Example]:
-    """The whole conversation as one example if its turns are pieces of one text, else one each.
-
-    They are not where a template renders a turn differently once others follow, as those do that
-    drop the reasoning of earlier turns: a model never sees such a text when it is sampled from.
-    """
-    messages = [
-        {name: value for name, value in message.items() if name != "weight"}
-        for message in record.messages
-    ]
-    turns = [
-        _turn(messages, place, record.tools, tokenizer)
-        for place, message in enumerate(record.messages)
-        if _is_learned(message)
-    ]
-    whole = turns[-1].text
-    if all(whole.startswith(turn.text) for turn in turns):
-        yield _pieces(whole, turns, tokenizer)
-        return
-    for turn in turns:
-        yield _pieces(turn.text, [turn], tokenizer)
-
-
-class _Turn(NamedTuple):
-    """A conversation up to and with one answer, and the position of the answer in it."""
-
-    text: str
-    start: int
-    end: int
-
-
-def _turn(
-    messages: list[dict[str, Any]], place: int, tools: list[Any] | None, tokenizer: Tokenizer
-) -> _Turn:
-    def render(upto: int, **options: Any) -> str:
-        return str(tokenizer.apply_chat_template(messages[:upto], tools, tokenize=False, **options))
-
-    asked = render(place, add_generation_prompt=True) if place else ""
-    text = render(place + 1)
-    # Usually all of `asked`; templates that open a reasoning block when they ask differ at its end.
-    start = len(_common_start(asked, text))
-    # What follows the end marker (a line end, mostly) comes after the model has stopped.
-    return _Turn(text, start, max(start, len(text.rstrip())))
-
-
-def _common_start(one: str, other: str) -> str:
-    if other.startswith(one):
-        return one
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return one[: sum(1 for _ in same)]
-
-
-def _pieces(text: str, turns: Sequence[_Turn], tokenizer: Tokenizer) -> Example:
-    """Encodes answers apart from what is around them, as they are when a model is sampled from."""
-    tokens: list[int] = []
-    is_learned: list[bool] = []
-
-    def add(piece: str, learned: bool) -> None:
-        ids = tokenizer.encode(piece, add_special_tokens=False) if piece else []
-        tokens.extend(ids)
-        is_learned.extend([learned] * len(ids))
-
-    at = 0
-    for turn in turns:
-        add(text[at : turn.start], False)
-        add(text[turn.start : turn.end], True)
-        at = turn.end
-    return Example(tokens, is_learned)
+    places = [place for place, message in enumerate(record.messages) if _is_learned(message)]
+    for tokens, is_learned in encode_answers(record.messages, places, record.tools, tokenizer):
+        yield Example(tokens, is_learned)

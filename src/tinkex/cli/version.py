@@ -1,8 +1,9 @@
-"""`tinkex version`: what is installed, from the installed package's metadata alone.
+"""`tinkex version`: what is installed, from the installed package's metadata.
 
-No git is run and no repository is needed: the commit is known only if the installer wrote it down.
-The package's own metadata are read as the plain files they are: `importlib.metadata` would take
-most of the time this command needs, and serves for the dependencies only.
+No git is run and no repository is needed: the commit is what the installer or the build wrote down,
+and in a clone or an editable install what its own repository has checked out. The package's own
+metadata are read as the plain files they are: `importlib.metadata` would take most of the time this
+command needs, and serves for the dependencies only.
 """
 
 from __future__ import annotations
@@ -60,7 +61,18 @@ def version() -> str:
 
 
 def commit() -> str | None:
-    """The commit the package was built from, if it was installed straight from a repository."""
+    """The commit the package was built from, or is run from; None if nobody knows."""
+    if (installed := _commit_of_installer()) is not None:
+        return installed
+    from pathlib import Path
+
+    from tinkex.commit import commit_of_package
+
+    return commit_of_package(Path(__file__).resolve().parent.parent)
+
+
+def _commit_of_installer() -> str | None:
+    """What the installer wrote down if it installed straight from a repository."""
     text = _own_metadata("direct_url.json")
     if "vcs_info" not in text:
         return None

@@ -1,67 +1,11 @@
-"""AdminClient: audit log and billing of an account on the hosted service."""
+"""AdminClient: what the administrators of an account may ask."""
 
 from __future__ import annotations
 
-from datetime import date, datetime
-from typing import Literal
-
-from tinkex.client.futures import Future
+from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.rest import RestClient
-from tinkex.types.billing import (
-    AuditLogResponse,
-    BillingUsageResponse,
-    CurrentCheckpointStorageUsageResponse,
-)
-
-AuditEvents = Literal["all", "checkpoints", "projects", "teams", "organizations"]
 
 
+@errors_in_futures
 class AdminClient(RestClient):
-    """What an account's administrators may ask. A server of one's own answers that it has none."""
-
-    def get_audit_log(
-        self, event_type: AuditEvents = "all", day: date | None = None
-    ) -> Future[AuditLogResponse]:
-        """The audit log, of one day or of all."""
-        params: dict[str, str] = {"event_type": event_type}
-        if day is not None:
-            params["day"] = day.isoformat()
-        return self._get("/audit", AuditLogResponse, params)
-
-    async def get_audit_log_async(
-        self, event_type: AuditEvents = "all", day: date | None = None
-    ) -> AuditLogResponse:
-        """`get_audit_log`, awaited."""
-        return await self.get_audit_log(event_type, day)
-
-    def get_billing_usage(
-        self, starting_on: datetime | str, ending_before: datetime | str
-    ) -> Future[BillingUsageResponse]:
-        """What was used in a span of time: whole hours, at most 14 days."""
-        params = {"starting_on": _moment(starting_on), "ending_before": _moment(ending_before)}
-        return self._get("/billing/usage/events", BillingUsageResponse, params)
-
-    async def get_billing_usage_async(
-        self, starting_on: datetime | str, ending_before: datetime | str
-    ) -> BillingUsageResponse:
-        """`get_billing_usage`, awaited."""
-        return await self.get_billing_usage(starting_on, ending_before)
-
-    def get_current_checkpoint_storage_usage(
-        self, project_id: str | None = None
-    ) -> Future[CurrentCheckpointStorageUsageResponse]:
-        """How much storage checkpoints take now."""
-        params = {} if project_id is None else {"project_id": project_id}
-        return self._get(
-            "/billing/usage/checkpoints/current", CurrentCheckpointStorageUsageResponse, params
-        )
-
-    async def get_current_checkpoint_storage_usage_async(
-        self, project_id: str | None = None
-    ) -> CurrentCheckpointStorageUsageResponse:
-        """`get_current_checkpoint_storage_usage`, awaited."""
-        return await self.get_current_checkpoint_storage_usage(project_id)
-
-
-def _moment(value: datetime | str) -> str:
-    return value.isoformat() if isinstance(value, datetime) else value
+    """The calls of an account's administrators. A server of one's own answers that it has none."""

@@ -18,8 +18,9 @@ import msgspec
 from tinkex.client.budget import ByteBudget
 from tinkex.client.clock import Clock
 from tinkex.client.limiter import RateLimiter
-from tinkex.client.poller import Poller, Promise, QueueObserver
+from tinkex.client.poller import Announcer, Poller, Promise
 from tinkex.client.pools import PoolName
+from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.retry import NO_RETRIES, RetryPolicy
 from tinkex.client.runtime import Runtime
 from tinkex.client.transport import JSON, Answer, Call, Transport
@@ -215,10 +216,19 @@ class Connection:
         )
         return promise, accepted
 
-    async def fetch(self, promise: Promise, observer: QueueObserver | None = None) -> Answer:
+    async def fetch(
+        self,
+        promise: Promise,
+        observer: QueueObserver | None = None,
+        announcer: Announcer | None = None,
+    ) -> Answer:
         """The answer that carries a promise's result, waited for."""
         poller = Poller(
-            self.transport, promise, response_budget=self.response_budget, observer=observer
+            self.transport,
+            promise,
+            response_budget=self.response_budget,
+            observer=observer,
+            announcer=announcer,
         )
         return await poller.result()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tinkex import telemetry
+from tinkex.client.clock import Clock
 from tinkex.errors import APIResponseValidationError, ValidationError
 from tinkex.telemetry import events
 from tinkex.types.datum import Datum
@@ -57,20 +58,36 @@ def surrogate(
     scored: Sequence[Datum],
     output: ForwardBackwardOutput,
     loss_fn: CustomLossFn,
+    clock: Clock,
 ) -> Surrogate:
     """Calls the loss, differentiates it, and writes the gradient into weights.
 
     Raises:
         ValidationError: the loss does not return (scalar tensor, metrics) that depend on logprobs.
     """
-    telemetry.execute(events.CUSTOM_LOSS_START, {}, {})
+    started = clock.monotonic()
+    about = {"num_examples": len(data), "regularizer_count": _count(loss_fn)}
+    telemetry.execute(events.CUSTOM_LOSS_START, {"system_time": clock.time()}, about)
     try:
         made = _surrogate(data, scored, output, loss_fn)
     except Exception as error:
-        telemetry.execute(events.CUSTOM_LOSS_EXCEPTION, {}, {"error": str(error)})
+        measured = {"duration": clock.monotonic() - started}
+        why = {"kind": type(error).__name__, "error": str(error)}
+        telemetry.execute(events.CUSTOM_LOSS_EXCEPTION, measured, {**about, **why})
         raise
-    telemetry.execute(events.CUSTOM_LOSS_STOP, {"loss_total": made.loss}, {})
+    measured = {
+        "duration": clock.monotonic() - started,
+        "loss_total": made.loss,
+        "regularizer_total": made.metrics.get("regularizer/total", 0.0),
+    }
+    telemetry.execute(events.CUSTOM_LOSS_STOP, measured, about)
     return made
+
+
+def _count(loss_fn: CustomLossFn) -> int:
+    from tinkex.regularizers.pipeline import RegularizedLoss  # not at import: few losses are one
+
+    return len(loss_fn.regularizers) if isinstance(loss_fn, RegularizedLoss) else 0
 
 
 def _surrogate(

@@ -102,7 +102,7 @@ async def _download_one(
     headers = {"User-Agent": f"tinkex/{__version__}", "Accept-Encoding": "identity"}
     try:
         async with pool.get(
-            URL(url, encoded=True), headers=headers, timeout=timeout, proxy=transport.config.proxy
+            URL(url, encoded=True), headers=headers, timeout=timeout, **transport.proxy_options
         ) as answer:
             if answer.status != 200:
                 raise status_error_class(answer.status)(

@@ -38,6 +38,10 @@ class LossHandle(msgspec.Struct, frozen=True, eq=False):
     loss_id: str | None = None
     """What the server calls it; None where it runs on this side."""
 
+    def __repr__(self) -> str:
+        where = "run here" if self.loss_id is None else f"run by the server as {self.loss_id}"
+        return f"<LossHandle {self.name}({', '.join(each.name for each in self.inputs)}), {where}>"
+
     @property
     def input_names(self) -> tuple[str, ...]:
         """The `loss_fn_inputs` it reads, in the order of its parameters."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from tinkex.client.poller import Promise
 from tinkex.client.session import Session
 from tinkex.client.training import TrainingClient
 from tinkex.errors import ValidationError
 from tinkex.types._extensions import LORA_ALPHA
-from tinkex.types.optimizers import AdamOptimizerConfig, OptimizerConfig, optimizer_name
+from tinkex.types.optimizers import (
+    AdamOptimizerConfig,
+    OptimizerConfig,
+    OtherOptimizerConfig,
+    optimizer_name,
+)
 from tinkex.types.requests import CreateModelRequest, LoadWeightsRequest, WeightsInfoRequest
 from tinkex.types.training import (
     CreateModelResponse,
@@ -125,10 +128,7 @@ def _lora_of(info: WeightsInfoResponse) -> LoraConfig:
 
 def _optimizer_of(info: WeightsInfoResponse) -> OptimizerConfig:
     """The optimizer whose state saved weights have."""
-    try:
-        found: OptimizerConfig = msgspec.convert(info.optimizer_config, OptimizerConfig)
-    except msgspec.ValidationError as error:
-        raise ValidationError(
-            f"The checkpoint's optimizer {info.optimizer_config!r} is not known to this client."
-        ) from error
+    found = info.optimizer_config
+    if isinstance(found, OtherOptimizerConfig):
+        raise ValidationError(f"The checkpoint's optimizer {found.type!r} is not known here.")
     return found

@@ -1,15 +1,16 @@
 """The numbered requests of one model: encoded at the call, sent in order, collected by Futures.
 
 A request takes its place in the model's order in the caller's thread and is sent even if its
-Future is cancelled: a number that never reaches the server would stop everything behind it.
+Future is cancelled: those behind it were written for the state it leaves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,11 +18,12 @@ from tinkex.client import chunking
 from tinkex.client.compression import compressed
 from tinkex.client.futures import Future
 from tinkex.client.ordering import Order, SendSlot
-from tinkex.client.poller import Promise, QueueObserver
+from tinkex.client.poller import Promise
 from tinkex.client.polling import Queue
+from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.session import Session
 from tinkex.client.transport import PROTOBUF
-from tinkex.errors import APIResponseValidationError, ValidationError
+from tinkex.errors import APIResponseValidationError, ValidationError, WouldDeadlockError
 from tinkex.types.datum import Datum
 from tinkex.types.training import ForwardBackwardOutput, LossFnType, ModelID
 from tinkex.wire import json as wire_json
@@ -29,6 +31,15 @@ from tinkex.wire import protobuf
 
 T = TypeVar("T")
 LossConfig = Mapping[str, float | str]
+Frame = Callable[..., list[bytes]]
+
+
+class EncodedBatch(NamedTuple):
+    """The chunks of a batch, and what frames each with its number."""
+
+    encoded: list[list[bytes]]
+    frame: Frame
+    request_type: str
 
 
 class ModelWork:
@@ -39,7 +50,9 @@ class ModelWork:
         self._session = session
         self._connection = session.connection
         self._runtime = session.connection.runtime
-        self._order = Order()
+        self.order = Order()
+        self.loss_threads: set[int] = set()
+        """Threads that run a custom loss of this model."""
         self.queue_observer: QueueObserver | None = None
 
     def run_batch(
@@ -51,7 +64,38 @@ class ModelWork:
         forward_only: bool,
     ) -> Future[ForwardBackwardOutput]:
         """Sends a batch in as many requests as the server's limits ask for."""
+        self.check_open()
+        batch = self.encode(data, loss_fn, loss_fn_config, forward_only=forward_only)
+        slot = self.order.take()
+        return self._runtime.submit_sent(self.send_batch(slot, batch), self.collect_batch)
+
+    def check_open(self) -> None:
+        """Refuses work that could never be done.
+
+        Raises:
+            ClientClosedError: the session is over.
+            WouldDeadlockError: a custom loss asks the model that waits for its gradient.
+        """
         self._session.check_open()
+        if threading.get_ident() in self.loss_threads:
+            raise WouldDeadlockError(
+                "A custom loss cannot ask the model it is a loss of: that waits for the gradient.",
+                hint="Ask before forward_backward_custom, or ask another TrainingClient.",
+            )
+
+    def encode(
+        self,
+        data: Sequence[Datum],
+        loss_fn: LossFnType,
+        loss_fn_config: LossConfig | None,
+        *,
+        forward_only: bool,
+    ) -> EncodedBatch:
+        """The batch as requests that lack only their numbers.
+
+        Raises:
+            ValidationError: something in it cannot be sent.
+        """
         _check_config(loss_fn_config or {})
         flags = self._connection.flags
         chunks = chunking.split(
@@ -68,15 +112,9 @@ class ModelWork:
         )
         encoded = [protobuf.encode_datums(chunk) for chunk in chunks]
         frame(encoded[0], seq_id=0)  # what cannot be written must not take a place in the order
-        first, slot = self._order.take(len(chunks))
-        bodies = [frame(parts, seq_id=first + i) for i, parts in enumerate(encoded)]
-        request_type = "Forward" if forward_only else "ForwardBackward"
-        send = self._send_chunks(slot, first, bodies, request_type)
-        return self._runtime.submit_sent(send, self._collect_chunks)
+        return EncodedBatch(encoded, frame, "Forward" if forward_only else "ForwardBackward")
 
-    async def _send_chunks(
-        self, slot: SendSlot, first: int, bodies: Sequence[Sequence[bytes]], request_type: str
-    ) -> list[Promise]:
+    async def send_batch(self, slot: SendSlot, batch: EncodedBatch) -> list[Promise]:
         """Chunks 2..N side by side, and only when the server has them all, chunk 1.
 
         Every chunk is sent even if another was refused: a number that never arrives would stop
@@ -84,15 +122,20 @@ class ModelWork:
         """
         try:
             await slot.wait()
+            first = slot.numbers(len(batch.encoded))
+            bodies = [
+                batch.frame(parts, seq_id=number)
+                for number, parts in enumerate(batch.encoded, start=first)
+            ]
             later = [
-                self._send_chunk(first + i, body, request_type)
+                self._send_chunk(first + i, body, batch.request_type)
                 for i, body in enumerate(bodies)
                 if i > 0
             ]
             results = await self._together(later)
             results = [
                 *await asyncio.gather(
-                    self._send_chunk(first, bodies[0], request_type), return_exceptions=True
+                    self._send_chunk(first, bodies[0], batch.request_type), return_exceptions=True
                 ),
                 *results,
             ]
@@ -130,8 +173,12 @@ class ModelWork:
             )
         return promise
 
-    async def _collect_chunks(self, sent: Awaitable[list[Promise]]) -> ForwardBackwardOutput:
-        promises = await sent
+    async def collect_batch(self, sent: Awaitable[list[Promise]]) -> ForwardBackwardOutput:
+        """The result of a batch that is being sent."""
+        return await self.collect_chunks(await sent)
+
+    async def collect_chunks(self, promises: Sequence[Promise]) -> ForwardBackwardOutput:
+        """The result of the whole batch, once all its chunks have theirs."""
         outputs = await _all_or_none([self._fetch_output(promise) for promise in promises])
         return chunking.combine(outputs)
 
@@ -152,18 +199,18 @@ class ModelWork:
         request_type: str,
     ) -> Future[T]:
         """Numbers, sends and collects one JSON request."""
-        self._session.check_open()
+        self.check_open()
         wire_json.encode(request)  # what cannot be written must not take a place in the order
-        seq_id, slot = self._order.take()
-        body = wire_json.encode(msgspec.structs.replace(request, seq_id=seq_id))
-        send = self._send(slot, seq_id, path, body, request_type)
+        send = self._send(self.order.take(), path, request, request_type)
         return self._runtime.submit_sent(send, lambda sent: self._collect(sent, type_))
 
     async def _send(
-        self, slot: SendSlot, seq_id: int, path: str, body: bytes, request_type: str
+        self, slot: SendSlot, path: str, request: msgspec.Struct, request_type: str
     ) -> Promise:
         try:
             await slot.wait()
+            seq_id = slot.numbers()
+            body = wire_json.encode(msgspec.structs.replace(request, seq_id=seq_id))
             promise, _ = await self._connection.promise(
                 path, (body,), request_type=request_type, about=self._about(seq_id)
             )

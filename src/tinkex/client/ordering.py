@@ -1,8 +1,9 @@
 """The order of a model's requests.
 
-The number is taken in the caller's thread, so two calls made one after the other keep their order
-even if they are never awaited. Requests are sent in that order, each after the server has accepted
-the one before.
+A place in the order, a slot, is taken in the caller's thread, so two calls made one after the other
+keep their order even if they are never awaited. Requests are sent in that order, each after the
+server has accepted the one before; the sequence numbers are given as they are sent, so that a slot
+of which nothing comes leaves no hole.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from tinkex.errors import ClientClosedError
 
 
 class SendSlot:
-    """The right to send one request: given once the slot before it is released."""
+    """The right to send requests: given once the slot before it is released."""
 
-    __slots__ = ("_before", "_done")
+    __slots__ = ("_before", "_done", "_order")
 
-    def __init__(self, before: SendSlot | None) -> None:
+    def __init__(self, order: Order, before: SendSlot | None) -> None:
+        self._order = order
         self._before = before
         self._done = asyncio.Event()
 
@@ -29,13 +31,17 @@ class SendSlot:
             await self._before._done.wait()
             self._before = None
 
+    def numbers(self, count: int = 1) -> int:
+        """The first of `count` sequence numbers in a row, once `wait` has returned."""
+        return self._order._number(count)
+
     def release(self) -> None:
         """Lets the next slot send; only to be called on the loop."""
         self._done.set()
 
 
 class Order:
-    """The sequence numbers of one model, from 1."""
+    """The slots of one model, and its sequence numbers from 1."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,20 +49,35 @@ class Order:
         self._last: SendSlot | None = None
         self._pid = os.getpid()
 
-    def take(self, count: int = 1) -> tuple[int, SendSlot]:
-        """The first of `count` numbers in a row, and the slot in which they are to be sent.
+    def take(self) -> SendSlot:
+        """The next slot.
 
         Raises:
             ClientClosedError: the model belongs to the process this one was forked from.
         """
+        return self._take(1)[0]
+
+    def take_two(self) -> tuple[SendSlot, SendSlot]:
+        """The next two slots, with no other between them; see `take`."""
+        first, second = self._take(2)
+        return first, second
+
+    def _take(self, count: int) -> list[SendSlot]:
         if os.getpid() != self._pid:
             raise ClientClosedError(
                 "This TrainingClient was made before a fork; two processes cannot number the "
                 "requests of one model.",
                 hint="Create a TrainingClient in this process, for instance from a saved state.",
             )
+        taken: list[SendSlot] = []
         with self._lock:
-            first = self._next
-            self._next += count
-            slot = self._last = SendSlot(self._last)
-        return first, slot
+            for _ in range(count):
+                self._last = SendSlot(self, self._last)
+                taken.append(self._last)
+        return taken
+
+    def _number(self, count: int) -> int:
+        """Only to be called on the loop, by the slot that may send."""
+        first = self._next
+        self._next += count
+        return first

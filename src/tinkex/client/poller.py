@@ -1,33 +1,47 @@
 """Waiting for the result of an accepted request.
 
-Drives the decisions of `polling`: asks, waits, asks again, tells observers and telemetry when the
-queue's state changes (never per poll), and gives up only when the server has been out of reach for
-an hour.
+Drives the decisions of `polling`: asks, waits, asks again, and gives up only when the server has
+been out of reach for an hour. Where one poll serves many promises (`Announcer`), it waits for that
+one and asks once.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from tinkex import telemetry
 from tinkex.client import polling
 from tinkex.client.budget import ByteBudget
-from tinkex.client.request_events import Observation, is_observed, observed
-from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, retry_after_s
+from tinkex.client.queue_watch import QueueObserver, QueueWatch
+from tinkex.client.request_events import Attempts, Observation, is_observed, observed
+from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, backoff_s
 from tinkex.client.transport import JSON, PROTOBUF, Answer, Call, Transport
-from tinkex.errors import APIConnectionError, APIStatusError, RequestFailedError, TinkexError
+from tinkex.errors import (
+    APIConnectionError,
+    APIStatusError,
+    APITimeoutError,
+    RequestFailedError,
+    TinkexError,
+)
 from tinkex.telemetry import events
 
-log = logging.getLogger("tinkex")
+__all__ = ["Announcer", "Poller", "Promise"]
 
-QueueObserver = Callable[[polling.Queue], None]
 PATIENCE_S = 3600.0
 BILLING_PAUSE_S = 5.0
-WARN_EVERY_S = 60.0
+_PATH = "/retrieve_future"
+
+
+class Announcer(Protocol):
+    """Says which promises are kept, so that not each of them has to be polled for."""
+
+    async def ready(self, request_id: str, observer: QueueObserver | None) -> int:
+        """Returns once the result can be fetched: its size in bytes, 0 if unknown."""
+
+    def note_fetched(self, request_id: str) -> None:
+        """Notes that the server may forget the result."""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +53,6 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     submit_roundtrip_s: float = 0.0
     about: dict[str, Any] = {}
     tells_queue_state: bool = True
-    is_ready: bool = False
-    """Known to be finished (the session's shared poll said so)."""
 
 
 class Poller:
@@ -53,24 +65,29 @@ class Poller:
         *,
         response_budget: ByteBudget,
         observer: QueueObserver | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         self._transport = transport
         self._clock = transport.runtime.clock
         self._promise = promise
         self._budget = response_budget
         self._observer = observer
+        self._announcer = announcer
         self._policy = RetryPolicy(
             budget_s=PATIENCE_S,
             base_s=transport.config.retry_base_s,
             max_s=transport.config.retry_max_s,
         )
+        self._attempts = Attempts(self._clock, _PATH)
         self._iteration = 0
         self._quick_answers = 0
         self._failed_polls = 0
         self._bad_requests = self._empty_400s = 0
         self._last_contact = self._clock.monotonic()
-        self._queue = polling.Queue()
-        self._warned_at = float("-inf")
+        about = {**promise.about, "request_id": promise.request_id}
+        self._queue = QueueWatch(
+            self._clock, promise.request_type, about if promise.tells_queue_state else None
+        )
 
     async def result(self) -> Answer:
         """The answer that carries the result.
@@ -84,14 +101,34 @@ class Poller:
         try:
             if not is_observed():
                 return await self._until_done(Observation())
-            call = self._call(allow_metadata_only=not self._promise.is_ready)
-            async with observed(self._clock, self._transport.about(call)) as observation:
+            async with observed(self._clock, self._transport.about(self._call())) as observation:
                 return await self._until_done(observation)
         except TinkexError as error:
+            self._attempts.fail(error)
             self._tell_failure(error, self._clock.monotonic() - started)
             raise
 
     async def _until_done(self, observation: Observation) -> Answer:
+        self._attempts.begin()
+        if self._announcer is not None:
+            answer = await self._fetch_announced(self._announcer, observation)
+        else:
+            answer = await self._poll_until_done(observation)
+        self._attempts.stop()
+        return answer
+
+    async def _fetch_announced(self, announcer: Announcer, observation: Observation) -> Answer:
+        request_id = self._promise.request_id
+        size = await announcer.ready(request_id, self._observer)
+        self._last_contact = self._clock.monotonic()
+        async with self._budget.hold(size):
+            while True:
+                step = await self._ask(allow_metadata_only=False, observation=observation)
+                if isinstance(step, polling.Done):
+                    announcer.note_fetched(request_id)
+                    return step.answer
+
+    async def _poll_until_done(self, observation: Observation) -> Answer:
         while True:
             step = await self._ask(allow_metadata_only=True, observation=observation)
             if isinstance(step, polling.Sized):
@@ -106,7 +143,9 @@ class Poller:
         """One poll, and the wait its answer calls for. Returns; the caller decides to go on."""
         asked_at = self._clock.monotonic()
         try:
-            answer = await self._transport.attempt(self._call(allow_metadata_only))
+            answer = await self._transport.attempt(
+                self._call(allow_metadata_only=allow_metadata_only)
+            )
         except APIConnectionError as error:
             await self._wait_out(error, None)
             return polling.PollFailed(0)
@@ -130,7 +169,7 @@ class Poller:
         return step
 
     async def _wait_turn(self, queue: polling.Queue | None, held_s: float) -> None:
-        self._note_queue(queue or polling.Queue())
+        self._queue.note(queue or polling.Queue(), self._observer)
         self._quick_answers = 0 if held_s >= 1.0 else self._quick_answers + 1
         pause = polling.pause_after_not_yet(held_s, self._quick_answers)
         if pause:
@@ -142,12 +181,14 @@ class Poller:
         silent_for = self._clock.monotonic() - self._last_contact
         if self._is_refused(answer) or not self._policy.allows(0, silent_for):
             raise error
-        asked = None if answer is None else retry_after_s(answer.headers, self._clock.time())
+        asked = backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
         delay = self._policy.delay_s(self._failed_polls, asked, self._clock.random())
         if status == 402:
             delay = max(delay, BILLING_PAUSE_S)
         self._failed_polls += 1
+        self._attempts.retry(error, delay)
         await self._clock.sleep(delay)
+        self._attempts.begin()
 
     def _is_refused(self, answer: Answer | None) -> bool:
         """Whether the poll is refused for good; an empty 400 is a proxy's, and passes."""
@@ -156,41 +197,7 @@ class Poller:
             self._empty_400s += not answer.body
         return self._bad_requests > polling.MAX_BAD_REQUESTS or self._empty_400s > MAX_EMPTY_400
 
-    def _note_queue(self, queue: polling.Queue) -> None:
-        if queue.state == self._queue.state:
-            return
-        self._queue = queue
-        if self._promise.tells_queue_state:
-            telemetry.execute(
-                events.QUEUE_STATE_CHANGE,
-                {},
-                {
-                    **self._promise.about,
-                    "queue_state": queue.state,
-                    "queue_state_reason": queue.reason,
-                    "request_id": self._promise.request_id,
-                },
-            )
-        self._warn(queue)
-        if self._observer is not None:
-            self._tell_observer(self._observer, queue)
-
-    def _tell_observer(self, observer: QueueObserver, queue: polling.Queue) -> None:
-        """An observer's own trouble is logged, and never felt by the request."""
-        try:
-            observer(queue)
-        except Exception:
-            log.exception("a queue observer raised; the request goes on")
-
-    def _warn(self, queue: polling.Queue) -> None:
-        now = self._clock.monotonic()
-        if queue.state == "active" or now - self._warned_at < WARN_EVERY_S:
-            return
-        self._warned_at = now
-        stock = "the server is at capacity" if queue.state == "paused_capacity" else queue.state
-        log.warning("%s is paused: %s", self._promise.request_type, queue.reason or stock)
-
-    def _call(self, allow_metadata_only: bool) -> Call:
+    def _call(self, *, allow_metadata_only: bool = False) -> Call:
         headers = {
             "X-Tinker-Request-Iteration": str(self._iteration),
             "X-Tinker-Request-Type": self._promise.request_type,
@@ -198,14 +205,13 @@ class Poller:
         if self._iteration == 0:
             roundtrip = f"{self._promise.submit_roundtrip_s:.6f}"
             headers["X-Tinker-Create-Promise-Roundtrip-Time"] = roundtrip
-        may_be_metadata = allow_metadata_only and not self._promise.is_ready
         body = {
             "request_id": self._promise.request_id,
-            "allow_metadata_only": may_be_metadata,
+            "allow_metadata_only": allow_metadata_only,
         }
         return Call(
             method="POST",
-            path="/retrieve_future",
+            path=_PATH,
             pool="sample_poll" if self._promise.request_type == "Sample" else "poll",
             body=(msgspec.json.encode(body),),
             accept=PROTOBUF if self._promise.is_protobuf else JSON,
@@ -233,6 +239,8 @@ def _failure_event(error: TinkexError) -> str:
         return events.FUTURE_REQUEST_FAILED
     if isinstance(error, APIStatusError):
         return events.FUTURE_API_ERROR
+    if isinstance(error, APITimeoutError):
+        return events.FUTURE_TIMEOUT
     if isinstance(error, APIConnectionError):
         return events.FUTURE_CONNECTION_ERROR
     return events.FUTURE_VALIDATION_ERROR

@@ -5,7 +5,7 @@ Pure: decides from one HTTP answer what to do next. Knows nothing of sockets, sl
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -119,10 +119,13 @@ def _promise_lost(fields: dict[str, Any] | None, request_id: str) -> PromiseLost
 def _queue_of(fields: dict[str, Any] | None) -> Queue | None:
     if not fields or "queue_state" not in fields:
         return None
-    state = fields["queue_state"]
-    reason = fields.get("queue_state_reason")
+    return queue_from(fields["queue_state"], fields.get("queue_state_reason"))
+
+
+def queue_from(state: object, reason: object) -> Queue:
+    """The state that a server names; one this client does not know is "unknown"."""
     return Queue(
-        state if state in _QUEUE_STATES else "unknown",
+        cast("QueueState", state) if state in _QUEUE_STATES else "unknown",
         reason if isinstance(reason, str) and reason else None,
     )
 

@@ -1,7 +1,7 @@
 """Telling telemetry of a logical request: once at its start, once at its end.
 
 A logical request may be many HTTP exchanges (retries, the polls of one future); listeners hear of
-it once. Costs next to nothing while there is no listener.
+it once, and of each of its attempts. Costs next to nothing while there is no listener.
 """
 
 from __future__ import annotations
@@ -75,11 +75,46 @@ def _tell_stop(
     )
 
 
-def tell_attempt(event: str, attempt: int, **details: Any) -> None:
-    """Emits a retry event; `delay_ms` and `duration` are measurements, the rest is metadata."""
-    if telemetry.has_handlers(event):
-        measured: dict[str, Any] = {}
-        for key in ("delay_ms", "duration"):
-            if key in details:
-                measured[key] = details.pop(key)
-        telemetry.execute(event, measured, {"attempt": attempt, **details})
+class Attempts:
+    """The attempts of one piece of work, each begun and then stopped, retried or failed.
+
+    `work` says which: the path of a request, or "sample" for a whole sample that is retried. A
+    wait for a result is one attempt for as long as its polls are answered.
+    """
+
+    __slots__ = ("_clock", "_number", "_started", "_work")
+
+    def __init__(self, clock: Clock, work: str) -> None:
+        self._clock = clock
+        self._work = work
+        self._number = -1
+        self._started = 0.0
+
+    def begin(self) -> None:
+        """The first attempt begins, or the next after a retry was announced."""
+        self._number += 1
+        self._started = self._clock.monotonic()
+        if telemetry.has_handlers(events.RETRY_ATTEMPT_START):
+            self._tell(events.RETRY_ATTEMPT_START, {"system_time": self._clock.time()})
+
+    def stop(self) -> None:
+        """The attempt went well."""
+        if telemetry.has_handlers(events.RETRY_ATTEMPT_STOP):
+            self._tell(events.RETRY_ATTEMPT_STOP, self._duration())
+
+    def retry(self, error: TinkexError, delay_s: float) -> None:
+        """The attempt did not go well; there will be another one after a wait."""
+        if telemetry.has_handlers(events.RETRY_ATTEMPT_RETRY):
+            measured = {**self._duration(), "delay_ms": delay_s * 1000}
+            self._tell(events.RETRY_ATTEMPT_RETRY, measured, error=error.message)
+
+    def fail(self, error: TinkexError) -> None:
+        """The attempt did not go well and was the last one."""
+        if telemetry.has_handlers(events.RETRY_ATTEMPT_FAILED):
+            self._tell(events.RETRY_ATTEMPT_FAILED, self._duration(), error=error.message)
+
+    def _duration(self) -> dict[str, float]:
+        return {"duration": self._clock.monotonic() - self._started}
+
+    def _tell(self, event: str, measured: dict[str, float], **about: str) -> None:
+        telemetry.execute(event, measured, {"attempt": self._number, "work": self._work, **about})

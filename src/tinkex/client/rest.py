@@ -11,6 +11,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from tinkex.client.account_calls import AccountCalls
+from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.download import Progress, download_files
 from tinkex.client.futures import Future
 from tinkex.client.runtime import Runtime, default_runtime
@@ -49,7 +51,8 @@ AccessScope = Literal["owned", "accessible"]
 TRACE_POLL_S = 5.0
 
 
-class RestClient:
+@errors_in_futures
+class RestClient(AccountCalls):
     """Looks at, and tidies up, what training has left on the server."""
 
     def __init__(
@@ -394,6 +397,5 @@ class RestClient:
 
 
 def _checkpoint(tinker_path: str) -> str:
-    """The REST path of a checkpoint."""
     path = TinkerPath.parse(tinker_path)
     return f"/training_runs/{path.run_id}/checkpoints/{path.checkpoint_id}"

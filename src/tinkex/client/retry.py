@@ -2,11 +2,13 @@
 
 Pure: decides from values. Knows nothing of sockets, sleep or threads. The numbers: statuses 408,
 409, 429 and 5xx, and broken connections; the server's own word first (`x-should-retry`,
-`retry-after-ms`, `retry-after` up to a minute), else half a second doubling to ten, with jitter.
+`retry-after-ms`, `retry-after`), else half a second doubling to ten, with jitter. Training and
+polls wait a minute at most at the server's word; samples wait as long as a 429 says.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
@@ -14,7 +16,8 @@ import msgspec
 
 from tinkex.errors import ValidationError
 
-MAX_RETRY_AFTER_S = 60.0
+MAX_BACKOFF_S = 60.0
+"""A longer wait that the server asks for is not taken over by training and polls."""
 MAX_EMPTY_400 = 16
 
 
@@ -33,8 +36,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     base_s: float = 0.5
     max_s: float = 10.0
     jitter: float = 0.25
+    max_in_flight: int | None = None
+    """For samples: at most so many at once; None leaves that to config and server."""
 
     def __post_init__(self) -> None:
+        if self.max_in_flight is not None and self.max_in_flight < 1:
+            raise ValidationError(f"max_in_flight={self.max_in_flight} must be 1 or more, or None.")
         if self.max_retries is not None and self.max_retries < 0:
             raise ValidationError(f"max_retries={self.max_retries} must be 0 or more, or None.")
         if self.base_s <= 0 or self.max_s < self.base_s:
@@ -62,7 +69,10 @@ NO_RETRIES = RetryPolicy(max_retries=0)
 
 
 class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sampling retries under the official SDK's names; passing one is the opt-in."""
+    """Sampling retries under the official SDK's names; passing one is the opt-in.
+
+    `max_connections` bounds the samples of one client that are on their way at once.
+    """
 
     max_connections: int = 1000
     progress_timeout: float = 7200.0
@@ -72,11 +82,16 @@ class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_retry_logic: bool = True
     enable_stuck_detection: bool = True
 
-    def to_policy(self) -> RetryPolicy | None:
-        """The same wishes as a RetryPolicy; None if retries are switched off."""
+    def __post_init__(self) -> None:
+        if self.max_connections < 1:
+            raise ValidationError(f"max_connections={self.max_connections} must be 1 or more.")
+
+    def to_policy(self) -> RetryPolicy:
+        """The same wishes as a RetryPolicy; one without retries if they are switched off."""
         if not self.enable_retry_logic:
-            return None
+            return RetryPolicy(max_retries=0, max_in_flight=self.max_connections)
         return RetryPolicy(
+            max_in_flight=self.max_connections,
             budget_s=self.progress_timeout if self.enable_stuck_detection else float("inf"),
             base_s=self.retry_delay_base,
             max_s=self.retry_delay_max,
@@ -106,7 +121,7 @@ def should_retry(status: int, headers: Mapping[str, str], body: bytes) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """How long the server asked to wait, in seconds; None if it did not, or asked too much.
+    """How long the server asked to wait, in seconds, however long; None if it did not.
 
     >>> retry_after_s({"retry-after-ms": "1500"}, now=0.0)
     1.5
@@ -114,7 +129,16 @@ def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
     wait = _milliseconds(headers.get("retry-after-ms"))
     if wait is None:
         wait = _seconds_or_date(headers.get("retry-after"), now)
-    return wait if wait is not None and 0 < wait <= MAX_RETRY_AFTER_S else None
+    return wait if wait is not None and 0 < wait < math.inf else None
+
+
+def backoff_s(asked_s: float | None) -> float | None:
+    """What the server asked for, as training and polls take it: None if it is over a minute.
+
+    >>> backoff_s(30.0), backoff_s(300.0)
+    (30.0, None)
+    """
+    return None if asked_s is None or asked_s > MAX_BACKOFF_S else asked_s
 
 
 def _milliseconds(text: str | None) -> float | None:

@@ -12,6 +12,7 @@ from tinkex.client.connection import Connection
 from tinkex.client.futures_poll import FuturesPoll
 from tinkex.client.poller import Promise
 from tinkex.client.polling import Queue
+from tinkex.client.request_events import Attempts
 from tinkex.client.retry import NO_RETRIES, RetryPolicy, is_retryable_status
 from tinkex.client.session import Session
 from tinkex.client.transport import Answer
@@ -53,9 +54,10 @@ class SampleSender:
         self._runtime = session.connection.runtime
         self.seq_ids = itertools.count(clone_id * CLONE_STRIDE)
         flags, config = self._connection.flags, self._connection.config
-        self._in_flight = asyncio.Semaphore(
-            min(flags.sample_max_concurrent_requests, config.max_samples_in_flight)
-        )
+        most = min(flags.sample_max_concurrent_requests, config.max_samples_in_flight)
+        if retry is not None and retry.max_in_flight is not None:
+            most = min(most, retry.max_in_flight)
+        self._in_flight = asyncio.Semaphore(most)
         self._shared_poll = (
             FuturesPoll(self._connection, sampling_session_id, clone_id)
             if flags.sample_use_retrieve_futures
@@ -66,33 +68,47 @@ class SampleSender:
         self, request: SampleRequest, body: bytes, on_queue_state: OnQueueState
     ) -> SampleResponse:
         """One sample within the client's bound, repeated only as far as the policy says."""
-        clock, retries = self._runtime.clock, 0
         async with self._in_flight:
-            started = clock.monotonic()
-            while True:
-                try:
-                    return await self._sample_once(request, body, on_queue_state)
-                except TinkexError as error:
-                    policy = self._retry
-                    if (
-                        policy is None
-                        or not _is_worth_a_retry(error)
-                        or not policy.allows(retries, clock.monotonic() - started)
-                    ):
-                        raise
-                    asked = error.retry_after_s if isinstance(error, APIStatusError) else None
-                    await clock.sleep(policy.delay_s(retries, asked, clock.random()))
-                    retries += 1
-                    if isinstance(error, PromiseLostError):
-                        request = msgspec.structs.replace(request, seq_id=next(self.seq_ids))
-                        body = wire_json.encode(request)
+            if self._retry is None:
+                return await self._sample_once(request, body, on_queue_state)
+            return await self._with_retries(self._retry, request, body, on_queue_state)
+
+    async def _with_retries(
+        self,
+        policy: RetryPolicy,
+        request: SampleRequest,
+        body: bytes,
+        on_queue_state: OnQueueState,
+    ) -> SampleResponse:
+        clock, attempts = self._runtime.clock, Attempts(self._runtime.clock, "sample")
+        started, retries = clock.monotonic(), 0
+        while True:
+            attempts.begin()
+            try:
+                response = await self._sample_once(request, body, on_queue_state)
+                attempts.stop()
+                return response
+            except TinkexError as error:
+                asked = error.retry_after_s if isinstance(error, APIStatusError) else None
+                elapsed_s = clock.monotonic() - started + (asked or 0.0)
+                if not _is_worth_a_retry(error) or not policy.allows(retries, elapsed_s):
+                    attempts.fail(error)
+                    raise
+                delay_s = policy.delay_s(retries, asked, clock.random())
+                attempts.retry(error, delay_s)
+                is_lost = isinstance(error, PromiseLostError)
+            await clock.sleep(delay_s)
+            retries += 1
+            if is_lost:
+                request = msgspec.structs.replace(request, seq_id=next(self.seq_ids))
+                body = wire_json.encode(request)
 
     async def _sample_once(
         self, request: SampleRequest, body: bytes, on_queue_state: OnQueueState
     ) -> SampleResponse:
         promise, sequence_ids = await self._send(request, body)
         try:
-            answer = await self._fetch(promise, on_queue_state)
+            answer = await self._connection.fetch(promise, on_queue_state, self._shared_poll)
         except asyncio.CancelledError:
             self._runtime.spawn_last(self._connection.cancel(promise.request_id))
             raise
@@ -145,16 +161,6 @@ class SampleSender:
         except TinkexError:
             return  # it was refused, or nothing is known of it
         await self._connection.cancel(promise.request_id)
-
-    async def _fetch(self, promise: Promise, on_queue_state: OnQueueState) -> Answer:
-        if self._shared_poll is None:
-            return await self._connection.fetch(promise, on_queue_state)
-        size = await self._shared_poll.ready(promise.request_id)
-        async with self._connection.response_budget.hold(size):
-            ready = msgspec.structs.replace(promise, is_ready=True)
-            answer = await self._connection.fetch(ready, on_queue_state)
-        self._shared_poll.note_fetched(promise.request_id)
-        return answer
 
 
 def _is_worth_a_retry(error: TinkexError) -> bool:

@@ -13,10 +13,11 @@ import random
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.connection import Connection
 from tinkex.client.futures import Future
-from tinkex.client.poller import QueueObserver
 from tinkex.client.polling import Queue
+from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.retry import RetryPolicy
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sample_sending import SampleSender
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 _client_numbers = itertools.count()
 
 
+@errors_in_futures
 class SamplingClient:
     """Samples from one set of weights.
 
@@ -251,11 +253,15 @@ class SamplingClient:
 
     def get_base_model(self) -> str:
         """The name of the base model that is sampled from."""
-        return self._runtime.submit(self._read_base_model()).result()
+        return self.get_base_model_future().result()
 
     async def get_base_model_async(self) -> str:
         """`get_base_model`, awaited."""
-        return await self._runtime.submit(self._read_base_model())
+        return await self.get_base_model_future()
+
+    def get_base_model_future(self) -> Future[str]:
+        """`get_base_model`, without waiting."""
+        return self._runtime.submit(self._read_base_model())
 
     async def _read_base_model(self) -> str:
         if self._base_model is None:
@@ -270,8 +276,19 @@ class SamplingClient:
         Raises:
             TokenizerError: it is neither on this machine nor to be had.
         """
-        name = resolve_tokenizer_id(self.get_base_model(), None)
-        return load_tokenizer(name, cache=self._runtime.tokenizers)
+        return self.get_tokenizer_future().result()
+
+    async def get_tokenizer_async(self) -> Tokenizer:
+        """`get_tokenizer`, awaited."""
+        return await self.get_tokenizer_future()
+
+    def get_tokenizer_future(self) -> Future[Tokenizer]:
+        """`get_tokenizer`, without waiting."""
+        return self._runtime.submit(self._read_tokenizer())
+
+    async def _read_tokenizer(self) -> Tokenizer:
+        name = resolve_tokenizer_id(await self._read_base_model(), None)
+        return await asyncio.to_thread(load_tokenizer, name, cache=self._runtime.tokenizers)
 
     # Other processes ------------------------------------------------------------------------------
 

@@ -8,34 +8,33 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
 from tinkex.client.logs import show_log
 from tinkex.client.loss_handle import LossHandle, make_handle
 from tinkex.client.loss_trace import PerDatumLossFn, TracedLoss, trace
-from tinkex.client.model_creation import create_from_state, create_model
 from tinkex.client.rest import RestClient
-from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
+from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sampling import SamplingClient
+from tinkex.client.service_futures import ServiceFutures
 from tinkex.client.session import FinishStatus
+from tinkex.client.session_info import SessionInfo
 from tinkex.client.shared_session import Holder
 from tinkex.client.training import TrainingClient
-from tinkex.client.transport import Call
 from tinkex.config import Config
-from tinkex.errors import TinkexError, ValidationError
+from tinkex.errors import TinkexError
 from tinkex.types.custom_loss import CustomLossInputRank
 from tinkex.types.optimizers import OptimizerConfig
 from tinkex.types.session import GetServerCapabilitiesResponse
-from tinkex.types.training import LoraConfig
-from tinkex.wire import json as wire_json
-from tinkex.wire.paths import TinkerPath
 
 log = logging.getLogger("tinkex")
 
 CLOSE_PATIENCE_S = 5.0
 
 
-class ServiceClient:
+@errors_in_futures
+class ServiceClient(ServiceFutures, SessionInfo):
     """A server, seen by one tenant: makes training, sampling and REST clients.
 
     ```python
@@ -43,8 +42,9 @@ class ServiceClient:
         training = service.create_lora_training_client(base_model="smollm2-135m", rank=16)
     ```
 
-    Nothing is sent before it is needed. `config` carries every setting; the other arguments
-    override it.
+    Nothing is sent before it is needed. What blocks (`create_*`, `get_*`) has a twin that is
+    awaited (`..._async`) and one that gives a Future (`..._future`). `config` carries every
+    setting; the other arguments override it.
     """
 
     def __init__(
@@ -90,18 +90,11 @@ class ServiceClient:
 
     def get_server_capabilities(self) -> GetServerCapabilitiesResponse:
         """Which models the server offers."""
-        return self._holder.submit(self._capabilities()).result()
+        return self.get_server_capabilities_future().result()
 
     async def get_server_capabilities_async(self) -> GetServerCapabilitiesResponse:
         """`get_server_capabilities`, awaited."""
-        return await self._holder.submit(self._capabilities())
-
-    async def _capabilities(self) -> GetServerCapabilitiesResponse:
-        connection = await self._holder.connection()
-        answer = await connection.transport.request(
-            Call(method="GET", path="/get_server_capabilities")
-        )
-        return wire_json.decode(answer.body, GetServerCapabilitiesResponse)
+        return await self.get_server_capabilities_future()
 
     # Training ---------------------------------------------------------------------------------
 
@@ -126,9 +119,17 @@ class ServiceClient:
             ValidationError: rank or alpha is out of range, nothing would be trained, or alpha is
                 given and the server does not take one.
         """
-        lora = _lora(rank, seed, train_mlp, train_attn, train_unembed, alpha)
-        work = self._create_model(base_model, lora, user_metadata, optimizer)
-        return self._holder.submit(work).result()
+        return self.create_lora_training_client_future(
+            base_model,
+            rank,
+            seed,
+            train_mlp,
+            train_attn,
+            train_unembed,
+            user_metadata,
+            optimizer,
+            alpha=alpha,
+        ).result()
 
     async def create_lora_training_client_async(
         self,
@@ -144,19 +145,17 @@ class ServiceClient:
         alpha: float | None = None,
     ) -> TrainingClient:
         """`create_lora_training_client`, awaited."""
-        lora = _lora(rank, seed, train_mlp, train_attn, train_unembed, alpha)
-        work = self._create_model(base_model, lora, user_metadata, optimizer)
-        return await self._holder.submit(work)
-
-    async def _create_model(
-        self,
-        base_model: str,
-        lora: LoraConfig,
-        user_metadata: dict[str, str] | None,
-        optimizer: OptimizerConfig | None,
-    ) -> TrainingClient:
-        session = await self._holder.session()
-        return await create_model(session, base_model, lora, user_metadata, optimizer)
+        return await self.create_lora_training_client_future(
+            base_model,
+            rank,
+            seed,
+            train_mlp,
+            train_attn,
+            train_unembed,
+            user_metadata,
+            optimizer,
+            alpha=alpha,
+        )
 
     def create_training_client_from_state(
         self,
@@ -167,10 +166,9 @@ class ServiceClient:
         optimizer: OptimizerConfig | None = None,
     ) -> TrainingClient:
         """A client that goes on from saved weights, with a fresh optimizer."""
-        work = self._from_state(
-            path, base_model, user_metadata, weights_access_token, optimizer, resumes=False
-        )
-        return self._holder.submit(work).result()
+        return self.create_training_client_from_state_future(
+            path, base_model, user_metadata, weights_access_token, optimizer
+        ).result()
 
     async def create_training_client_from_state_async(
         self,
@@ -181,10 +179,9 @@ class ServiceClient:
         optimizer: OptimizerConfig | None = None,
     ) -> TrainingClient:
         """`create_training_client_from_state`, awaited."""
-        work = self._from_state(
-            path, base_model, user_metadata, weights_access_token, optimizer, resumes=False
+        return await self.create_training_client_from_state_future(
+            path, base_model, user_metadata, weights_access_token, optimizer
         )
-        return await self._holder.submit(work)
 
     def create_training_client_from_state_with_optimizer(
         self,
@@ -194,10 +191,9 @@ class ServiceClient:
         weights_access_token: str | None = None,
     ) -> TrainingClient:
         """A client that goes on exactly where a saved state stopped, optimizer and all."""
-        work = self._from_state(
-            path, base_model, user_metadata, weights_access_token, None, resumes=True
-        )
-        return self._holder.submit(work).result()
+        return self.create_training_client_from_state_with_optimizer_future(
+            path, base_model, user_metadata, weights_access_token
+        ).result()
 
     async def create_training_client_from_state_with_optimizer_async(
         self,
@@ -207,30 +203,8 @@ class ServiceClient:
         weights_access_token: str | None = None,
     ) -> TrainingClient:
         """`create_training_client_from_state_with_optimizer`, awaited."""
-        work = self._from_state(
-            path, base_model, user_metadata, weights_access_token, None, resumes=True
-        )
-        return await self._holder.submit(work)
-
-    async def _from_state(
-        self,
-        path: str,
-        base_model: str | None,
-        user_metadata: dict[str, str] | None,
-        weights_access_token: str | None,
-        optimizer: OptimizerConfig | None,
-        *,
-        resumes: bool,
-    ) -> TrainingClient:
-        TinkerPath.parse(path)
-        return await create_from_state(
-            await self._holder.session(),
-            path,
-            base_model,
-            user_metadata,
-            weights_access_token,
-            optimizer,
-            resumes=resumes,
+        return await self.create_training_client_from_state_with_optimizer_future(
+            path, base_model, user_metadata, weights_access_token
         )
 
     def create_custom_loss(
@@ -268,10 +242,9 @@ class ServiceClient:
         Raises:
             ValidationError: not exactly one of model_path and base_model is given.
         """
-        work = self._open_sampler(
-            model_path, base_model, retry_config, record_stability_info, retry
-        )
-        return self._holder.submit(work).result()
+        return self.create_sampling_client_future(
+            model_path, base_model, retry_config, record_stability_info, retry=retry
+        ).result()
 
     async def create_sampling_client_async(
         self,
@@ -283,29 +256,8 @@ class ServiceClient:
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """`create_sampling_client`, awaited."""
-        work = self._open_sampler(
-            model_path, base_model, retry_config, record_stability_info, retry
-        )
-        return await self._holder.submit(work)
-
-    async def _open_sampler(
-        self,
-        model_path: str | None,
-        base_model: str | None,
-        retry_config: RetryConfig | None,
-        record_stability_info: bool,
-        retry: RetryPolicy | None,
-    ) -> SamplingClient:
-        if (model_path is None) == (base_model is None):
-            raise ValidationError("Give model_path or base_model: exactly one of them.")
-        if model_path is not None:
-            TinkerPath.parse(model_path)
-        return await SamplingClient.open(
-            await self._holder.session(),
-            model_path=model_path,
-            base_model=base_model,
-            retry=chosen_policy(retry, retry_config),
-            record_stability_info=record_stability_info,
+        return await self.create_sampling_client_future(
+            model_path, base_model, retry_config, record_stability_info, retry=retry
         )
 
     # The rest, and the end ------------------------------------------------------------------------
@@ -366,24 +318,6 @@ def merged_config(config: Config | None, given: dict[str, Any]) -> Config:
     if config is None:
         return Config(**settings)
     return config.replace(**settings) if settings else config
-
-
-def _lora(
-    rank: int,
-    seed: int | None,
-    train_mlp: bool,
-    train_attn: bool,
-    train_unembed: bool,
-    alpha: float | None,
-) -> LoraConfig:
-    return LoraConfig(
-        rank=rank,
-        seed=seed,
-        train_mlp=train_mlp,
-        train_attn=train_attn,
-        train_unembed=train_unembed,
-        alpha=alpha,
-    )
 
 
 def _status_of(kind: type[BaseException] | None) -> FinishStatus:

@@ -49,6 +49,10 @@ class Holder:
         """The open session."""
         return await self._once("session", self._open_session)
 
+    def get_session_id(self) -> str:
+        """The session's id; opens the session if none is open."""
+        return self.submit(self.session()).result().session_id
+
     async def _open_connection(self) -> Connection:
         return await Connection(self.runtime, self.config).open()
 

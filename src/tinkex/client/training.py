@@ -10,20 +10,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from tinkex.client import weights_snapshot
-from tinkex.client.custom_pass import begin_custom
+from tinkex.client.call_errors import errors_in_futures
+from tinkex.client.custom_pass import run_custom
 from tinkex.client.futures import Future
 from tinkex.client.loss_handle import LossHandle
 from tinkex.client.model_operations import LossConfig, ModelWork
-from tinkex.client.poller import QueueObserver
+from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.session import Session
-from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
-from tinkex.client.weights_snapshot import SamplerOptions
+from tinkex.client.training_futures import TrainingFutures
 from tinkex.errors import ValidationError
 from tinkex.types.datum import Datum
 from tinkex.types.optimizers import AdamParams, OptimParams, optimizer_name
 from tinkex.types.requests import (
-    GetInfoRequest,
     LoadWeightsRequest,
     OptimStepRequest,
     SaveWeightsExternalRequest,
@@ -48,7 +47,8 @@ if TYPE_CHECKING:
     from tinkex.client.tokenizer import Tokenizer
 
 
-class TrainingClient:
+@errors_in_futures
+class TrainingClient(TrainingFutures):
     """Trains one LoRA adapter.
 
     ```python
@@ -121,15 +121,14 @@ class TrainingClient:
     ) -> Future[ForwardBackwardOutput]:
         """Gradients of a loss of your own: `loss_fn(data, logprobs) -> (loss, metrics)`.
 
-        Scores the batch, calls `loss_fn` in this thread (so this call takes a forward pass's
-        time), then sends the gradient and returns. A LossHandle that the server runs costs one
-        pass and returns at once. Needs torch.
+        Scores the batch, calls `loss_fn` in a thread of its own, then sends the gradient; what is
+        asked of this model afterwards waits for that. A LossHandle that the server runs costs one
+        pass. Needs torch.
 
         Raises:
             ValidationError: an example does not fit the loss, or the loss is not one.
         """
-        begun = begin_custom(self._session, self._work, data, loss_fn)
-        return begun if isinstance(begun, Future) else begun.send(begun.scores.result())
+        return run_custom(self._session, self._work, data, loss_fn)
 
     async def forward_backward_custom_async(
         self,
@@ -138,9 +137,8 @@ class TrainingClient:
         *,
         loss_type_input: Literal["logprobs"] | None = None,
     ) -> Future[ForwardBackwardOutput]:
-        """`forward_backward_custom`; `loss_fn` is called in the awaiting task."""
-        begun = begin_custom(self._session, self._work, data, loss_fn)
-        return begun if isinstance(begun, Future) else begun.send(await begun.scores)
+        """`forward_backward_custom`; await the Future it returns for the result."""
+        return self.forward_backward_custom(data, loss_fn, loss_type_input=loss_type_input)
 
     # Steps, saving, loading ---------------------------------------------------------------------
 
@@ -307,8 +305,8 @@ class TrainingClient:
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """A client that samples from the weights as they are now."""
-        return self._snapshot(
-            name, SamplerOptions(retry_config, record_stability_info, retry)
+        return self.save_weights_and_get_sampling_client_future(
+            name, retry_config, record_stability_info, retry=retry
         ).result()
 
     async def save_weights_and_get_sampling_client_async(
@@ -320,13 +318,9 @@ class TrainingClient:
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """`save_weights_and_get_sampling_client`, awaited."""
-        return await self._snapshot(
-            name, SamplerOptions(retry_config, record_stability_info, retry)
+        return await self.save_weights_and_get_sampling_client_future(
+            name, retry_config, record_stability_info, retry=retry
         )
-
-    def _snapshot(self, name: str | None, options: SamplerOptions) -> Future[SamplingClient]:
-        request = weights_snapshot.snapshot_request(self._session, self.model_id, name)
-        return weights_snapshot.snapshot_sampler(self._session, self._work, request, options)
 
     def create_sampling_client(
         self,
@@ -337,9 +331,9 @@ class TrainingClient:
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """A client that samples from saved weights."""
-        options = SamplerOptions(retry_config, record_stability_info, retry)
-        opening = weights_snapshot.open_saved(self._session, model_path, options)
-        return self._runtime.submit(opening).result()
+        return self.create_sampling_client_future(
+            model_path, retry_config, record_stability_info, retry=retry
+        ).result()
 
     async def create_sampling_client_async(
         self,
@@ -350,30 +344,19 @@ class TrainingClient:
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """`create_sampling_client`, awaited."""
-        options = SamplerOptions(retry_config, record_stability_info, retry)
-        opening = weights_snapshot.open_saved(self._session, model_path, options)
-        return await self._runtime.submit(opening)
+        return await self.create_sampling_client_future(
+            model_path, retry_config, record_stability_info, retry=retry
+        )
 
     # Facts ----------------------------------------------------------------------------------------
 
     def get_info(self) -> GetInfoResponse:
         """What the server knows about this model."""
-        return self._info().result()
+        return self.get_info_future().result()
 
     async def get_info_async(self) -> GetInfoResponse:
         """`get_info`, awaited."""
-        return await self._info()
-
-    def _info(self) -> Future[GetInfoResponse]:
-        return self._runtime.submit(
-            self._connection.post(
-                "/get_info",
-                GetInfoRequest(model_id=self.model_id),
-                GetInfoResponse,
-                pool="session",
-                about={"model_id": self.model_id},
-            )
-        )
+        return await self.get_info_future()
 
     def get_tokenizer(self) -> Tokenizer:
         """The tokenizer of this model's base.
@@ -381,12 +364,11 @@ class TrainingClient:
         Raises:
             TokenizerError: it is neither on this machine nor to be had.
         """
-        info = self.get_info()
-        name = info.model_data.model_name or info.model_name or ""
-        return load_tokenizer(
-            resolve_tokenizer_id(name, info.model_data.tokenizer_id),
-            cache=self._runtime.tokenizers,
-        )
+        return self.get_tokenizer_future().result()
+
+    async def get_tokenizer_async(self) -> Tokenizer:
+        """`get_tokenizer`, awaited."""
+        return await self.get_tokenizer_future()
 
 
 def _one_of(optim_params: OptimParams | None, adam_params: AdamParams | None) -> OptimParams:

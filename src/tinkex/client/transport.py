@@ -17,8 +17,15 @@ from yarl import URL
 
 from tinkex.client.body import PartsPayload
 from tinkex.client.pools import PoolName
-from tinkex.client.request_events import Observation, is_observed, observed, tell_attempt
-from tinkex.client.retry import MAX_EMPTY_400, RetryPolicy, retry_after_s, should_retry
+from tinkex.client.proxy import proxy_options
+from tinkex.client.request_events import Attempts, Observation, is_observed, observed
+from tinkex.client.retry import (
+    MAX_EMPTY_400,
+    RetryPolicy,
+    backoff_s,
+    retry_after_s,
+    should_retry,
+)
 from tinkex.client.runtime import Runtime
 from tinkex.config import Config
 from tinkex.errors import (
@@ -26,10 +33,10 @@ from tinkex.errors import (
     APIResponseValidationError,
     APIStatusError,
     APITimeoutError,
+    ErrorResponse,
     TinkexError,
     status_error_class,
 )
-from tinkex.telemetry import events
 from tinkex.version import __version__
 
 PROTOBUF = "application/x-protobuf"
@@ -87,7 +94,7 @@ class Transport:
         self._base_url = config.normalized_base_url
         self._fixed_headers = {**config.default_headers, "User-Agent": f"tinkex/{__version__}"}
         self._api_key = config.api_key
-        self._proxy = config.proxy
+        self.proxy_options = proxy_options(config.proxy)
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._urls: dict[str, URL] = {}
         self.policy = RetryPolicy(
@@ -108,31 +115,29 @@ class Transport:
     async def _with_retries(
         self, call: Call, policy: RetryPolicy, observation: Observation
     ) -> Answer:
-        clock = self.runtime.clock
+        clock, attempts = self.runtime.clock, Attempts(self.runtime.clock, call.path)
         started, retries = clock.monotonic(), 0
         idempotency_key = f"tinkex-{uuid.uuid4()}"
         while True:
             try:
-                tell_attempt(events.RETRY_ATTEMPT_START, retries)
+                attempts.begin()
                 answer = await self.attempt(call, idempotency_key, retries)
                 observation.status = answer.status
                 if answer.is_ok:
-                    tell_attempt(events.RETRY_ATTEMPT_STOP, retries)
+                    attempts.stop()
                     return answer
                 error: TinkexError = self.status_error(answer)
                 may_retry = should_retry(answer.status, answer.headers, answer.body)
                 if answer.status == 400 and retries >= MAX_EMPTY_400:
                     may_retry = False
-                asked = retry_after_s(answer.headers, clock.time())
+                asked = backoff_s(retry_after_s(answer.headers, clock.time()))
             except APIConnectionError as failure:
                 error, may_retry, asked = failure, True, None
             if not (may_retry and policy.allows(retries, clock.monotonic() - started)):
-                tell_attempt(events.RETRY_ATTEMPT_FAILED, retries, error=error.message)
+                attempts.fail(error)
                 raise error
             delay = policy.delay_s(retries, asked, clock.random())
-            tell_attempt(
-                events.RETRY_ATTEMPT_RETRY, retries, error=error.message, delay_ms=delay * 1000
-            )
+            attempts.retry(error, delay)
             retries += 1
             observation.retry_count = retries
             await clock.sleep(delay)
@@ -165,8 +170,8 @@ class Transport:
                 data=body,
                 headers=headers,
                 allow_redirects=False,
-                proxy=self._proxy,
                 timeout=self.timeout(timeout_s),
+                **self.proxy_options,
             ) as response:
                 content = await response.read()
                 location = _redirect_target(call.method, response)
@@ -243,10 +248,11 @@ class Transport:
         text = self._scrub(answer.body[:ERROR_BYTES_LIMIT].decode("utf-8", "replace"))
         text = text[: 4 * ERROR_TEXT_LIMIT]
         detail, code, hint, request_id = _error_fields(text)
+        headers = {name: self._scrub(value) for name, value in answer.headers.items()}
         return status_error_class(answer.status)(
             f"The server answered {answer.status}: {detail}",
-            status=answer.status,
-            body=text,
+            ErrorResponse(answer.status, text, headers),
+            text,
             code=code,
             hint=hint,
             request_id=request_id,

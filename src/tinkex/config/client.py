@@ -18,6 +18,7 @@ from tinkex.setting_parsers import (
     read_flag,
     read_headers,
     read_level,
+    read_proxy,
     read_seconds,
     read_text,
     read_text_map,
@@ -79,7 +80,9 @@ class Config:
     telemetry_to_server = Setting(
         "bool", False, read_flag, "Whether events go to the server at all."
     )
-    proxy = Setting[str | None]("str", None, read_url, "An HTTP proxy to go through.")
+    proxy = Setting[str | None](
+        "str", None, read_proxy, "An HTTP proxy to go through: http://[user:password@]host:port."
+    )
     log_level = Setting[str | None]("str", None, read_level, f"One of {', '.join(LOG_LEVELS)}.")
     credentials_file = Setting[str | None](
         "str", None, read_text, "Where `tinkex auth login` keeps keys, if not with `config.toml`."

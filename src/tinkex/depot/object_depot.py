@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import obstore
 import obstore.store
@@ -41,11 +41,15 @@ from tinkex.files.os_errors import damaged
 
 __all__ = ["ObjectDepot"]
 
+T = TypeVar("T")
+
 _logger = logging.getLogger(__name__)
 
 _CLAIM = "tinkex-depot-id"
 _SCHEMES = ("s3", "gs", "az")
 _RETRY_S = 10.0
+_WAIT_S = 0.3
+_LIBRARY_RETRY_S = 2.0
 _REQUEST_S = 60.0
 _PART_BYTES = 8 << 20
 
@@ -66,12 +70,15 @@ class ObjectDepot:
 
         A server sweeps what its database does not name, so two must never share a depot.
         """
-        with self._translated("The depot could not be opened"):
+
+        def put_or_get() -> str:
             try:
                 obstore.put(self._store, _CLAIM, database_id.encode(), mode="create")
                 return database_id
             except AlreadyExistsError:
                 return bytes(obstore.get(self._store, _CLAIM).bytes()).decode(errors="replace")
+
+        return self._ask("The depot could not be opened", put_or_get)
 
     def put(self, kind: str, folder_id: str, folder: Path) -> None:
         """Copies the folder into the store; it is there when this returns.
@@ -82,7 +89,8 @@ class ObjectDepot:
         files = listed_files(folder)
         if not files:
             raise damaged(folder.name, MANIFEST, "it is missing")
-        with self._translated(f"{folder_id} could not be written"):
+
+        def put_all() -> None:
             there = set(self._names(kind, folder_id))
             for name, file in files.items():
                 key = _file_key(kind, folder_id, name, file)
@@ -90,6 +98,8 @@ class ObjectDepot:
                     obstore.put(self._store, key, folder / name, chunk_size=_PART_BYTES)
                 crashpoints.passing("depot.put.file", kind)
             self._put_manifest(kind, folder_id, folder)
+
+        self._ask(f"{folder_id} could not be written", put_all)
         crashpoints.passing("depot.put.whole", kind)
 
     def get(self, kind: str, folder_id: str, folder: Path) -> None:
@@ -98,7 +108,8 @@ class ObjectDepot:
         Raises:
             StorageError: it is not in the store, is damaged, or the disk does not take it.
         """
-        with self._translated(f"{folder_id} could not be read"):
+
+        def get_all() -> bytes:
             raw = self._manifest(kind, folder_id)
             if raw is None:
                 raise damaged(folder_id, MANIFEST, "it is missing in the object store")
@@ -110,6 +121,9 @@ class ObjectDepot:
                     for name, file in files.items()
                 },
             )
+            return raw
+
+        raw = self._ask(f"{folder_id} could not be read", get_all)
         if manifest_digest(folder) != hashlib.sha256(raw).hexdigest():
             shutil.rmtree(folder, ignore_errors=True)
             raise damaged(folder_id, MANIFEST, "files in the object store are not what it lists")
@@ -120,38 +134,37 @@ class ObjectDepot:
         Raises:
             StorageError: it is not in the store, or its list is damaged.
         """
-        with self._translated(f"{folder_id} could not be read"):
-            raw = self._manifest(kind, folder_id)
+        raw = self._read_manifest(kind, folder_id)
         if raw is None:
             raise damaged(folder_id, MANIFEST, "it is missing in the object store")
         return decode_manifest(raw, folder_id)
 
     def digest(self, kind: str, folder_id: str) -> str | None:
         """The hash of the folder's list; None if the folder is not there."""
-        with self._translated(f"{folder_id} could not be read"):
-            raw = self._manifest(kind, folder_id)
+        raw = self._read_manifest(kind, folder_id)
         return None if raw is None else hashlib.sha256(raw).hexdigest()
 
     def exists(self, kind: str, folder_id: str) -> bool:
         """Whether the whole folder is there."""
-        with self._translated(f"{folder_id} could not be read"):
-            return self._manifest(kind, folder_id) is not None
+        return self._read_manifest(kind, folder_id) is not None
 
     def delete(self, kind: str, folder_id: str) -> None:
         """Removes the folder; one that is not there is fine.
 
         The list goes first: what a crash leaves is no folder any more.
         """
-        with self._translated(f"{folder_id} could not be deleted"):
+
+        def delete_all() -> None:
             self._delete([_manifest_key(kind, folder_id)])
             crashpoints.passing("depot.delete.listed", kind)
             self._delete(self._names(kind, folder_id))
 
+        self._ask(f"{folder_id} could not be deleted", delete_all)
+
     def ids(self, kind: str) -> set[str]:
         """The ids of the whole folders of a kind."""
-        with self._translated(f"{kind} could not be listed"):
-            keys = (item["path"] for item in self._list(f"{kind}/"))
-            return {key.split("/")[-2] for key in keys if key.endswith(f"/{MANIFEST}")}
+        keys = [item["path"] for item in self._items(kind)]
+        return {key.split("/")[-2] for key in keys if key.endswith(f"/{MANIFEST}")}
 
     def sweep(self, kind: str, known: set[str], *, older_than_s: float) -> int:
         """How many folders were removed that nothing names, and that are older than this.
@@ -160,10 +173,9 @@ class ObjectDepot:
         """
         oldest = datetime.now(UTC) - timedelta(seconds=older_than_s)
         newest: dict[str, datetime] = {}
-        with self._translated(f"{kind} could not be listed"):
-            for item in self._list(f"{kind}/"):
-                folder_id = item["path"].split("/")[-2]
-                newest[folder_id] = max(item["last_modified"], newest.get(folder_id, oldest))
+        for item in self._items(kind):
+            folder_id = item["path"].split("/")[-2]
+            newest[folder_id] = max(item["last_modified"], newest.get(folder_id, oldest))
         left = [each for each, when in newest.items() if each not in known and when <= oldest]
         for folder_id in left:
             self.delete(kind, folder_id)
@@ -172,10 +184,18 @@ class ObjectDepot:
     def signed_url(
         self, kind: str, folder_id: str, name: str, file: ListedFile, *, expires_s: float
     ) -> str:
-        """An address from which anybody can read the file for a while."""
+        """An address that gives the file without credentials for a while."""
         key = _file_key(kind, folder_id, name, file)
-        with self._translated(f"no address for {name} could be made"):
-            return str(obstore.sign(self._store, "GET", key, timedelta(seconds=expires_s)))
+        return self._ask(
+            f"no address for {name} could be made",
+            lambda: str(obstore.sign(self._store, "GET", key, timedelta(seconds=expires_s))),
+        )
+
+    def _items(self, kind: str) -> list[Any]:
+        return self._ask(f"{kind} could not be listed", lambda: list(self._list(f"{kind}/")))
+
+    def _read_manifest(self, kind: str, folder_id: str) -> bytes | None:
+        return self._ask(f"{folder_id} could not be read", lambda: self._manifest(kind, folder_id))
 
     def _put_manifest(self, kind: str, folder_id: str, folder: Path) -> None:
         raw = (folder / MANIFEST).read_bytes()
@@ -220,24 +240,30 @@ class ObjectDepot:
         except (NotFoundError, FileNotFoundError):
             return
 
-    @contextmanager
-    def _translated(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except StorageError:
-            raise
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            _logger.error("The object store %s refuses access: %s", self.url, _first_line(error))
-            raise StorageError(
-                f"{what}: the object store refuses the server's credentials.", code="depot-failed"
-            ) from error
-        except (BaseError, OSError) as error:
-            _logger.error("The object store %s failed: %s", self.url, _first_line(error))
-            raise StorageError(
-                f"{what}: the object store of the server does not answer. Nothing was half "
-                "written; try again once it is well.",
-                code="depot-failed",
-            ) from error
+    def _ask(self, what: str, ask: Callable[[], T]) -> T:
+        """What the store answers. All of it is asked for again while the store fails: the client
+        library's own tries end sooner, and do not cover an answer that breaks off."""
+        deadline = time.monotonic() + _RETRY_S
+        while True:
+            try:
+                return ask()
+            except StorageError:
+                raise
+            except (PermissionDeniedError, UnauthenticatedError) as error:
+                _logger.error("The object store %s refuses access: %s", self.url, _line(error))
+                raise StorageError(
+                    f"{what}: the object store refuses the server's credentials.",
+                    code="depot-failed",
+                ) from error
+            except (BaseError, OSError) as error:
+                _logger.error("The object store %s failed: %s", self.url, _line(error))
+                if time.monotonic() >= deadline:
+                    raise StorageError(
+                        f"{what}: the object store of the server does not answer. Nothing was "
+                        "half written; try again once it is well.",
+                        code="depot-failed",
+                    ) from error
+            time.sleep(_WAIT_S)
 
 
 def _open(url: str) -> Any:
@@ -249,11 +275,11 @@ def _open(url: str) -> Any:
         url,
         # Plain HTTP is used only if the operator's endpoint begins with http://.
         client_options={"timeout": timedelta(seconds=_REQUEST_S), "allow_http": True},
-        retry_config={"retry_timeout": timedelta(seconds=_RETRY_S)},
+        retry_config={"retry_timeout": timedelta(seconds=_LIBRARY_RETRY_S)},
     )
 
 
-def _first_line(error: BaseException) -> str:
+def _line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 

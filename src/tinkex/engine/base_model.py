@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,8 @@ __all__ = ["BaseModel", "load_base_model"]
 
 _log = logging.getLogger(__name__)
 
+_MIN_ATTENTION_TOKENS = 1024.0
+
 
 class BaseModel:
     """A loaded base and everything that is one per base."""
@@ -55,6 +58,7 @@ class BaseModel:
             beside_tokens=min(prefill_tokens, options.prefill_tokens_beside),
             max_sequences=options.max_sequences,
             stack_bytes=self.memory.adapter_bytes // 4,
+            attention_tokens=_attention_tokens(backbone),
             reuses_prompts=not options.deterministic,
         )
         decode = load_text_decoder(folder)
@@ -175,6 +179,21 @@ def _plan_memory(
         train_bytes_per_token=max(1, info.num_layers) * wide * size * 5 // 4,
         cache_bytes_per_token=cache_token,
     )
+
+
+def _attention_tokens(backbone: Backbone) -> float:
+    """After how many tokens a token's attention takes as long as the rest of its layer.
+
+    By the number of multiplications; in tiny models a step costs more than these, whatever its
+    rows. Where steps of few rows take as long as those of many, as on a GPU, shorter ones would
+    gain nothing. Windows are left out: they only make attention cheaper.
+    """
+    if not isinstance(backbone, Decoder) or backbone.head_VD.device.type != "cpu":
+        return math.inf
+    spec = backbone.spec
+    per_token = 1 if spec.experts is None else spec.experts.per_token
+    width = 2 * (spec.query_width + spec.key_width) + 3 * per_token * spec.intermediate_size
+    return max(_MIN_ATTENTION_TOKENS, spec.hidden_size * width / (2 * spec.query_width))
 
 
 def _no_text(ids: Sequence[int]) -> str:

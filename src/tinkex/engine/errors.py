@@ -88,13 +88,18 @@ class EngineFailure(EngineError):
     @property
     def is_loss_of_engine(self) -> bool:
         """Whether the engine itself is gone, with all that it held."""
-        return self.code in ("engine-died", "engine-hung")
+        return self.code == "engine-died" or self.is_from_outside
 
     @property
-    def is_hang(self) -> bool:
-        """Whether the engine was ended because it did not answer: a stopped process, mostly, so
-        the work that it had is rarely to blame."""
-        return self.code == "engine-hung"
+    def is_from_outside(self) -> bool:
+        """Whether the engine was lost by what mostly happens outside it, so that the work it had is
+        rarely to blame: it did not answer (its process was stopped), or the connection to a worker
+        elsewhere ended (the network, or its machine was taken away)."""
+        return self.code in ("engine-hung", "engine-disconnected")
+
+
+class NoWorkerError(EngineFailure):
+    """No worker has come for a slot so far; one may come at any time."""
 
 
 def request_error(error: EngineError | StorageError) -> RequestError:

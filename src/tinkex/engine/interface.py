@@ -228,7 +228,7 @@ class SampleResult(msgspec.Struct, kw_only=True):
     """What one request got. With `error` set the other fields are empty.
 
     Prompt scores are of the untempered distribution. `prompt_logprobs` has len(prompt) entries,
-    the first NaN, and NaN before the asked-for suffix; `topk_prompt` has as many rows, empty
+    the first NaN, and NaN before the requested suffix; `topk_prompt` has as many rows, empty
     cells where nothing was scored. `target_prompt_logprobs` is [len(prompt) - 1, K], 0 where -1
     was asked. `prompt_alt` is [len(prompt) - 1, k]: independent draws at the request's
     temperature, their logprobs untempered like the other prompt scores.
@@ -245,7 +245,7 @@ class SampleResult(msgspec.Struct, kw_only=True):
 
 
 class SamplingProgress(msgspec.Struct, kw_only=True):
-    """What a spell of sampling brought, and how much is left to do."""
+    """Results of one `step_sampling` call, and the work still queued."""
 
     finished: list[SampleResult]
     running: int  # sequences being decoded

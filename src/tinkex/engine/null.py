@@ -1,4 +1,4 @@
-"""An engine without numerics: every number is a hash of what was asked, so it needs no torch.
+"""An engine without numerics: every number is a hash of its request, so it needs no torch.
 
 For load and fault tests of everything around an engine. It keeps the interface's promises that
 can be kept without a model: the same operations in the same order give the same numbers, state
@@ -72,7 +72,7 @@ class _State(msgspec.Struct, kw_only=True):
 class NullEngine(InProcessEngine):
     """A deterministic stand-in for a real engine.
 
-    `delay_s` is slept in every forward_backward, optim_step and sampling spell that has work.
+    `delay_s` is slept in every forward_backward, optim_step and `step_sampling` that has work.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The null engine's numbers: hashes of what was asked, in the shapes of real results."""
+"""The null engine's numbers: hashes of the request, in the shapes of real results."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ TinkexError                        anything below; `except TinkexError` catches 
 │       ├── RateLimitError 429   └── InternalServerError 5xx
 ├── RequestFailedError             the request was accepted, then failed (user / server / unknown)
 ├── PromiseLostError               the server no longer knows an accepted request
+├── RecoveryFailedError            a lost run could not be continued from a checkpoint
 ├── FutureTimeoutError (TimeoutError)    you stopped waiting; the work goes on
 ├── FutureCancelledError           you, or a closing client, cancelled the wait
 ├── WouldDeadlockError (RuntimeError)    a blocking wait on the thread that must do the work
@@ -25,7 +26,7 @@ TinkexError                        anything below; `except TinkexError` catches 
 └── ServerError                    raised by a server: becomes a 5xx answer
 ```
 
-Each error says what happened, with which values, whose turn it is (`blame`) and what to do next
+Each error says what happened, with which values, who has to act (`blame`) and what to do next
 (`hint`), and carries a stable `code`, the `request_id` where there is one, and `retryable`.
 Knows nothing of HTTP libraries; nothing secret may be put into a message.
 """
@@ -53,17 +54,20 @@ from tinkex.errors.api import (
 from tinkex.errors.base import (
     Blame,
     ConfigError,
+    ExperimentalWarning,
     InvalidPathError,
     TinkexError,
     TokenizerError,
     ValidationError,
 )
+from tinkex.errors.http import ErrorRequest, ErrorResponse
 from tinkex.errors.operations import (
     ClientClosedError,
     ErrorCategory,
     FutureCancelledError,
     FutureTimeoutError,
     PromiseLostError,
+    RecoveryFailedError,
     RequestFailedError,
     WouldDeadlockError,
 )
@@ -87,6 +91,9 @@ __all__ = [
     "ConfigError",
     "ConflictError",
     "ErrorCategory",
+    "ErrorRequest",
+    "ErrorResponse",
+    "ExperimentalWarning",
     "FutureCancelledError",
     "FutureTimeoutError",
     "GoneError",
@@ -96,6 +103,7 @@ __all__ = [
     "PermissionDeniedError",
     "PromiseLostError",
     "RateLimitError",
+    "RecoveryFailedError",
     "RequestFailedError",
     "ServerError",
     "TinkerError",

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tinkex.errors.base import TinkexError
+from tinkex.errors.http import decoded
 
 
 class APIError(TinkexError):
-    """The server, or the way to it, failed."""
+    """The server, or the way to it, failed.
+
+    `request` and `response` are what the error speaks of, where they are known; `body` is the
+    answer's, decoded if it is JSON.
+    """
 
     type = "api"
     code = "api-error"
+
+    def __init__(
+        self,
+        message: str,
+        request: Any = None,
+        *,
+        response: Any = None,
+        body: object = None,
+        hint: str | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, code=code, request_id=request_id, retryable=retryable)
+        self.request = request if request is not None else getattr(response, "request", None)
+        self.response = response
+        self.body = decoded(body) if isinstance(body, str) else body
 
 
 class APIConnectionError(APIError):
@@ -20,6 +44,13 @@ class APIConnectionError(APIError):
     blame = "network"
     retryable = True
     default_hint = "Check that the server is running and that base_url is right, then try again."
+    default_message = "The server could not be reached."
+
+    def __init__(self, message: Any = None, request: Any = None, **about: Any) -> None:
+        """Takes the official order as well, in which the request comes first."""
+        if message is not None and not isinstance(message, str):
+            message, request = request, message
+        super().__init__(message or self.default_message, request, **about)
 
 
 class APITimeoutError(APIConnectionError):
@@ -28,6 +59,7 @@ class APITimeoutError(APIConnectionError):
     type = "api_timeout"
     code = "request-timeout"
     default_hint = "The server may be busy; try again, or raise the timeout."
+    default_message = "The request timed out."
 
 
 class APIResponseValidationError(APIError):
@@ -37,6 +69,16 @@ class APIResponseValidationError(APIError):
     code = "invalid-response"
     blame = "server"
     default_hint = "The server may speak another version of the protocol; check base_url."
+
+    def __init__(
+        self, response: Any, body: object = None, message: str | None = None, **about: Any
+    ) -> None:
+        """Takes a message alone, or a response, its body and a message as the official class."""
+        if isinstance(response, str):
+            response, message = None, response
+        text = message or "The server's answer does not follow the protocol."
+        super().__init__(text, response=response, body=body, **about)
+        self.status_code: int | None = getattr(response, "status_code", None)
 
 
 class APIStatusError(APIError):
@@ -48,18 +90,15 @@ class APIStatusError(APIError):
     def __init__(
         self,
         message: str,
+        response: Any = None,
+        body: object = None,
         *,
-        status: int,
-        body: str = "",
+        status: int | None = None,
         retry_after_s: float | None = None,
-        hint: str | None = None,
-        code: str | None = None,
-        request_id: str | None = None,
-        retryable: bool | None = None,
+        **about: Any,
     ) -> None:
-        super().__init__(message, hint=hint, code=code, request_id=request_id, retryable=retryable)
-        self.status = status
-        self.body = body
+        super().__init__(message, response=response, body=body, **about)
+        self.status: int = status if status is not None else response.status_code
         self.retry_after_s = retry_after_s
 
     @property

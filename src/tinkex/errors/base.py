@@ -70,6 +70,10 @@ def _rebuild(
     return error
 
 
+class ExperimentalWarning(FutureWarning):
+    """Something may change or go in any release. Nothing in Tinkex warns of it at present."""
+
+
 class ValidationError(TinkexError, ValueError):
     """Your input cannot be used; nothing was sent."""
 

@@ -16,8 +16,9 @@ class RequestFailedError(TinkexError):
     code = "request-failed"
 
     def __init__(
-        self, message: str, *, category: ErrorCategory = "unknown", request_id: str | None = None
+        self, message: str, request_id: str | None = None, category: ErrorCategory = "unknown"
     ) -> None:
+        category = getattr(category, "value", category)  # the official one is an enum
         super().__init__(
             message,
             request_id=request_id,
@@ -46,6 +47,15 @@ class PromiseLostError(TinkexError):
         "Its result cannot be fetched any more. Load the last saved state before going on, since "
         "it is unknown whether the request was applied."
     )
+
+
+class RecoveryFailedError(TinkexError):
+    """A lost run could not be continued from a checkpoint."""
+
+    type = "recovery_failed"
+    code = "recovery-failed"
+    blame = "server"
+    default_hint = "Create a client from a checkpoint yourself, or start the run anew."
 
 
 class FutureTimeoutError(TinkexError, TimeoutError):

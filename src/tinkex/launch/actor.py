@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import threading
-from pathlib import Path
+import time
 
 import msgspec
 
@@ -19,46 +18,67 @@ from tinkex.launch.settings import WorkerSpec
 __all__ = ["WorkerActor"]
 
 _LONGEST_WAIT_S = 30.0
+_LOOK_EVERY_S = 1.0
 
 
 class WorkerActor:
     """Lives as long as its worker should be there. `spec` is the JSON of a `WorkerSpec`."""
 
     def __init__(self, name: str, role: str, spec: str, token: str) -> None:
-        self._is_stopping = threading.Event()
-        self._folder = tempfile.TemporaryDirectory(prefix="tinkex-worker-")  # 0700
-        token_file = Path(self._folder.name) / "worker-token"
-        with os.fdopen(os.open(token_file, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-            file.write(token + "\n")
-        self._command = _worker_command(name, msgspec.json.decode(spec, type=WorkerSpec))
-        self._command += ["--token-file", str(token_file)]
-        self._environment = {**os.environ, "TINKEX_WORKER_ROLE": role}
+        self._token = token.encode()
+        self._command = _worker_command(name, role, msgspec.json.decode(spec, type=WorkerSpec))
+        # The engine has no business with Ray, whose variables may hold the cluster's own token.
+        ours = {**os.environ}
+        self._environment = {
+            key: value for key, value in ours.items() if not key.startswith("RAY_")
+        }
         self._child: subprocess.Popen[bytes] | None = None
-        threading.Thread(target=self._keep_running, daemon=True, name="tinkex-actor").start()
+        for thread in (self._keep_running, self._end_with_raylet):
+            threading.Thread(target=thread, daemon=True, name="tinkex-actor").start()
 
     def pids(self) -> list[int]:
-        """The ids of the actor's process and of its worker's."""
+        """The ids of the actor's process and of its worker's; answered once the actor runs."""
         child = self._child
         return [os.getpid(), *([] if child is None else [child.pid])]
 
     def _keep_running(self) -> None:
         """The thread whose death ends the worker; it lives as long as the actor's process."""
         wait_s = 1.0
-        while not self._is_stopping.is_set():
-            bound = [sys.executable, "-m", "tinkex.launch.bound_child", str(os.getpid())]
-            command = [*bound, *self._command]
-            self._child = subprocess.Popen(command, env=self._environment)  # noqa: S603
-            try:
-                self._child.wait(timeout=60.0)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-            except subprocess.TimeoutExpired:
-                wait_s = 1.0
-                self._child.wait()
-            self._is_stopping.wait(wait_s)
+        while True:
+            began = time.monotonic()
+            self._start().wait()
+            lived_long = time.monotonic() - began > 60.0
+            wait_s = 1.0 if lived_long else min(2 * wait_s, _LONGEST_WAIT_S)
+            time.sleep(wait_s)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Starts the worker. Its token goes through a pipe, so that it is on no command line, in
+        no environment and in no file that would be left behind."""
+        bound = [sys.executable, "-m", "tinkex.launch.bound_child", str(os.getpid())]
+        child = subprocess.Popen(  # noqa: S603
+            [*bound, *self._command], env=self._environment, stdin=subprocess.PIPE
+        )
+        assert child.stdin is not None
+        try:
+            child.stdin.write(self._token + b"\n")
+            child.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended already; its exit is handled as any other
+        self._child = child
+        return child
+
+    def _end_with_raylet(self) -> None:
+        """Ends the actor when the raylet that started it has ended: Ray then starts the actor on
+        another node, or another raylet on this node hands out the same CPUs and GPUs again."""
+        raylet = os.getppid()
+        while os.getppid() == raylet:
+            time.sleep(_LOOK_EVERY_S)
+        os._exit(1)
 
 
-def _worker_command(name: str, spec: WorkerSpec) -> list[str]:
+def _worker_command(name: str, role: str, spec: WorkerSpec) -> list[str]:
     command = [sys.executable, "-m", "tinkex", "worker", "--join", spec.join, "--name", name]
+    command += ["--role", role, "--token-file", "/dev/stdin"]
     for model in spec.models:
         command += ["--model", model]
     for loss in spec.losses:
@@ -66,4 +86,6 @@ def _worker_command(name: str, spec: WorkerSpec) -> list[str]:
     command += ["--device", spec.device, "--dtype", spec.dtype]
     if spec.num_threads is not None:
         command += ["--num-threads", str(spec.num_threads)]
+    if spec.tls_ca is not None:
+        command += ["--tls-ca", spec.tls_ca]
     return command

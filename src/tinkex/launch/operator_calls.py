@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,16 @@ class OperatorCalls:
         """The workers, and the work that waits."""
         return self._call("GET", "workers")
 
-    def drain(self, name: str) -> None:
-        """Gives a worker no new work."""
-        self._call("POST", f"workers/{name}/drain")
+    def drain(self, name: str) -> bool:
+        """Gives a worker no new work; False if the server refuses, as it does for the last one."""
+        try:
+            self._call("POST", f"workers/{name}/drain")
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code >= 500:
+                    raise
+                return False
+        return True
 
     def resume(self, name: str) -> None:
         """Gives a drained worker work again."""

@@ -79,7 +79,7 @@ def sample_request(
     )
 
 
-def sample_response(result: engine.SampleResult, asked: SampleRequest) -> SampleResponse:
+def sample_response(result: engine.SampleResult, request: SampleRequest) -> SampleResponse:
     """The client's result of a sample. Targets come back in the layout they had."""
     targets = result.target_prompt_logprobs
     alt = result.prompt_alt
@@ -88,7 +88,7 @@ def sample_response(result: engine.SampleResult, asked: SampleRequest) -> Sample
         prompt_logprobs_raw=None if result.prompt_logprobs is None else _f4(result.prompt_logprobs),
         topk_prompt=_topk(result.topk_prompt),
         prompt_cache_hit_tokens=result.prompt_cache_hit_tokens,
-        target_prompt_logprobs=None if targets is None else _like_asked(targets, asked),
+        target_prompt_logprobs=None if targets is None else _as_targets(targets, request),
         prompt_alt_tokens=None
         if alt is None
         else PromptAltTokens(
@@ -131,12 +131,15 @@ def _topk(topk: engine.TopK | None) -> TopkLogprobs | None:
         return None
     length, k = topk.token_ids.shape
     return TopkLogprobs(
-        token_ids=_i4(topk.token_ids), logprobs=_f4(topk.logprobs), k=int(k), length=int(length)
+        token_ids_raw=_i4(topk.token_ids),
+        logprobs_raw=_f4(topk.logprobs),
+        k=int(k),
+        length=int(length),
     )
 
 
-def _like_asked(scores: engine.FloatArray, asked: SampleRequest) -> TensorData:
-    targets = asked.target_prompt_logprobs
+def _as_targets(scores: engine.FloatArray, request: SampleRequest) -> TensorData:
+    targets = request.target_prompt_logprobs
     assert targets is not None
     if not targets.is_sparse:
         return _float_tensor(scores)

@@ -74,7 +74,7 @@ class Driver:
         self._supervisor.stop_starting()  # it may wait for a worker that never comes
         with self._wakeup:
             self._stopping.set()
-            self._wakeup.notify_all()
+            self._wakeup.notify(self._slot_id)
 
     def join(self, timeout_s: float | None = None) -> None:
         """Returns when the thread has ended, or after the timeout has closed its engine.
@@ -100,7 +100,7 @@ class Driver:
     def _defer(self, jobs: list[Callable[[], None]]) -> None:
         with self._wakeup:
             self._deferred += jobs
-            self._wakeup.notify_all()
+            self._wakeup.notify(self._slot_id)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -136,7 +136,7 @@ class Driver:
         while not self._stopping.is_set():
             with self._wakeup:
                 while not self._has_work():
-                    self._wakeup.wait(_TICK_S)
+                    self._wakeup.wait(self._slot_id, _TICK_S)
                     self._shared.missing_numbers.skip()
                     if self._stopping.is_set():
                         return

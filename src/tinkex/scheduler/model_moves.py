@@ -15,16 +15,17 @@ from tinkex.engine.interface import EngineError, EngineFailure
 from tinkex.files.errors import StorageError
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.adapters.snapshot_task import NotWrittenError
-from tinkex.scheduler.placement import BUSY_SHARE
 from tinkex.scheduler.queues.planner import ReadyModel
 from tinkex.scheduler.rebalancing import (
     TIMES_COST,
     SlotWork,
+    least_ahead_s,
     model_for_fairness,
     model_for_idle,
     overworked,
 )
 from tinkex.scheduler.shared import SharedParts
+from tinkex.scheduler.slot_load import BUSY_SHARE
 from tinkex.store import StoreError
 
 __all__ = ["ModelMoves"]
@@ -33,6 +34,10 @@ _logger = logging.getLogger(__name__)
 
 _IDLE_EVERY_S = 0.05
 _BUSY_EVERY_S = 0.5
+_EVERY_S = 4e-5
+"""Times the square of the number of slots: each looks at all others, which takes some 2 us for one.
+So looks never take more than about a twentieth of the time, however many slots there are."""
+
 _ACTIVE_S = 5.0
 _RETRY_S = 30.0
 _MIN_LOST_S = 1.0
@@ -54,6 +59,7 @@ class ModelMoves:
         self._sample_queue = shared.sample_queue
         self._wakeup = shared.wakeup
         self._adapters = adapters
+        self._overview = shared.placement.overview
         self._load = shared.placement.loads[slot_id]
         self._looked_at = 0.0
         self._lost_s = 0.0  # idle time while another slot was overworked
@@ -68,14 +74,14 @@ class ModelMoves:
 
     def seek(self, now: float, *, is_idle: bool) -> None:
         """Asks for a model if it should move here. Called with the lock held."""
-        passed_s = now - self._looked_at
-        if self._placement.num_slots == 1 or passed_s < (
-            _IDLE_EVERY_S if is_idle else _BUSY_EVERY_S
-        ):
+        passed_s, num_slots = now - self._looked_at, self._placement.num_slots
+        every_s = max(_IDLE_EVERY_S if is_idle else _BUSY_EVERY_S, num_slots**2 * _EVERY_S)
+        if num_slots == 1 or passed_s < every_s:
             return
         self._looked_at = now
         if not self._load.can_take:
             return
+        self._overview.update(now)
         if "sample" in self._load.roles:
             self._take_lost_samples()
         if not self._load.trains:
@@ -92,16 +98,14 @@ class ModelMoves:
 
     def _take_lost_samples(self) -> None:
         """Retries here what a slot had when it lost its engine and does not get another soon."""
-        loads = enumerate(self._placement.loads)
-        gone = [n for n, load in loads if (load.starting_s() or 0.0) > _AWAY_S]
+        gone = self._without_engine(_AWAY_S)
         if gone:
             self._sample_queue.take_over(gone, self._slot_id)
 
     def _release_gone(self) -> None:
         """Has the models of a slot that has been without an engine for long placed anew."""
-        for slot_id, load in enumerate(self._placement.loads):
-            if (load.starting_s() or 0.0) <= _GONE_S:
-                continue
+        for slot_id in self._without_engine(_GONE_S):
+            load = self._placement.loads[slot_id]
             lost = [each for each in self._placement.models_of(slot_id) if load.may_lose(each)]
             for model_id in lost:
                 self._placement.release(model_id, slot_id)
@@ -109,6 +113,12 @@ class ModelMoves:
                 _logger.warning("worker-%d is down; %d models move.", slot_id, len(lost))
                 self._sample_queue.give_back(slot_id)
                 self._wakeup.notify_all()
+
+    def _without_engine(self, longer_than_s: float) -> list[int]:
+        """Slots that have waited longer for an engine."""
+        loads = self._placement.loads
+        starting = ((n, loads[n].starting_s()) for n in self._overview.without_engine)
+        return [n for n, since_s in starting if since_s is not None and since_s > longer_than_s]
 
     def _take_lost(self, model_id: str) -> None:
         """Takes a model whose slot has no engine to give it away."""
@@ -163,11 +173,17 @@ class ModelMoves:
 
     def _wanted(self, now: float, passed_s: float, *, is_idle: bool) -> str | None:
         cost_s = self._placement.cost.seconds
-        ready = self._ready_by_slot()
         if not is_idle:
             self._lost_s = 0.0
+            if self._planner.spread_s() <= least_ahead_s(cost_s):
+                return None  # spares a look at all models
+            ready = self._ready_by_slot()
             others = [self._work_of(each, ready[each], now) for each in self._givers(now)]
             return model_for_fairness(ready[self._slot_id], others, cost_s)
+        if not self._planner.has_ready() and not self._are_others_busy():
+            self._lost_s = 0.0
+            return None
+        ready = self._ready_by_slot()
         others = [self._idle_work_of(each, ready[each], now) for each in self._givers(now)]
         found = model_for_idle(others, cost_s)
         if found is not None:
@@ -179,6 +195,9 @@ class ModelMoves:
             return None
         self._lost_s = 0.0
         return found
+
+    def _are_others_busy(self) -> bool:
+        return any(each != self._slot_id for each in self._overview.busy)
 
     def _givers(self, now: float) -> list[int]:
         loads = enumerate(self._placement.loads)

@@ -9,14 +9,12 @@ than one. `rebalancing` decides when a model should move.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from tinkex.scheduler.slot_load import SlotLoad
+from tinkex.scheduler.slot_load import BUSY_SHARE, SlotLoad
+from tinkex.scheduler.slot_overview import SlotOverview
 
-__all__ = ["BUSY_SHARE", "MoveCost", "Placement"]
-
-BUSY_SHARE = 0.7
-"""A slot that works for a larger share of its time gets no new models while others work less."""
+__all__ = ["MoveCost", "Placement"]
 
 _FIRST_COST_S = 0.1
 _DECAY = 0.7
@@ -45,6 +43,7 @@ class Placement:
     def __init__(self, loads: Sequence[SlotLoad], *, max_models: int = 64) -> None:
         self.loads = list(loads)
         self.cost = MoveCost()
+        self.overview = SlotOverview(self.loads)
         self._max_models = max_models
         self._lock = threading.Lock()
         self._slot_of: dict[str, int] = {}
@@ -72,6 +71,11 @@ class Placement:
     def slot_of(self, model_id: str) -> int | None:
         """The model's slot, if it has one."""
         return self._slot_of.get(model_id)
+
+    def without_slot(self, model_ids: Iterable[str]) -> list[str]:
+        """Those of the models that no slot has."""
+        with self._lock:
+            return [each for each in model_ids if each not in self._slot_of]
 
     def models_of(self, slot_id: int) -> list[str]:
         """The models of a slot, in the order they came."""
@@ -104,7 +108,7 @@ class Placement:
     def moving_to(self, slot_id: int) -> list[str]:
         """The models that the slot has asked for and does not have yet."""
         with self._lock:
-            asked = [each for models in self._asked for each in models.items()]
+            asked = [each for models in self._asked if models for each in models.items()]
         return [model_id for model_id, taker in asked if taker == slot_id]
 
     def move(self, model_id: str, giver: int, taker: int) -> None:
@@ -120,9 +124,11 @@ class Placement:
             self._asked[slot_id].pop(model_id, None)
 
     def other_slot(self, slot_id: int, now: float) -> int | None:
-        """Where a model of this slot should go when the slot is drained; None if nowhere."""
+        """Where a model of this slot should go when the slot is drained; None if no other slot can
+        take it now. One that is drained too would only give it back."""
         with self._lock:
-            return self._choose(now, {each for each in range(self.num_slots) if each != slot_id})
+            others = [n for n, load in enumerate(self.loads) if n != slot_id and load.can_take]
+            return self._choose(now, others)
 
     def _choose(self, now: float, among: Collection[int] | None = None) -> int | None:
         """The slot for another model: the fullest that is not too busy, else the least busy. None

@@ -12,10 +12,17 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tinkex.scheduler.placement import BUSY_SHARE
 from tinkex.scheduler.queues.planner import ReadyModel
+from tinkex.scheduler.slot_load import BUSY_SHARE
 
-__all__ = ["TIMES_COST", "SlotWork", "model_for_fairness", "model_for_idle", "overworked"]
+__all__ = [
+    "TIMES_COST",
+    "SlotWork",
+    "least_ahead_s",
+    "model_for_fairness",
+    "model_for_idle",
+    "overworked",
+]
 
 TIMES_COST = 3.0
 """A model moves when as many times the cost of the move would otherwise be lost."""
@@ -61,6 +68,11 @@ def overworked(others: Sequence[SlotWork]) -> str | None:
     return None
 
 
+def least_ahead_s(cost_s: float) -> float:
+    """A model moves for fairness only if tenants differ by more engine time than this."""
+    return max(_MIN_AHEAD_S, TIMES_COST * cost_s)
+
+
 def model_for_fairness(
     mine: Sequence[ReadyModel], others: Sequence[SlotWork], cost_s: float
 ) -> str | None:
@@ -71,4 +83,4 @@ def model_for_fairness(
         return None
     behind = min(waiting, key=lambda each: (each.used_s, -each.num_tokens))
     ahead_s = min(each.used_s for each in mine) - behind.used_s
-    return behind.model_id if ahead_s > max(_MIN_AHEAD_S, TIMES_COST * cost_s) else None
+    return behind.model_id if ahead_s > least_ahead_s(cost_s) else None

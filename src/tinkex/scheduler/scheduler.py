@@ -30,6 +30,7 @@ from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
 from tinkex.scheduler.shared import SharedParts
 from tinkex.scheduler.slot import EngineSlot
 from tinkex.scheduler.slot_load import SlotLoad
+from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.scheduler.supervisor import EngineState, StateName
 from tinkex.scheduler.workers import Workers
 from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
@@ -86,7 +87,7 @@ class Scheduler:
         self._busiest = BusiestTime()
         self._publish = CountedPublish(publish)
         self._bodies = BodyCache(db)
-        self._wakeup = threading.Condition()
+        self._wakeup = SlotWakeups(len(engine_factories))
         self._planner = Planner(
             BatchLimits(
                 max_tokens=config.max_batch_tokens,
@@ -97,6 +98,9 @@ class Scheduler:
         self._sample_queue = SampleQueue(
             max_running=1 if config.is_deterministic else config.max_running_samples,
             num_slots=len(engine_factories),
+        )
+        self._placement = Placement(
+            [SlotLoad() for _ in engine_factories], max_models=config.max_adapters
         )
         self._sample_writer = SampleResultWriter(db, self._publish, self._closing.is_set)
         self._cleanup = SnapshotCleanup(db, self.folders)
@@ -109,9 +113,7 @@ class Scheduler:
             planner=self._planner,
             sample_queue=self._sample_queue,
             missing_numbers=MissingNumbers(db, self._planner, config.hole_grace_s),
-            placement=Placement(
-                [SlotLoad() for _ in engine_factories], max_models=config.max_adapters
-            ),
+            placement=self._placement,
             publish=self._publish,
             sample_writer=self._sample_writer,
             cleanup=self._cleanup,
@@ -218,7 +220,7 @@ class Scheduler:
             self._open(operation.model_id, *positions.get(operation.model_id, (0, set())))
         with self._wakeup:
             self._planner.add(operation, time.monotonic())
-            self._wakeup.notify_all()
+            self._wake_for(operation.model_id)
 
     def arrival(self, owner: str) -> Arrival:
         """A request of the owner that is being received; its body names the model later."""
@@ -229,15 +231,19 @@ class Scheduler:
         with self._wakeup:
             queue = self._planner.queue(model_id)
             if queue is not None:
-                queue.consume(seq_id)
-                self._wakeup.notify_all()
+                self._planner.consume(queue, seq_id)
+                self._wake_for(model_id)
 
     def enqueue_sample(self, sample: Sample, request: SampleRequest) -> None:
         """Schedules a sampling request that was just stored."""
         self._sample_queue.add(QueuedSample(sample=sample, request=request))
+        takers = self._sample_queue.have_loaded(sample.sampling_session_id)
         with self._wakeup:
             self._planner.note_sample(sample.owner, time.monotonic())
-            self._wakeup.notify_all()
+            for slot_id in takers:
+                self._wakeup.notify(slot_id)
+            if not takers:
+                self._wakeup.notify_all()
 
     def sampling_sessions_in_use(self) -> set[str]:
         """The sampling sessions that have unfinished requests."""
@@ -304,6 +310,10 @@ class Scheduler:
         """Whether the owner's sampling request has not been given to the engine yet."""
         return self._sample_queue.is_waiting(owner, request_id)
 
+    def is_session_waiting(self, owner: str, sampling_session_id: str, for_s: float) -> bool:
+        """Whether a request of the owner's sampling session has waited this long for an engine."""
+        return self._sample_queue.is_session_waiting(owner, sampling_session_id, for_s)
+
     def pending_samples(self, owner: str | None = None) -> int:
         """How many sampling requests are unfinished, of one owner or of all."""
         return self._sample_queue.total() if owner is None else self._sample_queue.pending(owner)
@@ -341,6 +351,14 @@ class Scheduler:
             self.folders.remove(self.folders.sampler(folder))
         for folder in left.snapshot_folders:
             self.folders.remove(self.folders.snapshot(folder))
+
+    def _wake_for(self, model_id: str) -> None:
+        """Wakes the model's slot, or all if none has it. Called with the lock held."""
+        slot_id = self._placement.slot_of(model_id)
+        if slot_id is None:
+            self._wakeup.notify_all()
+        else:
+            self._wakeup.notify(slot_id)
 
     def _free(self, *, sampler_ids: list[str], model_ids: list[str]) -> None:
         for slot in self._slots:

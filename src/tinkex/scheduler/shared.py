@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 from tinkex.scheduler.adapters.data_folders import DataFolders
@@ -15,6 +14,7 @@ from tinkex.scheduler.queues.planner import Planner
 from tinkex.scheduler.queues.sample_queue import SampleQueue
 from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
+from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.store import Database
 from tinkex.store.disk_quota import DiskQuota
 
@@ -37,4 +37,4 @@ class SharedParts:
     publish: CountedPublish
     sample_writer: SampleResultWriter
     cleanup: SnapshotCleanup
-    wakeup: threading.Condition  # guards the planner; notified when there is work
+    wakeup: SlotWakeups  # guards the planner; notified when there is work

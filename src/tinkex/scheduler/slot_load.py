@@ -10,7 +10,10 @@ from collections.abc import Callable, Collection
 
 from tinkex.engine.interface import ROLES, Role
 
-__all__ = ["SlotLoad"]
+__all__ = ["BUSY_SHARE", "SlotLoad"]
+
+BUSY_SHARE = 0.7
+"""A slot that works for a larger share of its time gets no new models while others work less."""
 
 _WINDOW_S = 5.0
 """Time constant of the share: what was this long ago counts a third of what is now."""

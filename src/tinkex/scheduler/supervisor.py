@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from tinkex.engine.errors import NoWorkerError
 from tinkex.engine.interface import Engine, EngineError, EngineFailure, EngineUserError, ModelInfo
 
 _logger = logging.getLogger(__name__)
@@ -35,9 +36,13 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Supervisor:
-    """One engine that is running or being restarted. `discard` and `revive` are for one thread."""
+    """One engine that is running or being restarted. `discard` and `revive` are for one thread.
+
+    `is_patient` says whether a start waits for a worker from elsewhere however long it takes.
+    """
 
     def __init__(self, factory: Callable[[], Engine], name: str = "engine") -> None:
+        self.is_patient = True
         self._factory = factory
         self._name = name
         self._engine: Engine | None = None
@@ -58,10 +63,10 @@ class Supervisor:
         """
         self._on_loss.append(forget)
 
-    def on_start(self, adopt: Callable[[Engine], None]) -> None:
-        """Has `adopt` called with every engine that starts, by the thread that starts it and before
-        that uses it."""
-        self._on_start.append(adopt)
+    def on_start(self, callback: Callable[[Engine], None]) -> None:
+        """Registers what is called with every new engine, by the thread that starts it and before
+        that thread uses it."""
+        self._on_start.append(callback)
 
     @property
     def is_closed(self) -> bool:
@@ -74,6 +79,8 @@ class Supervisor:
 
         Raises:
             EngineUserError: it is the first one, and its models cannot be read.
+            NoWorkerError: it would be that of a worker elsewhere, none has come for a while, and
+                this is not `is_patient`.
             EngineFailure: the server is ending.
         """
         with self._lock:
@@ -88,8 +95,8 @@ class Supervisor:
                     self._is_starting = False
             engine = self._engine
         if has_started:  # without the lock: those who are called take others
-            for adopt in self._on_start:
-                adopt(engine)
+            for callback in self._on_start:
+                callback(engine)
         return engine
 
     @property
@@ -203,6 +210,10 @@ class Supervisor:
                 )
                 self._changed_at = time.monotonic()
                 return engine
+            except NoWorkerError:
+                if not self.is_patient:
+                    raise
+                continue
             except (EngineError, OSError) as error:
                 if isinstance(error, EngineUserError) and not self._has_started:
                     raise  # the models are wrong: another try would not help
@@ -223,7 +234,7 @@ class Supervisor:
 
 
 def _models_of(engine: Engine) -> list[ModelInfo]:
-    """The engine's models; one that has died since its start is closed, since nobody has it."""
+    """The engine's models; one that has died since its start is closed, since no one uses it."""
     try:
         return engine.models()
     except BaseException:

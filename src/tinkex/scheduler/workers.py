@@ -106,6 +106,8 @@ class Workers:
             EngineUserError: no other worker would be left.
         """
         with self._wakeup:
+            if slot_id not in self._present():
+                return  # it has just gone, and the next one in its slot is another
             load = self._placement.loads[slot_id]
             for role in load.roles:
                 if not any(self._can(each, role) for each in self._present() if each != slot_id):

@@ -72,6 +72,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ray_gpus_per_worker: float = 0.0
     ray_labels: tuple[str, ...] = ()  # KEY=VALUE of the nodes to use
     ray_advertise: str | None = None  # HOST:PORT that workers on Ray dial
+    ray_tls_ca: str | None = None  # certificates that they trust: a file on the nodes, or system
     ray_sampler_tokens: int = 20_000  # waiting tokens of one sampler above which one is added
     ray_idle_s: float = 300.0  # of a sampler, before it is removed
     workers: int = 1  # engine processes, which divide the cores and the memory

@@ -57,6 +57,11 @@ class EmbeddedServer:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Starts the server and returns once it can take work; a standby, once it listens."""
         self._process = subprocess.Popen(
@@ -86,8 +91,7 @@ class EmbeddedServer:
         """Returns once the server can take work."""
         deadline = time.monotonic() + self._start_timeout_s
         while time.monotonic() < deadline:
-            assert self._process is not None
-            if self._process.poll() is not None:
+            if not self.is_running:
                 raise self._failure("The server ended while starting.")
             if self.is_ready():
                 return
@@ -119,10 +123,10 @@ class EmbeddedServer:
 
     def close(self) -> None:
         """Stops the server if it runs."""
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.stop()
-            if self._process.poll() is None:
+            if self.is_running:
                 self.kill()
         self._close_pipes()
         self._log.close()

@@ -148,7 +148,7 @@ class LeaseGate:
 
 
 def _end_deposed(record: LeaseRecord) -> NoReturn:
-    """Ends this process at once: what it has not committed must not be told to any client."""
+    """Ends this process at once: no client may see what it has not committed."""
     _logger.error(
         "Another server has taken over this database (%s). This one ends; it has committed nothing "
         "since, and what its clients wait for is answered by the other.",

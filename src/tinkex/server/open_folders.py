@@ -50,11 +50,18 @@ def folder_place(config: ServerConfig, db: Database, folders: DataFolders) -> Fo
     """
     database_id = db.write(depots.database_id)
     if config.depot is not None and "://" in config.depot:
-        return FolderPlace(root="", depot=config.depot, database_id=database_id)
+        return FolderPlace(
+            root="",
+            depot=config.depot,
+            database_id=database_id,
+            silence_s=config.engine_hang_s,
+        )
     root = folders.root.resolve()
     with usable(root):
         (root / CLAIM).write_text(database_id)
-    return FolderPlace(root=str(root), depot=None, database_id=database_id)
+    return FolderPlace(
+        root=str(root), depot=None, database_id=database_id, silence_s=config.engine_hang_s
+    )
 
 
 def _open_shared_folder(root: Path, data_dir: Path, database_id: str) -> DataFolders:

@@ -47,11 +47,8 @@ from tinkex.server.listen.connections import protocol_class
 from tinkex.server.listen.socket import listen, url_of
 from tinkex.server.listen.uvicorn_server import HttpServer
 from tinkex.server.models.engine_factory import engine_factories
-from tinkex.server.models.launcher_process import (
-    LauncherProcess,
-    check_ray_settings,
-    launch_settings,
-)
+from tinkex.server.models.launcher_process import LauncherProcess
+from tinkex.server.models.ray_settings import check_ray_settings, launch_settings
 from tinkex.server.models.remote_workers import RemoteWorkers
 from tinkex.server.models.warm_engine import WarmEngine
 from tinkex.server.open_folders import folder_place, open_folders
@@ -83,7 +80,7 @@ OnStarted = Callable[[Started], None]
 
 
 class ServerProcess:
-    """Everything of one server. `run` returns when it was told to stop.
+    """Everything of one server. `run` returns when it was stopped.
 
     `worker` is a process begun for its engine while there was no server yet.
     """
@@ -95,6 +92,7 @@ class ServerProcess:
         *,
         worker: BegunWorker | None = None,
     ) -> None:
+        check_ray_settings(config)
         self._config = config
         self._engine_factories = (
             engine_factories(config, worker)
@@ -104,7 +102,6 @@ class ServerProcess:
         self._remote: RemoteWorkers | None = None
         self._url = ""
         self._store_id = ""
-        check_ray_settings(config)
         self._services: Services | None = None
         self._http: HttpServer | None = None
         self._on_ready: Callable[[], None] | None = None
@@ -191,7 +188,7 @@ class ServerProcess:
         )
 
     def _stand_by(self, lease: LeaderLease, listener: socket.socket) -> bool:
-        """Whether the server leads now; False if it was told to stop, or an engine cannot start.
+        """Whether the server leads now; False if it was stopped, or an engine cannot start.
 
         The engines load their models meanwhile.
         """
@@ -240,7 +237,7 @@ class ServerProcess:
             ws="none",
         )
         self._http = HttpServer(config, self._begin_drain)
-        if self._is_stopping:  # asked to before there was anything to drain
+        if self._is_stopping:  # requested before there was anything to drain
             return
         await self._http.serve(sockets=[listener])
         if access_log is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tinkex.engine.options import DTYPES
+from tinkex.launch.settings import parse_samplers
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ConnectionBounds, ServedModel, ServerConfig
 from tinkex.wire.limits import Limits
@@ -174,7 +175,7 @@ def _implied_by_ray(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("ray") is None:
         return {}
     port = given.get("port", 8000)
-    most = int(str(given.get("samplers", "1")).rpartition(":")[2] or 1)
+    _, most = parse_samplers(given.get("samplers", "1"))
     needed = given.get("trainers", 1) + most
     return {
         "workers": given.get("workers", 0),
@@ -188,6 +189,7 @@ _PLAIN = (
     "samplers",
     "ray_labels",
     "ray_advertise",
+    "ray_tls_ca",
     "host",
     "port",
     "database_url",

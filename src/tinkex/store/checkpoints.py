@@ -59,7 +59,7 @@ def put(conn: Connection, checkpoint: Checkpoint) -> str | None:
 def find(
     conn: Connection, owner: str, model_id: str, kind: str, name: str, *, published: bool = False
 ) -> Checkpoint | None:
-    """The owner's checkpoint of that name, or with `published` anybody's public one."""
+    """The owner's checkpoint of that name, or with `published` a public one of any owner."""
     mine: ColumnElement[bool] = checkpoints.c.owner == owner
     if published:
         mine = or_(mine, checkpoints.c.is_public)

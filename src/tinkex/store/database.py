@@ -377,13 +377,13 @@ def _tell(jobs: list[_Job], outcomes: list[_Outcome]) -> None:
             _resolve(job, outcome)
         else:
             of_loops.setdefault(job.future.get_loop(), []).append((job, outcome))
-    for loop, told in of_loops.items():
+    for loop, answered in of_loops.items():
         with suppress(RuntimeError):  # the loop has ended, and with it the waiting tasks
-            loop.call_soon_threadsafe(_resolve_all, told)
+            loop.call_soon_threadsafe(_resolve_all, answered)
 
 
-def _resolve_all(told: list[tuple[_Job, _Outcome]]) -> None:
-    for job, outcome in told:
+def _resolve_all(answered: list[tuple[_Job, _Outcome]]) -> None:
+    for job, outcome in answered:
         if not job.future.done():  # who waited may have gone away
             _resolve(job, outcome)
 

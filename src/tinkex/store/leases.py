@@ -98,7 +98,7 @@ def take(
 def renew(conn: Connection, epoch: int, life_s: float, now: float | None = None) -> bool:
     """Whether the lease still has this epoch; it then lasts `life_s` from now.
 
-    One that has expired and that nobody has taken is renewed too.
+    One that has expired and that no other server has taken is renewed too.
     """
     expires_at = _time(now) + life_s
     mine = update(leases).where(_IS_LEADER, leases.c.epoch == epoch)

@@ -1,4 +1,4 @@
-"""Operations: what was asked of each model, in the order of its sequence numbers.
+"""Operations: the requests to each model, in the order of its sequence numbers.
 
 `(model_id, seq_id)` is the identity of an operation: the same pair with the same content is the
 same operation, with other content it is refused. Numbers that were refused, or never came, have

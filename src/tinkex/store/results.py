@@ -41,7 +41,7 @@ def error_result(message: str, *, category: str, code: str = "", hint: str = "")
     return Result(encoding="error", body=msgspec.json.encode(fields))
 
 
-class Asked(Protocol):
+class OwnedRequest(Protocol):
     """A request that a result belongs to."""
 
     @property
@@ -68,16 +68,16 @@ def keep(conn: Connection, owner: str, request_id: str, result: Result) -> None:
     )
 
 
-def keep_all(conn: Connection, outcomes: Sequence[tuple[Asked, Result]]) -> None:
+def keep_all(conn: Connection, outcomes: Sequence[tuple[OwnedRequest, Result]]) -> None:
     """Stores the results of several requests."""
     now = steady_now()
     rows = [
-        (asked.request_id, asked.owner, result.encoding, result.body, len(result.body), now)
-        for asked, result in outcomes
+        (request.request_id, request.owner, result.encoding, result.body, len(result.body), now)
+        for request, result in outcomes
     ]
     if not _KEEP_ALL.did_all(conn, rows):
-        for asked, result in outcomes:
-            keep(conn, asked.owner, asked.request_id, result)
+        for request, result in outcomes:
+            keep(conn, request.owner, request.request_id, result)
 
 
 def find(conn: Connection, owner: str, request_id: str) -> Found | None:

@@ -36,7 +36,7 @@ def fold_log(cursor: Any) -> None:
 def shrink(cursor: Any, path: Path | None, busy_timeout_ms: int) -> bool:
     """Whether there is more to give back. Runs on the writer's connection, in no transaction."""
     if path is not None and _log_bytes(path) > _MAX_LOG_BYTES:
-        # Waits for readers, but not for long: everybody who writes waits meanwhile.
+        # Waits for readers, but not for long: every writer waits meanwhile.
         cursor.execute(f"PRAGMA busy_timeout={_PATIENCE_MS}")
         fold_log(cursor)
         cursor.execute(f"PRAGMA busy_timeout={busy_timeout_ms}")

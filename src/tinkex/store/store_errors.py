@@ -1,7 +1,7 @@
 """What a failed statement means: a full disk, a read-only one, a damaged file, or something else.
 
-Everything here may pass, so it is told as a 503 with the time after which to try again; a damaged
-file will not, and the words say so.
+Most of it may pass, so the answer is a 503 that says when to retry; a damaged file will not, and
+the message says so.
 """
 
 from __future__ import annotations

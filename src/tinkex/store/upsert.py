@@ -19,7 +19,7 @@ def insert_if_absent(table: Table, *columns: str) -> Prepared:
     def build(dialect: str) -> Executable:
         insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
         values: dict[str, BindParameter[Any]] = {name: bindparam(name) for name in columns}
-        # Drivers disagree on how many rows such a statement touched, so it is asked for one back.
+        # Drivers disagree on how many rows such a statement touched, so it returns one.
         key = next(iter(table.primary_key.columns))
         return insert(table).values(**values).on_conflict_do_nothing().returning(key)
 

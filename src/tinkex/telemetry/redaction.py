@@ -1,6 +1,7 @@
 """Keeping secrets out of whatever people read: events, log lines, reprs, errors.
 
-Knows what an API key looks like and under which names secrets travel. Knows nothing of events.
+Knows what an API key and a URL with a password look like, and under which names secrets travel.
+Knows nothing of events.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final
 _KEY_IN_TEXT: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:tml-[A-Za-z0-9_.-]*[A-Za-z0-9_-]|eyJ[A-Za-z0-9_=-]{5,}(?:\.[A-Za-z0-9_=-]*)*)"
 )
+_USER_IN_URL: Final = re.compile(r"(?<=://)[^\s/?#]*@")
 _SECRET_NAMES: Final = frozenset(
     {"authorization", "proxy_authorization", "cookie", "set_cookie", "token", "credential", "key"}
 )
@@ -55,7 +57,13 @@ def redact(value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """A text with everything in it that looks like an API key masked."""
+    """A text with every API key in it masked, and every user name and password in a URL.
+
+    >>> redact_text("through http://user:password@proxy:8080")
+    'through http://…@proxy:8080'
+    """
+    if "@" in text and "://" in text:
+        text = _USER_IN_URL.sub("…@", text)
     if "tml-" not in text and "eyJ" not in text:
         return text
     return _KEY_IN_TEXT.sub(lambda match: mask_secret(match.group()), text)

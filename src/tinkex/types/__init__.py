@@ -19,6 +19,7 @@ _MODULES: dict[str, str] = {
     "checkpoint": """
         Checkpoint CheckpointType CheckpointsListResponse CopyWeightsResponse Cursor
         ExternalWeightsUrlsResponse ParsedCheckpointTinkerPath TrainingRun TrainingRunsResponse
+        TrainingRunUsage
     """,
     "custom_loss": """
         CustomLossGraph CustomLossInput CustomLossInputRank CustomLossNode
@@ -32,7 +33,7 @@ _MODULES: dict[str, str] = {
     """,
     "optimizers": """
         AdamOptimizerConfig AdamParams DimuonOptimizerConfig DimuonParams OptimParams
-        OptimizerConfig SgdOptimizerConfig SgdParams
+        OptimizerConfig OtherOptimizerConfig SgdOptimizerConfig SgdParams
     """,
     "requests": """
         AssignProjectRequest AuthTokenRequest CancelFutureRequest ClientConfigRequest

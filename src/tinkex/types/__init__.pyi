@@ -26,6 +26,7 @@ from tinkex.types.checkpoint import (
     ParsedCheckpointTinkerPath as ParsedCheckpointTinkerPath,
     TrainingRun as TrainingRun,
     TrainingRunsResponse as TrainingRunsResponse,
+    TrainingRunUsage as TrainingRunUsage,
 )
 from tinkex.types.custom_loss import (
     CustomLossGraph as CustomLossGraph,
@@ -57,6 +58,7 @@ from tinkex.types.optimizers import (
     DimuonParams as DimuonParams,
     OptimParams as OptimParams,
     OptimizerConfig as OptimizerConfig,
+    OtherOptimizerConfig as OtherOptimizerConfig,
     SgdOptimizerConfig as SgdOptimizerConfig,
     SgdParams as SgdParams,
 )

@@ -12,10 +12,19 @@ from tinkex.types._parameters import extensions
 from tinkex.types.optimizers import ALL_OPTIMIZERS, PROTOCOL_OPTIMIZERS
 from tinkex.types.sampling import SamplingParams
 
-__all__ = ["LORA_ALPHA", "all_extensions", "optimizers_of", "sampling_extension"]
+__all__ = [
+    "FUTURES_QUEUE_STATE",
+    "LORA_ALPHA",
+    "all_extensions",
+    "optimizers_of",
+    "sampling_extension",
+]
 
 LORA_ALPHA = "lora.alpha"
 """`alpha` in the `lora_config` of `create_model`."""
+
+FUTURES_QUEUE_STATE = "futures.queue_state"
+"""`known_queue_state` in `retrieve_futures`, and the queue's state in its answer."""
 
 _OPTIMIZER, _SAMPLING = "optimizer.", "sampling."
 
@@ -24,6 +33,7 @@ def all_extensions() -> list[str]:
     """What a server of this version announces."""
     optimizers = [each for each in ALL_OPTIMIZERS if each not in PROTOCOL_OPTIMIZERS]
     return [
+        FUTURES_QUEUE_STATE,
         LORA_ALPHA,
         *(f"{_OPTIMIZER}{each}" for each in optimizers),
         *map(sampling_extension, extensions(SamplingParams)),

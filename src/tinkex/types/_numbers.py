@@ -1,4 +1,4 @@
-"""Numbers as they are given: Python's own, and the scalars of numpy and torch."""
+"""Numbers as they are given: Python's own, the scalars of numpy and torch, and texts of numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tinkex.errors import ValidationError
 
 
 def as_int(name: str, value: Any) -> int:
-    """A whole number, whatever library's integer it is.
+    """A whole number, whatever library's integer it is; also a text of one, or a whole float.
 
     Raises:
         ValidationError: it is none; the message names the argument.
@@ -20,15 +20,17 @@ def as_int(name: str, value: Any) -> int:
     if type(value) is int:
         return value
     try:
+        if isinstance(value, str) or (isinstance(value, float) and value.is_integer()):
+            return int(value)
         if not isinstance(value, bool):
             return operator.index(value)
-    except TypeError:
+    except (TypeError, ValueError):
         pass
     raise ValidationError(f"{name}={value!r} must be a whole number.")
 
 
 def as_float(name: str, value: Any) -> float:
-    """A number, whatever library's scalar it is.
+    """A number, whatever library's scalar it is; also a text of one.
 
     Raises:
         ValidationError: it is none; the message names the argument.
@@ -36,7 +38,7 @@ def as_float(name: str, value: Any) -> float:
     if type(value) is float:
         return value
     try:
-        if not isinstance(value, bool | str | bytes):
+        if not isinstance(value, bool | bytes):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass

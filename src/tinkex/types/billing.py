@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
-import msgspec
+from tinkex.types._model import AnswerModel
 
 
-class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditLogEntry(AnswerModel, frozen=True, kw_only=True):
     """One event of the audit log."""
 
     timestamp: datetime
@@ -19,14 +19,14 @@ class AuditLogEntry(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str | None = None
 
 
-class AuditLogResponse(msgspec.Struct, frozen=True, kw_only=True):
+class AuditLogResponse(AnswerModel, frozen=True, kw_only=True):
     """What was done on one day."""
 
     entries: list[AuditLogEntry]
 
 
 class TrainingBillingEvent(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="training"
+    AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="training"
 ):
     """Tokens trained on."""
 
@@ -35,7 +35,7 @@ class TrainingBillingEvent(
 
 
 class SamplingPrefillBillingEvent(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sampling_prefill"
+    AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="sampling_prefill"
 ):
     """Prompt tokens read."""
 
@@ -45,7 +45,7 @@ class SamplingPrefillBillingEvent(
 
 
 class SamplingSampleBillingEvent(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sampling_sample"
+    AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="sampling_sample"
 ):
     """Tokens sampled."""
 
@@ -54,7 +54,7 @@ class SamplingSampleBillingEvent(
 
 
 class CheckpointBillingEvent(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="checkpoint"
+    AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="checkpoint"
 ):
     """Checkpoints written."""
 
@@ -62,9 +62,7 @@ class CheckpointBillingEvent(
     count: int
 
 
-class StorageBillingEvent(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="storage"
-):
+class StorageBillingEvent(AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="storage"):
     """Checkpoints kept."""
 
     type: ClassVar[Literal["storage"]] = "storage"
@@ -80,7 +78,7 @@ BillingEventInfo = (
 )
 
 
-class BillingUsageEvent(msgspec.Struct, frozen=True, kw_only=True):
+class BillingUsageEvent(AnswerModel, frozen=True, kw_only=True):
     """Usage of one kind within one hour."""
 
     bucket_start: datetime
@@ -96,13 +94,13 @@ class BillingUsageEvent(msgspec.Struct, frozen=True, kw_only=True):
     event_info: BillingEventInfo
 
 
-class BillingUsageSession(msgspec.Struct, frozen=True, kw_only=True):
+class BillingUsageSession(AnswerModel, frozen=True, kw_only=True):
     """What is known of a session that appears in the bill."""
 
     user_metadata: dict[str, str] | None = None
 
 
-class BillingUsageResponse(msgspec.Struct, frozen=True, kw_only=True):
+class BillingUsageResponse(AnswerModel, frozen=True, kw_only=True):
     """The bill of a period."""
 
     data: list[BillingUsageEvent]
@@ -110,7 +108,7 @@ class BillingUsageResponse(msgspec.Struct, frozen=True, kw_only=True):
     cost_data_through: datetime | None = None
 
 
-class CurrentCheckpointStorageUsageItem(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentCheckpointStorageUsageItem(AnswerModel, frozen=True, kw_only=True):
     """What one user keeps in one project."""
 
     project_id: str | None = None
@@ -123,7 +121,7 @@ class CurrentCheckpointStorageUsageItem(msgspec.Struct, frozen=True, kw_only=Tru
     estimated_monthly_cost_usd: float | None = None
 
 
-class CurrentCheckpointStorageUsageResponse(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentCheckpointStorageUsageResponse(AnswerModel, frozen=True, kw_only=True):
     """What is kept at this moment."""
 
     effective_rate_usd_per_gigabyte_month: float | None = None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal, Self
 
-import msgspec
-
 from tinkex.errors import InvalidPathError
+from tinkex.types._model import AnswerModel
 
 CheckpointType = Literal["training", "sampler", "external"]
 
@@ -20,7 +19,7 @@ CHECKPOINT_TYPES: dict[str, CheckpointType] = {
 """What the middle part of a path says about the checkpoint."""
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+class Checkpoint(AnswerModel, frozen=True, kw_only=True):
     """One saved state. `checkpoint_id` is the path without the run: "weights/step-100"."""
 
     checkpoint_id: str
@@ -33,7 +32,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
 
 
-class ParsedCheckpointTinkerPath(msgspec.Struct, frozen=True, kw_only=True):
+class ParsedCheckpointTinkerPath(AnswerModel, frozen=True, kw_only=True):
     """The parts of a `tinker://` path.
 
     >>> ParsedCheckpointTinkerPath.from_tinker_path("tinker://run-1/weights/step-100").checkpoint_id
@@ -66,7 +65,14 @@ class ParsedCheckpointTinkerPath(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingRunUsage(AnswerModel, frozen=True, kw_only=True):
+    """What one training run has used."""
+
+    tokens: int = 0
+    optimizer_steps: int = 0
+
+
+class TrainingRun(AnswerModel, frozen=True, kw_only=True):
     """One model that was trained; its id is the model's id."""
 
     training_run_id: str
@@ -74,14 +80,17 @@ class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     model_owner: str
     is_lora: bool
     corrupted: bool = False
+    ended: bool = False  # sent by Tinkex servers: its training state is no longer kept
     lora_rank: int | None = None
     last_request_time: datetime
     last_checkpoint: Checkpoint | None = None
     last_sampler_checkpoint: Checkpoint | None = None
     user_metadata: dict[str, Any] | None = None
+    usage: TrainingRunUsage | None = None
+    """Only Tinkex servers say."""
 
 
-class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+class Cursor(AnswerModel, frozen=True, kw_only=True):
     """Which part of a list this is."""
 
     offset: int
@@ -89,28 +98,28 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     total_count: int
 
 
-class TrainingRunsResponse(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingRunsResponse(AnswerModel, frozen=True, kw_only=True):
     """One page of training runs."""
 
     training_runs: list[TrainingRun]
     cursor: Cursor
 
 
-class CheckpointsListResponse(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointsListResponse(AnswerModel, frozen=True, kw_only=True):
     """Checkpoints of one run (all of them) or of a user (one page)."""
 
     checkpoints: list[Checkpoint]
     cursor: Cursor | None = None
 
 
-class ExternalWeightsUrlsResponse(msgspec.Struct, frozen=True, kw_only=True):
+class ExternalWeightsUrlsResponse(AnswerModel, frozen=True, kw_only=True):
     """Where the files of an exported checkpoint can be fetched, without a key, until `expires`."""
 
     urls: dict[str, str]
     expires: datetime
 
 
-class CopyWeightsResponse(msgspec.Struct, frozen=True, kw_only=True):
+class CopyWeightsResponse(AnswerModel, frozen=True, kw_only=True):
     """The copy's own path."""
 
     tinker_path: str

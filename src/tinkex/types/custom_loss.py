@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import msgspec
+from tinkex.types._model import ProtocolModel
 
 CustomLossInputRank = Literal[0, 1, 2]
 
 
-class CustomLossInput(msgspec.Struct, frozen=True, kw_only=True):
+class CustomLossInput(ProtocolModel, frozen=True, kw_only=True):
     """A tensor a custom loss takes."""
 
     name: str
     rank: CustomLossInputRank
 
 
-class CustomLossNode(msgspec.Struct, frozen=True, kw_only=True):
+class CustomLossNode(ProtocolModel, frozen=True, kw_only=True):
     """One step of a traced loss function."""
 
     op: Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
@@ -26,7 +26,7 @@ class CustomLossNode(msgspec.Struct, frozen=True, kw_only=True):
     kwargs: dict[str, Any] = {}
 
 
-class CustomLossGraph(msgspec.Struct, frozen=True, kw_only=True):
+class CustomLossGraph(ProtocolModel, frozen=True, kw_only=True):
     """A traced loss function."""
 
     format: Literal[1] = 1

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
 from tinkex.errors import ValidationError
+from tinkex.types._conversation import ChatTokenizer, Message, encode_answers, learned_places
+from tinkex.types._model import Holds, RecordModel
+from tinkex.types._rollout import rollout_example
 from tinkex.types.model_input import ModelInput
+from tinkex.types.sampling import SampledSequence
 from tinkex.types.tensor import TensorData, TensorDtype
 
 LIST_DTYPES: dict[str, TensorDtype] = {
@@ -26,7 +30,7 @@ SPARSE_KEYS = ("target_tokens", "weights")
 """Loss inputs that travel in CSR form when they are 2-D torch tensors and that is smaller."""
 
 
-class PromptProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
+class PromptProvenanceSpan(RecordModel, frozen=True, kw_only=True, tag_field="type", tag="prompt"):
     """Positions that come from the prompt of a recorded sequence.
 
     Raises:
@@ -41,7 +45,9 @@ class PromptProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
         _check_span(self.offset, self.length)
 
 
-class SampledProvenanceSpan(msgspec.Struct, frozen=True, kw_only=True):
+class SampledProvenanceSpan(
+    RecordModel, frozen=True, kw_only=True, tag_field="type", tag="sampled"
+):
     """Positions that were sampled as part of a recorded sequence.
 
     Raises:
@@ -60,7 +66,7 @@ LossFnInputs = dict[str, TensorData]
 ProvenanceSpans = Sequence[PromptProvenanceSpan | SampledProvenanceSpan]
 
 
-class Datum(msgspec.Struct, frozen=True):
+class Datum(RecordModel, frozen=True):
     """One training example.
 
     Position i of `model_input` predicts `target_tokens[i]`: shift by one before you build it.
@@ -74,7 +80,7 @@ class Datum(msgspec.Struct, frozen=True):
     """
 
     model_input: ModelInput
-    loss_fn_inputs: Mapping[str, Any] = {}
+    loss_fn_inputs: Annotated[Mapping[str, Any], Holds(LossFnInputs)] = {}
     model_input_spans: ProvenanceSpans | None = None
     loss_fn_input_spans: ProvenanceSpans | None = None
 
@@ -85,6 +91,81 @@ class Datum(msgspec.Struct, frozen=True):
             raise ValidationError(f"loss_fn_inputs must be a dict of tensors, not {found}.")
         converted = {key: _to_tensor(key, value) for key, value in self.loss_fn_inputs.items()}
         msgspec.structs.force_setattr(self, "loss_fn_inputs", converted)
+
+    @classmethod
+    def from_conversation(
+        cls,
+        messages: Sequence[Message],
+        tokenizer: ChatTokenizer,
+        *,
+        answers: Literal["all", "last"] = "all",
+        tools: Sequence[Any] | None = None,
+    ) -> Self:
+        """An example for cross_entropy, with weight 1 on what the assistant says and 0 elsewhere.
+
+        `answers` says whether all of the assistant's messages are learned or the last one alone; a
+        message with `"weight": 0` is not. The end marker of an answer is learned with it.
+
+        ```python
+        tokenizer = training.get_tokenizer()
+        messages = [
+            {"role": "user", "content": "What is the capital of Germany?"},
+            {"role": "assistant", "content": "Berlin."},
+        ]
+        datum = Datum.from_conversation(messages, tokenizer)
+        ```
+
+        Raises:
+            ValidationError: nothing is to be learned, the tokenizer has no chat template, or the
+                template renders earlier answers differently, so that they need examples of their
+                own.
+        """
+        places = learned_places(messages)
+        if answers == "last":
+            places = places[-1:]
+        examples = encode_answers(messages, places, tools, tokenizer)
+        if len(examples) > 1:
+            raise ValidationError(
+                "The chat template renders earlier answers differently once others follow, so that "
+                f"the {len(examples)} answers cannot be learned in one example.",
+                hint="Make one example for each answer with answers='last' and the messages up to "
+                "it.",
+            )
+        tokens, is_learned = examples[0]
+        return cls(
+            ModelInput.from_ints(tokens[:-1]),
+            {"target_tokens": tokens[1:], "weights": [float(each) for each in is_learned[1:]]},
+        )
+
+    @classmethod
+    def from_rollout(
+        cls,
+        prompt: ModelInput | Sequence[int],
+        sequence: SampledSequence,
+        advantage: float | Sequence[float],
+    ) -> Self:
+        """An example for the policy-gradient losses: the sampled tokens count, the prompt does not.
+
+        `advantage` is one number for the whole answer, or one for each of its tokens.
+
+        >>> from array import array
+        >>> answer = SampledSequence(
+        ...     stop_reason="stop",
+        ...     tokens_raw=array("i", [7, 8]).tobytes(),
+        ...     logprobs_raw=array("f", [-1.0, -2.0]).tobytes(),
+        ... )
+        >>> datum = Datum.from_rollout([1, 2, 3], answer, advantage=0.5)
+        >>> datum.loss_fn_inputs["target_tokens"].tolist()
+        [2, 3, 7, 8]
+        >>> datum.loss_fn_inputs["advantages"].tolist()
+        [0.0, 0.0, 0.5, 0.5]
+
+        Raises:
+            ValidationError: prompt or answer is empty, the answer has no logprobs, or the number of
+                advantages is another than that of its tokens.
+        """
+        given = prompt if isinstance(prompt, ModelInput) else ModelInput.from_ints(prompt)
+        return cls(*rollout_example(given, sequence, advantage))
 
     def with_provenance(
         self,
@@ -114,6 +195,8 @@ class Datum(msgspec.Struct, frozen=True):
 def _to_tensor(key: str, value: Any) -> TensorData:
     if isinstance(value, TensorData):
         return value
+    if isinstance(value, Mapping):
+        return TensorData.model_validate(value)
     if hasattr(value, "detach"):
         is_matrix = key in SPARSE_KEYS and value.dim() == 2
         return TensorData.from_torch_sparse(value) if is_matrix else TensorData.from_torch(value)

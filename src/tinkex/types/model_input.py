@@ -7,13 +7,16 @@ the chunk is made, none afterwards. Knows nothing of tokenizers beyond calling `
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Literal, Protocol, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 import msgspec
 
 from tinkex.errors import TokenizerError, ValidationError
 from tinkex.types._fields import sent
+from tinkex.types._model import Holds, ModelMethods, ProtocolModel
+from tinkex.types._numbers import as_int
 
 ImageFormat = Literal["png", "jpeg"]
 _IMAGE_FORMATS = ("png", "jpeg")
@@ -31,7 +34,16 @@ class Tokenizer(Protocol):
         ...
 
 
-class EncodedTextChunk:
+@dataclass(init=False, repr=False, eq=False)
+class _TextForm:
+    """The fields of a text chunk, as msgspec and `dataclasses` see them."""
+
+    __slots__ = ()
+    tokens: Sequence[int]
+    type: Literal["encoded_text"] = "encoded_text"
+
+
+class EncodedTextChunk(_TextForm, ModelMethods):
     """A run of token ids.
 
     >>> EncodedTextChunk(tokens=[1, 2, 3]).length
@@ -39,25 +51,15 @@ class EncodedTextChunk:
     """
 
     __slots__ = ("_raw",)
-    type: ClassVar[Literal["encoded_text"]] = "encoded_text"
 
     def __init__(
         self, tokens: Iterable[int] = (), type: Literal["encoded_text"] = "encoded_text"
     ) -> None:
-        ids: Any = tokens
-        if hasattr(ids, "tolist"):  # numpy and torch arrays
-            ids = ids.tolist()
-        if isinstance(ids, bytes | bytearray):  # a byte is a token; array() would read four as one
-            ids = list(ids)
-        try:
-            values = array("i", ids)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValidationError(
-                f"Token ids must be integers that fit 32 bits: {error}."
-            ) from error
-        if values and min(values) < 0:
-            raise ValidationError(f"Token ids cannot be negative, got {min(values)}.")
-        self._raw = values.tobytes()
+        self._raw = _packed(tokens)
+        self.type = type
+
+    def __post_init__(self) -> None:
+        """Called by msgspec alone, which makes a chunk by setting its fields one by one."""
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
@@ -73,12 +75,28 @@ class EncodedTextChunk:
         """The token ids as little-endian int32 bytes."""
         return self._raw
 
-    @property
+    @property  # a field in the form, computed here
     def tokens(self) -> list[int]:
         """The token ids."""
         values = array("i")
         values.frombytes(self._raw)
         return values.tolist()
+
+    @tokens.setter
+    def tokens(self, values: Iterable[int]) -> None:
+        if hasattr(self, "_raw"):
+            raise AttributeError("A chunk does not change; make another one.")
+        self._raw = _packed(values)
+
+    @property
+    def type(self) -> Literal["encoded_text"]:
+        """The name of this kind of chunk in the protocol."""
+        return "encoded_text"
+
+    @type.setter
+    def type(self, value: str) -> None:
+        if value != "encoded_text":
+            raise ValidationError(f"type={value!r:.80} must be 'encoded_text'.")
 
     @property
     def length(self) -> int:
@@ -98,7 +116,24 @@ class EncodedTextChunk:
         return EncodedTextChunk.from_bytes, (self._raw,)
 
 
-class _MediaChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+def _packed(tokens: Any) -> bytes:
+    """Token ids as little-endian int32 bytes."""
+    if hasattr(tokens, "tolist"):  # numpy and torch arrays
+        tokens = tokens.tolist()
+    if isinstance(tokens, bytes | bytearray):  # a byte is a token; array() would read four as one
+        tokens = list(tokens)
+    try:
+        values = array("i", tokens)
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(tokens, list | tuple) and not all(type(each) is int for each in tokens):
+            return _packed([as_int("a token id", each) for each in tokens])
+        raise ValidationError(f"Token ids must be integers that fit 32 bits: {error}.") from error
+    if values and min(values) < 0:
+        raise ValidationError(f"Token ids cannot be negative, got {min(values)}.")
+    return values.tobytes()
+
+
+class _MediaChunk(ProtocolModel, frozen=True, kw_only=True, omit_defaults=True):
     """What the chunks that are not text share."""
 
     def _require_length(self, expected_tokens: int | None) -> int:
@@ -120,6 +155,9 @@ class ImageChunk(_MediaChunk, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_format(self.format)
+
+    def __repr__(self) -> str:
+        return f"<ImageChunk {self.format}, {len(self.data)} bytes>"
 
     @property
     def length(self) -> int:
@@ -149,6 +187,9 @@ class DmelChunk(_MediaChunk, frozen=True, kw_only=True):
 
     dmel: bytes
     type: Literal["dmel"] = sent("dmel")
+
+    def __repr__(self) -> str:
+        return f"<DmelChunk {len(self.dmel)} bytes>"
 
     @property
     def length(self) -> int:
@@ -186,24 +227,35 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 ModelInputChunk = EncodedTextChunk | ImageChunk | ImageAssetPointerChunk | DmelChunk
+_CHUNKS: dict[str, type[ModelInputChunk]] = {
+    "encoded_text": EncodedTextChunk,
+    "image": ImageChunk,
+    "image_asset_pointer": ImageAssetPointerChunk,
+    "dmel": DmelChunk,
+}
+
+if TYPE_CHECKING:
+    _Chunks = list[ModelInputChunk]
+else:  # msgspec cannot tell the chunks apart by itself: `__post_init__` does
+    _Chunks = Annotated[list[Any], Holds(list[ModelInputChunk])]
 
 
-class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
+class ModelInput(ProtocolModel, frozen=True, kw_only=True):
     """What a model reads.
 
     >>> ModelInput.from_ints([1, 2]).append_int(3).to_ints()
     [1, 2, 3]
     """
 
-    chunks: list[ModelInputChunk]
+    chunks: _Chunks
 
     def __post_init__(self) -> None:
-        for chunk in self.chunks:
-            if not isinstance(chunk, ModelInputChunk):
-                raise ValidationError(
-                    f"A ModelInput is made of chunks, not of {type(chunk).__name__}.",
-                    hint="For token ids use ModelInput.from_ints([...]).",
-                )
+        given: Any = self.chunks
+        if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+            raise ValidationError(f"chunks={given!r:.80} must be a list of chunks.")
+        if not all(isinstance(chunk, ModelInputChunk) for chunk in given):
+            chunks = [_to_chunk(chunk) for chunk in given]
+            msgspec.structs.force_setattr(self, "chunks", chunks)
 
     @classmethod
     def from_ints(cls, tokens: Iterable[int]) -> Self:
@@ -256,3 +308,18 @@ class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
                     f"A {type(chunk).__name__} has no token ids; to_ints works on text alone."
                 )
         return [chunk.tokens for chunk in self.chunks if isinstance(chunk, EncodedTextChunk)]
+
+
+def _to_chunk(given: Any) -> ModelInputChunk:
+    """A chunk, or the one that a dict describes."""
+    if isinstance(given, ModelInputChunk):
+        return given
+    if not isinstance(given, Mapping):
+        raise ValidationError(
+            f"A ModelInput is made of chunks, not of {type(given).__name__}.",
+            hint="For token ids use ModelInput.from_ints([...]).",
+        )
+    kind = given.get("type", "encoded_text" if "tokens" in given else None)
+    if kind not in _CHUNKS:
+        raise ValidationError(f"A chunk's type={kind!r:.80} is none of {', '.join(_CHUNKS)}.")
+    return _CHUNKS[kind].model_validate(given)

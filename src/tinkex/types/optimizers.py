@@ -8,11 +8,13 @@ under the same name in `tinkex.engine.training.update_rules`.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, NamedTuple, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import msgspec
 
 from tinkex.errors import ValidationError
+from tinkex.types._model import AnswerModel, ProtocolModel
 from tinkex.types._numbers import make_plain
 
 
@@ -36,7 +38,7 @@ _FRACTION = Range("at least 0 and below 1", below=1.0)
 _CLIP = Range("0 (off) or more")
 
 
-class _Params(msgspec.Struct, frozen=True, kw_only=True):
+class _Params(ProtocolModel, frozen=True, kw_only=True):
     """Parameters whose numbers are checked when they are made."""
 
     RANGES: ClassVar[dict[str, Range]] = {}
@@ -81,6 +83,8 @@ class TaggedAdamParams(AdamParams, frozen=True, kw_only=True, tag_field="type", 
     Its numbers are checked where they are used, which needs an eps above 0.
     """
 
+    type: ClassVar[Literal["adamw"]] = "adamw"
+
     RANGES: ClassVar[dict[str, Range]] = {**AdamParams.RANGES, "eps": _ABOVE_ZERO}
 
     def __post_init__(self) -> None:
@@ -95,6 +99,8 @@ class DimuonParams(_Params, frozen=True, kw_only=True, tag_field="type", tag="di
     Raises:
         ValidationError: a value lies outside its range.
     """
+
+    type: ClassVar[Literal["dimuon"]] = "dimuon"
 
     RANGES: ClassVar[dict[str, Range]] = {
         "learning_rate": _AT_LEAST_ZERO,
@@ -116,6 +122,8 @@ class SgdParams(_Params, frozen=True, kw_only=True, tag_field="type", tag="sgd")
         ValidationError: a value lies outside its range.
     """
 
+    type: ClassVar[Literal["sgd"]] = "sgd"
+
     RANGES: ClassVar[dict[str, Range]] = {
         "learning_rate": _AT_LEAST_ZERO,
         "momentum": _FRACTION,
@@ -134,23 +142,39 @@ OptimParams = AdamParams | DimuonParams | SgdParams
 TaggedOptimParams = TaggedAdamParams | DimuonParams | SgdParams
 
 
-class AdamOptimizerConfig(msgspec.Struct, frozen=True, tag_field="type", tag="adamw"):
+class AdamOptimizerConfig(ProtocolModel, frozen=True, tag_field="type", tag="adamw"):
     """The model's optimizer is AdamW."""
+
+    type: ClassVar[Literal["adamw"]] = "adamw"
 
 
 class DimuonOptimizerConfig(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="dimuon"
+    ProtocolModel, frozen=True, kw_only=True, tag_field="type", tag="dimuon"
 ):
     """The model's optimizer is dimuon."""
+
+    type: ClassVar[Literal["dimuon"]] = "dimuon"
 
     version: Literal[1] = 1
 
 
-class SgdOptimizerConfig(msgspec.Struct, frozen=True, tag_field="type", tag="sgd"):
+class SgdOptimizerConfig(ProtocolModel, frozen=True, tag_field="type", tag="sgd"):
     """The model's optimizer is gradient descent with momentum; for Tinkex servers."""
+
+    type: ClassVar[Literal["sgd"]] = "sgd"
 
 
 OptimizerConfig = AdamOptimizerConfig | DimuonOptimizerConfig | SgdOptimizerConfig
+
+
+class OtherOptimizerConfig(AnswerModel, frozen=True, kw_only=True):
+    """The model's optimizer is one that this client does not know: its name, and the rest."""
+
+    type: str
+    settings: dict[str, Any] = {}
+
+
+AnyOptimizerConfig = OptimizerConfig | OtherOptimizerConfig
 
 PROTOCOL_OPTIMIZERS = ("adamw", "dimuon")
 """What the protocol knows; a server announces others."""
@@ -168,6 +192,24 @@ def optimizer_name(value: OptimParams | OptimizerConfig) -> str:
     if isinstance(value, AdamParams):
         return "adamw"
     return str(value.__struct_config__.tag)
+
+
+def read_optimizer_config(given: Any) -> AnyOptimizerConfig:
+    """The config that a server's answer describes; optimizers are an open set.
+
+    Raises:
+        ValidationError: it names no optimizer.
+    """
+    if isinstance(given, AnyOptimizerConfig):
+        return given
+    if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
+        raise ValidationError(f"optimizer_config={given!r:.80} must be a dict with a type.")
+    try:
+        found: OptimizerConfig = msgspec.convert(dict(given), OptimizerConfig)
+        return found
+    except msgspec.ValidationError:
+        settings = {str(name): value for name, value in given.items() if name != "type"}
+        return OtherOptimizerConfig(type=given["type"], settings=settings)
 
 
 ALL_OPTIMIZERS: tuple[str, ...] = tuple(

@@ -14,6 +14,7 @@ import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types._fields import sent
+from tinkex.types._model import ProtocolModel
 from tinkex.types.custom_loss import CustomLossGraph, CustomLossInput
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import ModelInput
@@ -33,7 +34,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A number that is never negative and fits 64 bits; checked where a body is read."""
 
 
-class _Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Request(ProtocolModel, frozen=True, kw_only=True, omit_defaults=True):
     """What request bodies share: None is left out."""
 
 
@@ -65,7 +66,7 @@ class SessionHeartbeatRequest(_Request, frozen=True, kw_only=True):
     type: Literal["session_heartbeat"] = sent("session_heartbeat")
 
 
-class FinishSessionRequest(msgspec.Struct, frozen=True, kw_only=True):
+class FinishSessionRequest(ProtocolModel, frozen=True, kw_only=True):
     """Ends a session."""
 
     reason: ClientSessionFinishReason
@@ -104,7 +105,7 @@ class UnloadModelRequest(_Request, frozen=True, kw_only=True):
     type: Literal["unload_model"] = sent("unload_model")
 
 
-class ForwardBackwardRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ForwardBackwardRequest(ProtocolModel, frozen=True, kw_only=True):
     """Runs a batch forward and, unless `forward_only`, backward.
 
     `seq_id` is 0 where an old client did not number its requests.
@@ -268,6 +269,8 @@ class FuturesRetrieveRequest(_Request, frozen=True, kw_only=True):
     prev_cursor: Count = sent(0)
     timeout: float | None = None
     retrieved_request_ids: list[str] = msgspec.field(default_factory=lambda: [])
+    known_queue_state: str | None = None
+    """What the client was last told; asks Tinkex servers to say when it is another one."""
 
 
 class CancelFutureRequest(_Request, frozen=True, kw_only=True):
@@ -293,7 +296,7 @@ class CopyWeightsRequest(_Request, frozen=True, kw_only=True):
     weights_access_token: str | None = None
 
 
-class SetTTLRequest(msgspec.Struct, frozen=True, kw_only=True):
+class SetTTLRequest(ProtocolModel, frozen=True, kw_only=True):
     """Sets when a checkpoint expires; null means never."""
 
     ttl_seconds: Count | None

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types._fields import sent
+from tinkex.types._model import Holds, ProtocolModel, RecordModel, Unknown
 from tinkex.types._numbers import as_int, make_plain
-from tinkex.types._parameters import Parameter, check_parameters
+from tinkex.types._parameters import Parameter, check_parameters, extensions
+from tinkex.types._sample_arrays import (
+    EMPTY_LOGPROB,
+    Pairs,
+    floats_of,
+    ints_of,
+    numpy_of,
+    pack_floats,
+    pack_ints,
+    rectangle,
+    renamed,
+)
 from tinkex.types.tensor import TensorData
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 StopReason = Literal["stop", "length"]
+StopWords = str | Sequence[str] | Sequence[int] | None
 
-EMPTY_LOGPROB = -99999.0
-"""The logprob of a top-k cell that holds nothing."""
+_SHOWN_TOKENS = 8
+"""Tokens in the repr of a sequence."""
 
 
 MAX_LOGIT_BIASES = 300
@@ -29,7 +41,7 @@ MAX_LOGIT_BIASES = 300
 
 
 class SamplingParams(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+    ProtocolModel, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
     """How to sample.
 
@@ -41,11 +53,13 @@ class SamplingParams(
         ValidationError: a value lies outside its range.
     """
 
+    unknown_fields: ClassVar[Unknown] = "warn"
+
     max_tokens: Annotated[
         int | None, Parameter(at_least=1, metavar="N", help="End after N tokens.")
     ] = None
     seed: int | None = None
-    stop: str | Sequence[str | int] | None = None
+    stop: Annotated[str | Sequence[str | int] | None, Holds(StopWords)] = None
     temperature: Annotated[
         float, Parameter(at_least=0, metavar="T", help="0 is always the likeliest.")
     ] = sent(1.0)
@@ -126,112 +140,211 @@ def _plain_stop(stop: Any) -> str | list[str] | list[int] | None:
         raise ValidationError(f"stop={stop!r} must be a list of token ids; write stop=[{found}].")
     if all(isinstance(each, str) for each in found):
         return found
+    if text := next((each for each in found if isinstance(each, str)), None):
+        raise ValidationError(f"stop={text!r} stands among token ids; give one or the other.")
     return [as_int("a token id in stop", each) for each in found]
 
 
-class TopkLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """The k most likely tokens at each of `length` positions, as raw int32 and float32 bytes."""
+SamplingParams.beyond_protocol = frozenset(extensions(SamplingParams))
 
-    token_ids: bytes
-    logprobs: bytes
+
+class TopkLogprobs(RecordModel, frozen=True, kw_only=True):
+    """The k most likely tokens at each of `length` positions.
+
+    Made of two matrices, `TopkLogprobs(token_ids=..., logprobs=...)`, of shape (length, k). An
+    empty cell has the token 0 and the logprob -99999.
+    """
+
+    token_ids_raw: Annotated[bytes, Holds(Any, "token_ids")]
+    logprobs_raw: Annotated[bytes, Holds(Any, "logprobs")]
     k: int
     length: int
 
-    def tolist(self) -> list[list[tuple[int, float]] | None]:
+    def __repr__(self) -> str:
+        return f"<TopkLogprobs {self.k} at each of {self.length} positions>"
+
+    @classmethod
+    def _arguments(
+        cls, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        found = {**dict(zip(("token_ids", "logprobs"), args, strict=False)), **given}
+        shape = getattr(found.get("token_ids"), "shape", None)
+        if shape is not None and len(shape) == 2:
+            found = {"length": int(shape[0]), "k": int(shape[1]), **found}
+        return (), renamed((), found, (), _TOPK_FORMS)
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Sequence[tuple[int, float]] | None]) -> TopkLogprobs:
+        """The matrices of rows of (token, logprob) pairs, which need not be equally long."""
+        return cls(**rectangle(rows))
+
+    @property
+    def token_ids(self) -> NDArray[Any]:
+        """The token ids as an int32 numpy matrix."""
+        return numpy_of(self.token_ids_raw, "<i4").reshape(self.length, self.k)
+
+    @property
+    def logprobs(self) -> NDArray[Any]:
+        """The logprobs as a float32 numpy matrix."""
+        return numpy_of(self.logprobs_raw, "<f4").reshape(self.length, self.k)
+
+    def tolist(self) -> Pairs:
         """Per position its (token, logprob) pairs; None where there are none."""
-        ids, logprobs = _ints(self.token_ids), _floats(self.logprobs)
-        rows: list[list[tuple[int, float]] | None] = []
+        ids, logprobs = ints_of(self.token_ids_raw), floats_of(self.logprobs_raw)
+        rows: Pairs = []
+        if not self.k:
+            return rows
         for at in range(0, self.length * self.k, self.k):
             pairs = zip(ids[at : at + self.k], logprobs[at : at + self.k], strict=True)
             rows.append([pair for pair in pairs if pair[1] != EMPTY_LOGPROB] or None)
         return rows
 
 
-class PromptAltTokens(msgspec.Struct, frozen=True, kw_only=True):
+_TOPK_FORMS = {
+    "token_ids": ("token_ids_raw", pack_ints),
+    "logprobs": ("logprobs_raw", pack_floats),
+}
+
+
+class PromptAltTokens(RecordModel, frozen=True):
     """Alternative tokens at each prompt position and their logprobs, both [len(prompt)-1, k]."""
 
     tokens: TensorData
     logprobs: TensorData
 
 
-class SampledSequence(msgspec.Struct, frozen=True, kw_only=True):
-    """One sampled continuation; the stop token, if any, is its last token."""
+class SampledSequence(RecordModel, frozen=True, kw_only=True):
+    """One sampled continuation; the stop token, if any, is its last token.
+
+    Made of lists or arrays: `SampledSequence(stop_reason="stop", tokens=[1, 2], logprobs=[-0.5,
+    -0.1])`, or with the official names `tokens_np`, `logprobs_np` and `topk_logprobs_np`.
+    """
 
     stop_reason: StopReason
     sequence_id: str = ""
-    tokens_raw: bytes = b""
-    logprobs_raw: bytes | None = None
-    topk: TopkLogprobs | None = None
+    tokens_raw: Annotated[bytes, Holds(list[int], "tokens")] = b""
+    logprobs_raw: Annotated[bytes | None, Holds(list[float] | None, "logprobs")] = None
+    topk: Annotated[TopkLogprobs | None, Holds(Pairs | None, "topk_logprobs")] = None
+
+    @classmethod
+    def _arguments(
+        cls, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if not args and "tokens_raw" in given:
+            return (), given
+        return (), renamed(args, given, _SEQUENCE_ORDER, _SEQUENCE_FORMS)
+
+    def __repr__(self) -> str:
+        count = len(self.tokens_raw) // 4
+        shown = ", ".join(map(str, ints_of(self.tokens_raw[: 4 * _SHOWN_TOKENS])))
+        more = ", ..." if count > _SHOWN_TOKENS else ""
+        return f"<SampledSequence {count} tokens [{shown}{more}], {self.stop_reason}>"
 
     @property
     def tokens(self) -> list[int]:
         """The sampled token ids."""
-        return _ints(self.tokens_raw)
+        return ints_of(self.tokens_raw)
 
     @property
     def logprobs(self) -> list[float] | None:
         """The logprob of each sampled token: after bias, penalties and temperature, before min_p,
         top_k and top_p."""
-        return _floats(self.logprobs_raw) if self.logprobs_raw else None
+        return floats_of(self.logprobs_raw) if self.logprobs_raw else None
 
     @property
-    def topk_logprobs(self) -> list[list[tuple[int, float]] | None] | None:
+    def topk_logprobs(self) -> Pairs | None:
         """Per sampled token the most likely tokens there, if they were asked for."""
         return self.topk.tolist() if self.topk else None
 
     @property
     def tokens_np(self) -> NDArray[Any]:
         """The sampled token ids as an int32 numpy array."""
-        return _as_numpy(self.tokens_raw, "<i4")
+        return numpy_of(self.tokens_raw, "<i4")
 
     @property
     def logprobs_np(self) -> NDArray[Any] | None:
         """The logprobs as a float32 numpy array."""
-        return _as_numpy(self.logprobs_raw, "<f4") if self.logprobs_raw else None
+        return numpy_of(self.logprobs_raw, "<f4") if self.logprobs_raw else None
+
+    @property
+    def topk_logprobs_np(self) -> TopkLogprobs | None:
+        """The most likely tokens as numpy matrices: `token_ids` and `logprobs`."""
+        return self.topk
 
 
-class SampleResponse(msgspec.Struct, frozen=True, kw_only=True):
+class SampleResponse(RecordModel, frozen=True, kw_only=True):
     """Everything a sampler answered to one request."""
 
     sequences: list[SampledSequence]
-    prompt_logprobs_raw: bytes | None = None
-    topk_prompt: TopkLogprobs | None = None
+    prompt_logprobs_raw: Annotated[
+        bytes | None, Holds(list[float | None] | None, "prompt_logprobs")
+    ] = None
+    topk_prompt: Annotated[TopkLogprobs | None, Holds(Pairs | None, "topk_prompt_logprobs")] = None
     prompt_cache_hit_tokens: int = 0
     target_prompt_logprobs: TensorData | None = None
     prompt_alt_tokens: PromptAltTokens | None = None
+
+    @classmethod
+    def _arguments(
+        cls, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (), renamed(args, given, _RESPONSE_ORDER, _RESPONSE_FORMS)
+
+    def __repr__(self) -> str:
+        scored = len(self.prompt_logprobs_raw or b"") // 4
+        prompt = f", {scored} prompt logprobs" if scored else ""
+        return f"<SampleResponse {self.sequences}{prompt}>"
 
     @property
     def prompt_logprobs(self) -> list[float | None] | None:
         """The logprob of each prompt token given those before it; None where there is none."""
         if not self.prompt_logprobs_raw:
             return None
-        return [None if math.isnan(v) else v for v in _floats(self.prompt_logprobs_raw)]
+        return [None if math.isnan(v) else v for v in floats_of(self.prompt_logprobs_raw)]
 
     @property
     def prompt_logprobs_np(self) -> NDArray[Any] | None:
         """The prompt logprobs as a float32 numpy array, NaN where there is none."""
-        return _as_numpy(self.prompt_logprobs_raw, "<f4") if self.prompt_logprobs_raw else None
+        return numpy_of(self.prompt_logprobs_raw, "<f4") if self.prompt_logprobs_raw else None
 
     @property
-    def topk_prompt_logprobs(self) -> list[list[tuple[int, float]] | None] | None:
+    def topk_prompt_logprobs(self) -> Pairs | None:
         """Per prompt position the most likely tokens there, if they were asked for."""
         return self.topk_prompt.tolist() if self.topk_prompt else None
 
-
-def _ints(raw: bytes) -> list[int]:
-    values = array("i")
-    values.frombytes(raw)
-    return values.tolist()
-
-
-def _floats(raw: bytes) -> list[float]:
-    values = array("f")
-    values.frombytes(raw)
-    return values.tolist()
+    @property
+    def topk_prompt_logprobs_np(self) -> TopkLogprobs | None:
+        """The most likely tokens as numpy matrices: `token_ids` and `logprobs`."""
+        return self.topk_prompt
 
 
-def _as_numpy(raw: bytes, code: str) -> NDArray[Any]:
-    import numpy as np
+def _same(value: Any) -> Any:
+    return value
 
-    array_: NDArray[Any] = np.frombuffer(raw, dtype=code)
-    return array_
+
+_SEQUENCE_ORDER = (
+    *("stop_reason", "sequence_id", "tokens_np", "logprobs_np", "topk_logprobs_np"),
+    *("_tokens_list", "_logprobs_list", "_topk_logprobs_list"),
+)
+_SEQUENCE_FORMS = {
+    **dict.fromkeys(("tokens", "tokens_np", "_tokens_list"), ("tokens_raw", pack_ints)),
+    **dict.fromkeys(("logprobs", "logprobs_np", "_logprobs_list"), ("logprobs_raw", pack_floats)),
+    **dict.fromkeys(("topk_logprobs", "_topk_logprobs_list"), ("topk", TopkLogprobs.from_rows)),
+    "topk_logprobs_np": ("topk", _same),
+}
+_RESPONSE_ORDER = (
+    *("sequences", "prompt_logprobs_np", "topk_prompt_logprobs_np", "target_prompt_logprobs"),
+    *("prompt_cache_hit_tokens", "prompt_alt_tokens"),
+    *("_prompt_logprobs_list", "_topk_prompt_logprobs_list"),
+)
+_RESPONSE_FORMS = {
+    **dict.fromkeys(
+        ("prompt_logprobs", "prompt_logprobs_np", "_prompt_logprobs_list"),
+        ("prompt_logprobs_raw", pack_floats),
+    ),
+    **dict.fromkeys(
+        ("topk_prompt_logprobs", "_topk_prompt_logprobs_list"),
+        ("topk_prompt", TopkLogprobs.from_rows),
+    ),
+    "topk_prompt_logprobs_np": ("topk_prompt", _same),
+}

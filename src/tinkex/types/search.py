@@ -8,22 +8,23 @@ import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types._fields import sent
+from tinkex.types._model import ProtocolModel
 from tinkex.types.session import ClientSessionFinishReasonType, SessionSearchCursor
 
 
-class OwnSearchOwner(msgspec.Struct, frozen=True, tag_field="type", tag="own"):
+class OwnSearchOwner(ProtocolModel, frozen=True, tag_field="type", tag="own"):
     """Sessions of the caller."""
 
     type: ClassVar[Literal["own"]] = "own"
 
 
-class AccessibleSearchOwner(msgspec.Struct, frozen=True, tag_field="type", tag="accessible"):
+class AccessibleSearchOwner(ProtocolModel, frozen=True, tag_field="type", tag="accessible"):
     """Sessions the caller may see."""
 
     type: ClassVar[Literal["accessible"]] = "accessible"
 
 
-class UserSearchOwner(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="user"):
+class UserSearchOwner(ProtocolModel, frozen=True, kw_only=True, tag_field="type", tag="user"):
     """Sessions of certain users.
 
     Raises:
@@ -43,26 +44,26 @@ class UserSearchOwner(msgspec.Struct, frozen=True, kw_only=True, tag_field="type
 SearchOwner = OwnSearchOwner | AccessibleSearchOwner | UserSearchOwner
 
 
-class ActiveSessionStatusQuery(msgspec.Struct, frozen=True, tag_field="type", tag="active"):
+class ActiveSessionStatusQuery(ProtocolModel, frozen=True, tag_field="type", tag="active"):
     """Sessions in use."""
 
     type: ClassVar[Literal["active"]] = "active"
 
 
-class CancelledSessionStatusQuery(msgspec.Struct, frozen=True, tag_field="type", tag="cancelled"):
+class CancelledSessionStatusQuery(ProtocolModel, frozen=True, tag_field="type", tag="cancelled"):
     """Sessions the server ended."""
 
     type: ClassVar[Literal["cancelled"]] = "cancelled"
 
 
-class FailedSessionStatusQuery(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
+class FailedSessionStatusQuery(ProtocolModel, frozen=True, tag_field="type", tag="failed"):
     """Sessions that failed."""
 
     type: ClassVar[Literal["failed"]] = "failed"
 
 
 class ClientFinishedSessionStatusQuery(
-    msgspec.Struct,
+    ProtocolModel,
     frozen=True,
     kw_only=True,
     tag_field="type",
@@ -90,7 +91,7 @@ SessionStatusQuery = (
 )
 
 
-class SessionSearchRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SessionSearchRequest(ProtocolModel, frozen=True, kw_only=True, omit_defaults=True):
     """Which sessions are wanted.
 
     Raises:

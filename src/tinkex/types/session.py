@@ -9,22 +9,23 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
-import msgspec
-
+from tinkex.types._model import AnswerModel
 from tinkex.types.training import ModelID, RequestID
 
 ClientSessionFinishReasonType = Literal["success", "errored", "interrupted"]
 QueueState = Literal["active", "paused_capacity", "paused_rate_limit"]
 
 
-class HealthResponse(msgspec.Struct, frozen=True, kw_only=True):
+class HealthResponse(AnswerModel, frozen=True, kw_only=True):
     """The server is up."""
 
     status: Literal["ok"] = "ok"
 
 
-class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ClientConfig(AnswerModel, frozen=True, kw_only=True):
     """How the server wants to be spoken to; an empty answer means all the defaults."""
+
+    beyond_protocol: ClassVar[frozenset[str]] = frozenset({"extensions"})
 
     pjwt_auth_enabled: bool = False
     credential_default_source: str = "api_key"
@@ -49,7 +50,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     `sampling.min_p` and so on; only Tinkex servers send it."""
 
 
-class ClientDynamicConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ClientDynamicConfig(AnswerModel, frozen=True, kw_only=True):
     """The part of the configuration that may change while a client runs."""
 
     refresh_interval_sec: int = 300
@@ -61,7 +62,7 @@ ClientConfigResponse = ClientConfig
 ClientDynamicConfigResponse = ClientDynamicConfig
 
 
-class AuthTokenResponse(msgspec.Struct, frozen=True, kw_only=True):
+class AuthTokenResponse(AnswerModel, frozen=True, kw_only=True):
     """A short-lived token to use in place of the key."""
 
     jwt: str
@@ -70,26 +71,26 @@ class AuthTokenResponse(msgspec.Struct, frozen=True, kw_only=True):
         return "AuthTokenResponse(jwt=…)"
 
 
-class OrgDetails(msgspec.Struct, frozen=True, kw_only=True):
+class OrgDetails(AnswerModel, frozen=True, kw_only=True):
     """The organisation a key belongs to."""
 
     name: str
 
 
-class UserDetails(msgspec.Struct, frozen=True, kw_only=True):
+class UserDetails(AnswerModel, frozen=True, kw_only=True):
     """The person a key belongs to."""
 
     email: str
 
 
-class ApiKeyDetails(msgspec.Struct, frozen=True, kw_only=True):
+class ApiKeyDetails(AnswerModel, frozen=True, kw_only=True):
     """Whose key it is."""
 
     org_details: OrgDetails
     user_details: UserDetails
 
 
-class ApiKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ApiKeyInfo(AnswerModel, frozen=True, kw_only=True):
     """What the server knows about the key that asks."""
 
     key_id: int
@@ -98,7 +99,7 @@ class ApiKeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     details: ApiKeyDetails
 
 
-class WhoamiResponse(msgspec.Struct, frozen=True, kw_only=True):
+class WhoamiResponse(AnswerModel, frozen=True, kw_only=True):
     """Who the credential speaks for."""
 
     user_urn: str
@@ -106,7 +107,7 @@ class WhoamiResponse(msgspec.Struct, frozen=True, kw_only=True):
     email: str | None = None
 
 
-class SupportedModel(msgspec.Struct, frozen=True, kw_only=True):
+class SupportedModel(AnswerModel, frozen=True, kw_only=True):
     """A base model the server offers."""
 
     model_name: str | None = None
@@ -115,7 +116,7 @@ class SupportedModel(msgspec.Struct, frozen=True, kw_only=True):
     sampleable: bool | None = None
 
 
-class GetServerCapabilitiesResponse(msgspec.Struct, frozen=True, kw_only=True):
+class GetServerCapabilitiesResponse(AnswerModel, frozen=True, kw_only=True):
     """What the server offers.
 
     `supported_models` has every name a model may be asked for by. `aliases` leads from a model's
@@ -123,13 +124,17 @@ class GetServerCapabilitiesResponse(msgspec.Struct, frozen=True, kw_only=True):
     the sampling parameters beyond the official ones; only Tinkex servers send these three.
     """
 
+    beyond_protocol: ClassVar[frozenset[str]] = frozenset(
+        {"aliases", "losses", "sampling_extensions"}
+    )
+
     supported_models: list[SupportedModel]
     aliases: dict[str, str] = {}
     losses: list[str] = []
     sampling_extensions: list[str] = []
 
 
-class CreateSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
+class CreateSessionResponse(AnswerModel, frozen=True, kw_only=True):
     """A session exists; the messages, if any, are for the user."""
 
     type: Literal["create_session"] = "create_session"
@@ -139,19 +144,19 @@ class CreateSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_message: str | None = None
 
 
-class SessionHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
+class SessionHeartbeatResponse(AnswerModel, frozen=True, kw_only=True):
     """The session is alive."""
 
     type: Literal["session_heartbeat"] = "session_heartbeat"
 
 
-class ListSessionsResponse(msgspec.Struct, frozen=True, kw_only=True):
+class ListSessionsResponse(AnswerModel, frozen=True, kw_only=True):
     """Session ids, newest first."""
 
     sessions: list[str]
 
 
-class GetSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
+class GetSessionResponse(AnswerModel, frozen=True, kw_only=True):
     """What belongs to one session."""
 
     training_run_ids: list[str]
@@ -160,7 +165,7 @@ class GetSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
     display_name: str | None = None
 
 
-class TraceExportResponse(msgspec.Struct, frozen=True, kw_only=True):
+class TraceExportResponse(AnswerModel, frozen=True, kw_only=True):
     """How far the export of a session's trace is."""
 
     status: Literal["pending", "ready", "failed"]
@@ -168,21 +173,19 @@ class TraceExportResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class ClientSessionFinishSuccess(msgspec.Struct, frozen=True, tag_field="type", tag="success"):
+class ClientSessionFinishSuccess(AnswerModel, frozen=True, tag_field="type", tag="success"):
     """The client ended the session, all well."""
 
     type: ClassVar[Literal["success"]] = "success"
 
 
-class ClientSessionFinishErrored(msgspec.Struct, frozen=True, tag_field="type", tag="errored"):
+class ClientSessionFinishErrored(AnswerModel, frozen=True, tag_field="type", tag="errored"):
     """The client ended the session because of an error."""
 
     type: ClassVar[Literal["errored"]] = "errored"
 
 
-class ClientSessionFinishInterrupted(
-    msgspec.Struct, frozen=True, tag_field="type", tag="interrupted"
-):
+class ClientSessionFinishInterrupted(AnswerModel, frozen=True, tag_field="type", tag="interrupted"):
     """The client was interrupted."""
 
     type: ClassVar[Literal["interrupted"]] = "interrupted"
@@ -194,7 +197,7 @@ ClientSessionFinishReason = (
 
 
 class SessionFailedRequestReason(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="request"
+    AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="request"
 ):
     """A request failed and took the session with it."""
 
@@ -204,7 +207,7 @@ class SessionFailedRequestReason(
 
 
 class SessionFailedTrainingRunReason(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="training_run"
+    AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="training_run"
 ):
     """A training run failed and took the session with it."""
 
@@ -213,7 +216,7 @@ class SessionFailedTrainingRunReason(
 
 
 class SessionFailedSamplingSessionReason(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sampling_session"
+    AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="sampling_session"
 ):
     """A sampler failed and took the session with it."""
 
@@ -226,15 +229,13 @@ SessionFailedReason = (
 )
 
 
-class SessionActive(msgspec.Struct, frozen=True, tag_field="type", tag="active"):
+class SessionActive(AnswerModel, frozen=True, tag_field="type", tag="active"):
     """The session is in use."""
 
     type: ClassVar[Literal["active"]] = "active"
 
 
-class SessionCancelled(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="cancelled"
-):
+class SessionCancelled(AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="cancelled"):
     """The server ended the session, for instance because its client fell silent."""
 
     type: ClassVar[Literal["cancelled"]] = "cancelled"
@@ -242,7 +243,7 @@ class SessionCancelled(
 
 
 class ClientSessionFinished(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="client_finished"
+    AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="client_finished"
 ):
     """The client ended the session."""
 
@@ -251,7 +252,7 @@ class ClientSessionFinished(
     detail: str | None = None
 
 
-class SessionFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="failed"):
+class SessionFailed(AnswerModel, frozen=True, kw_only=True, tag_field="type", tag="failed"):
     """The session failed."""
 
     type: ClassVar[Literal["failed"]] = "failed"
@@ -263,7 +264,7 @@ class SessionFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 SessionStatus = SessionActive | SessionCancelled | ClientSessionFinished | SessionFailed
 
 
-class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
+class SessionSummary(AnswerModel, frozen=True, kw_only=True):
     """One session in a search result."""
 
     session_id: str
@@ -277,35 +278,35 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_storage_bytes: int | None = None
 
 
-class SessionSearchCursor(msgspec.Struct, frozen=True, kw_only=True):
+class SessionSearchCursor(AnswerModel, frozen=True, kw_only=True):
     """Where the next page of a session search begins."""
 
     last_created_at: datetime
     last_session_id: str
 
 
-class SessionSearchResponse(msgspec.Struct, frozen=True, kw_only=True):
+class SessionSearchResponse(AnswerModel, frozen=True, kw_only=True):
     """One page of a session search."""
 
     sessions: list[SessionSummary]
     next_cursor: SessionSearchCursor | None = None
 
 
-class CreateSamplingSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
+class CreateSamplingSessionResponse(AnswerModel, frozen=True, kw_only=True):
     """A sampler exists."""
 
     type: Literal["create_sampling_session"] = "create_sampling_session"
     sampling_session_id: str
 
 
-class JoinSamplingSessionResponse(msgspec.Struct, frozen=True, kw_only=True):
+class JoinSamplingSessionResponse(AnswerModel, frozen=True, kw_only=True):
     """The number of this clone of a sampling client; the original is 0."""
 
     type: Literal["join_sampling_session"] = "join_sampling_session"
     client_counter: int
 
 
-class GetSamplerResponse(msgspec.Struct, frozen=True, kw_only=True):
+class GetSamplerResponse(AnswerModel, frozen=True, kw_only=True):
     """What a sampler samples from."""
 
     sampler_id: str
@@ -313,7 +314,7 @@ class GetSamplerResponse(msgspec.Struct, frozen=True, kw_only=True):
     model_path: str | None = None
 
 
-class UntypedPromise(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UntypedPromise(AnswerModel, frozen=True, kw_only=True, omit_defaults=True):
     """The server accepted the work; its result is fetched by `request_id`."""
 
     request_id: RequestID
@@ -324,7 +325,7 @@ class UntypedPromise(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 UntypedAPIFuture = UntypedPromise
 
 
-class TryAgainResponse(msgspec.Struct, frozen=True, kw_only=True):
+class TryAgainResponse(AnswerModel, frozen=True, kw_only=True):
     """Not ready yet."""
 
     type: Literal["try_again"] = "try_again"
@@ -333,7 +334,7 @@ class TryAgainResponse(msgspec.Struct, frozen=True, kw_only=True):
     queue_state_reason: str | None = None
 
 
-class CompleteMetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
+class CompleteMetadataResponse(AnswerModel, frozen=True, kw_only=True):
     """Ready, and so big that the client should make room before it asks again."""
 
     status: Literal["complete_metadata"] = "complete_metadata"
@@ -352,7 +353,7 @@ class RequestErrorCategory(StrEnum):
         return cls.Unknown
 
 
-class RequestFailedResponse(msgspec.Struct, frozen=True, kw_only=True):
+class RequestFailedResponse(AnswerModel, frozen=True, kw_only=True):
     """The request was accepted and then failed. The mere presence of `error` says so."""
 
     error: str | None
@@ -360,7 +361,7 @@ class RequestFailedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FutureFinished(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="finished", omit_defaults=True
+    AnswerModel, frozen=True, kw_only=True, tag_field="state", tag="finished", omit_defaults=True
 ):
     """A request's result can be fetched."""
 
@@ -369,7 +370,7 @@ class FutureFinished(
     response_payload_uncompressed_size: int | None = None
 
 
-class FutureFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="state", tag="failed"):
+class FutureFailed(AnswerModel, frozen=True, kw_only=True, tag_field="state", tag="failed"):
     """A request failed; fetching it tells why."""
 
     state: ClassVar[Literal["failed"]] = "failed"
@@ -379,14 +380,17 @@ class FutureFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="state",
 FutureCompletion = FutureFinished | FutureFailed
 
 
-class FuturesRetrieveResponse(msgspec.Struct, frozen=True, kw_only=True):
+class FuturesRetrieveResponse(AnswerModel, frozen=True, kw_only=True, omit_defaults=True):
     """What was completed since `prev_cursor`."""
 
     completions: list[FutureCompletion]
     cursor: int
+    queue_state: str | None = None
+    """Whether the session's other requests have to wait; only for clients that ask for it."""
+    queue_state_reason: str | None = None
 
 
-class UnloadModelResponse(msgspec.Struct, frozen=True, kw_only=True):
+class UnloadModelResponse(AnswerModel, frozen=True, kw_only=True):
     """A model left the server's memory."""
 
     model_id: ModelID

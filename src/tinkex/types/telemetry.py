@@ -5,15 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-import msgspec
-
 from tinkex.types._fields import sent
+from tinkex.types._model import AnswerModel, ProtocolModel
 
 EventType = Literal["SESSION_START", "SESSION_END", "UNHANDLED_EXCEPTION", "GENERIC_EVENT"]
 Severity = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
-class SessionStartEvent(msgspec.Struct, frozen=True, kw_only=True):
+class SessionStartEvent(AnswerModel, frozen=True, kw_only=True):
     """A session began."""
 
     event: Literal["SESSION_START"] = "SESSION_START"
@@ -23,7 +22,7 @@ class SessionStartEvent(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: datetime
 
 
-class SessionEndEvent(msgspec.Struct, frozen=True, kw_only=True):
+class SessionEndEvent(AnswerModel, frozen=True, kw_only=True):
     """A session ended; `duration` is written like "0:00:00.023545"."""
 
     duration: str
@@ -34,7 +33,7 @@ class SessionEndEvent(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: datetime
 
 
-class UnhandledExceptionEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class UnhandledExceptionEvent(AnswerModel, frozen=True, kw_only=True, omit_defaults=True):
     """An exception reached the user."""
 
     error_message: str
@@ -47,7 +46,7 @@ class UnhandledExceptionEvent(msgspec.Struct, frozen=True, kw_only=True, omit_de
     traceback: str | None = None
 
 
-class GenericEvent(msgspec.Struct, frozen=True, kw_only=True):
+class GenericEvent(AnswerModel, frozen=True, kw_only=True):
     """Anything else, by name."""
 
     event: Literal["GENERIC_EVENT"] = "GENERIC_EVENT"
@@ -62,7 +61,7 @@ class GenericEvent(msgspec.Struct, frozen=True, kw_only=True):
 TelemetryEvent = SessionStartEvent | SessionEndEvent | UnhandledExceptionEvent | GenericEvent
 
 
-class TelemetrySendRequest(msgspec.Struct, frozen=True, kw_only=True):
+class TelemetrySendRequest(ProtocolModel, frozen=True, kw_only=True):
     """A batch of events."""
 
     events: list[TelemetryEvent]
@@ -75,7 +74,7 @@ class TelemetrySendRequest(msgspec.Struct, frozen=True, kw_only=True):
 TelemetryBatch = TelemetrySendRequest
 
 
-class TelemetryResponse(msgspec.Struct, frozen=True, kw_only=True):
+class TelemetryResponse(AnswerModel, frozen=True, kw_only=True):
     """The batch was taken."""
 
     status: Literal["accepted"] = "accepted"

@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tinkex.errors import ValidationError
+from tinkex.types._model import ModelMethods
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +29,19 @@ _TYPECODES: dict[str, Literal["q", "f"]] = {"int64": "q", "float32": "f"}
 ITEM_BYTES: dict[str, int] = {"int64": 8, "float32": 4}
 
 
-class TensorData:
+@dataclass(init=False, repr=False, eq=False)
+class _TensorForm:
+    """The fields of a tensor, as msgspec and `dataclasses` see them."""
+
+    __slots__ = ()
+    data: list[Any]
+    dtype: TensorDtype
+    shape: list[int] | None = None
+    sparse_crow_indices: list[int] | None = None
+    sparse_col_indices: list[int] | None = None
+
+
+class TensorData(_TensorForm, ModelMethods):
     """An immutable int64 or float32 array, dense or CSR-sparse.
 
     >>> TensorData([[1, 2], [3, 4]], "int64").tolist()
@@ -61,6 +76,13 @@ class TensorData:
         self._set(raw, found_dtype, list(shape) if shape is not None else found_shape)
         self._set_sparse(sparse_crow_indices, sparse_col_indices)
         self._check_size()
+
+    def __post_init__(self) -> None:
+        """Called by msgspec alone, which makes a tensor by setting its fields one by one."""
+        given: Any = self._raw
+        TensorData.__init__(
+            self, given, self.dtype, self.shape, self.sparse_crow_indices, self.sparse_col_indices
+        )
 
     def _set(self, raw: bytes, dtype: TensorDtype, shape: list[int] | None) -> None:
         self._raw = raw
@@ -172,10 +194,19 @@ class TensorData:
         indices = len(self.sparse_crow_indices or ()) + len(self.sparse_col_indices or ())
         return len(self._raw) + 8 * indices
 
-    @property
+    @property  # a field in the form, computed here
     def data(self) -> list[Any]:
         """The stored values as a flat list."""
-        return _unpack(self._raw, self.dtype)
+        given: Any = self._raw
+        if isinstance(given, bytes):
+            return _unpack(given, self.dtype)
+        return list(given)  # msgspec asks for it before `__post_init__`
+
+    @data.setter
+    def data(self, values: Any) -> None:
+        if hasattr(self, "_raw"):
+            raise AttributeError("A tensor does not change; make another one.")
+        self._raw = values  # `__post_init__` makes bytes of them
 
     @property
     def is_smaller_sparse(self) -> bool:
@@ -295,6 +326,8 @@ def _from_sequence(
         flat = [value.item() if hasattr(value, "item") else value for value in flat]
         kinds = set(map(type, flat))
     chosen: TensorDtype = dtype or ("float32" if float in kinds else "int64")
+    if NoneType in kinds and chosen == "float32":  # JSON has no NaN
+        flat = [math.nan if value is None else value for value in flat]
     return _pack(flat, chosen), chosen, shape
 
 

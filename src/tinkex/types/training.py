@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types._fields import sent
+from tinkex.types._model import AnswerModel, Holds, ProtocolModel, RecordModel
 from tinkex.types._numbers import make_plain
+from tinkex.types.optimizers import AdamOptimizerConfig, AnyOptimizerConfig, read_optimizer_config
 from tinkex.types.tensor import TensorData
 
 ModelID = str
@@ -25,12 +27,16 @@ LossFnType = Literal[
 ]
 LossFnOutput = dict[str, TensorData]
 
+if TYPE_CHECKING:
+    _OptimizerConfig = AnyOptimizerConfig
+else:  # a dict of one that this client does not know is read by `__post_init__`
+    _OptimizerConfig = Annotated[Any, Holds(AnyOptimizerConfig)]
 
 MAX_LORA_ALPHA = 65_536.0
 """The largest alpha of an adapter; its product is scaled by alpha / rank."""
 
 
-class LoraConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LoraConfig(ProtocolModel, frozen=True, kw_only=True, omit_defaults=True):
     """Which layers get an adapter, of what rank, and with what alpha.
 
     An adapter changes a weight by `(alpha / rank) * B @ A`. Without an `alpha` it is the server's:
@@ -39,6 +45,8 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Raises:
         ValidationError: rank or alpha is out of range, or nothing would be trained.
     """
+
+    beyond_protocol: ClassVar[frozenset[str]] = frozenset({"alpha"})
 
     rank: int = sent(32)
     seed: int | None = None
@@ -62,60 +70,72 @@ class LoraConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
 
 
-class ForwardBackwardOutput(msgspec.Struct, frozen=True, kw_only=True):
+class ForwardBackwardOutput(RecordModel, frozen=True, kw_only=True):
     """Per datum the loss function's outputs (always `logprobs`), and metrics of the whole batch."""
 
     loss_fn_output_type: str
     loss_fn_outputs: list[LossFnOutput]
     metrics: dict[str, float] = {}
 
+    def __repr__(self) -> str:
+        count = len(self.loss_fn_outputs)
+        return f"<ForwardBackwardOutput {count} examples, metrics {self.metrics}>"
 
-class OptimStepResponse(msgspec.Struct, frozen=True, kw_only=True):
+
+class OptimStepResponse(AnswerModel, frozen=True, kw_only=True):
     """What the optimizer reports of one step."""
 
     metrics: dict[str, float] | None = None
 
 
-class CreateModelResponse(msgspec.Struct, frozen=True, kw_only=True):
+class CreateModelResponse(AnswerModel, frozen=True, kw_only=True):
     """A training model exists."""
 
     model_id: ModelID
 
 
-class SaveWeightsResponse(msgspec.Struct, frozen=True, kw_only=True):
+class SaveWeightsResponse(AnswerModel, frozen=True, kw_only=True):
     """Training state was saved under `path`."""
+
+    type: ClassVar[Literal["save_weights"]] = "save_weights"
 
     path: str
 
 
-class SaveWeightsForSamplerResponse(msgspec.Struct, frozen=True, kw_only=True):
+class SaveWeightsForSamplerResponse(AnswerModel, frozen=True, kw_only=True):
     """Weights for sampling were saved: named ones have a path, ephemeral ones a session."""
+
+    type: ClassVar[Literal["save_weights_for_sampler"]] = "save_weights_for_sampler"
 
     path: str | None = None
     sampling_session_id: str | None = None
 
 
-class SaveWeightsExternalResponse(msgspec.Struct, frozen=True, kw_only=True):
+class SaveWeightsExternalResponse(AnswerModel, frozen=True, kw_only=True):
     """Weights were exported under `path`."""
+
+    type: ClassVar[Literal["save_weights_external"]] = "save_weights_external"
 
     path: str
     size_bytes: int | None = None
 
 
-class LoadWeightsResponse(msgspec.Struct, frozen=True, kw_only=True):
+class LoadWeightsResponse(AnswerModel, frozen=True, kw_only=True):
     """Saved weights were loaded."""
+
+    type: ClassVar[Literal["load_weights"]] = "load_weights"
 
     path: str | None = None
     model_id: ModelID | None = None
 
 
-class CreateCustomLossResponse(msgspec.Struct, frozen=True, kw_only=True):
+class CreateCustomLossResponse(AnswerModel, frozen=True, kw_only=True):
     """An uploaded loss function can be used by this id."""
 
     loss_id: str
 
 
-class ModelData(msgspec.Struct, frozen=True, kw_only=True):
+class ModelData(AnswerModel, frozen=True, kw_only=True):
     """Which base model it is, and which tokenizer belongs to it."""
 
     arch: str | None = None
@@ -123,8 +143,11 @@ class ModelData(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_id: str | None = None
 
 
-class GetInfoResponse(msgspec.Struct, frozen=True, kw_only=True):
+class GetInfoResponse(AnswerModel, frozen=True, kw_only=True):
     """What the server knows about a training model."""
+
+    type: ClassVar[Literal["get_info"]] = "get_info"
+    beyond_protocol: ClassVar[frozenset[str]] = frozenset({"lora_alpha"})
 
     model_data: ModelData
     model_id: ModelID
@@ -132,11 +155,17 @@ class GetInfoResponse(msgspec.Struct, frozen=True, kw_only=True):
     lora_rank: int | None = None
     lora_alpha: float | None = None  # sent by Tinkex servers
     model_name: str | None = None
-    optimizer_config: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "adamw"})
+    optimizer_config: _OptimizerConfig = AdamOptimizerConfig()
+
+    def __post_init__(self) -> None:
+        known = read_optimizer_config(self.optimizer_config)
+        msgspec.structs.force_setattr(self, "optimizer_config", known)
 
 
-class WeightsInfoResponse(msgspec.Struct, frozen=True, kw_only=True):
+class WeightsInfoResponse(AnswerModel, frozen=True, kw_only=True):
     """What saved weights were trained with."""
+
+    beyond_protocol: ClassVar[frozenset[str]] = frozenset({"lora_alpha"})
 
     base_model: str
     is_lora: bool
@@ -145,4 +174,8 @@ class WeightsInfoResponse(msgspec.Struct, frozen=True, kw_only=True):
     train_unembed: bool | None = None
     train_mlp: bool | None = None
     train_attn: bool | None = None
-    optimizer_config: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "adamw"})
+    optimizer_config: _OptimizerConfig = AdamOptimizerConfig()
+
+    def __post_init__(self) -> None:
+        known = read_optimizer_config(self.optimizer_config)
+        msgspec.structs.force_setattr(self, "optimizer_config", known)

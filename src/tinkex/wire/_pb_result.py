@@ -161,8 +161,8 @@ def _encode_sequence(sequence: SampledSequence) -> bytes:
 def _encode_topk(key: int, topk: TopkLogprobs | None) -> bytes:
     if topk is None:
         return b""
-    ids = delimited(0x0A, topk.token_ids) if topk.token_ids else b""
-    logprobs = delimited(0x12, topk.logprobs) if topk.logprobs else b""
+    ids = delimited(0x0A, topk.token_ids_raw) if topk.token_ids_raw else b""
+    logprobs = delimited(0x12, topk.logprobs_raw) if topk.logprobs_raw else b""
     return delimited(key, ids + logprobs + number(0x18, topk.k) + number(0x20, topk.length))
 
 
@@ -249,7 +249,7 @@ def _decode_topk(body: bytes, at: int, end: int) -> TopkLogprobs | None:
         return None
     if len(ids) != 4 * k * length or len(logprobs) != len(ids):
         raise Malformed(f"top-k values do not fill {length} rows of {k}")
-    return TopkLogprobs(token_ids=ids, logprobs=logprobs, k=k, length=length)
+    return TopkLogprobs(token_ids_raw=ids, logprobs_raw=logprobs, k=k, length=length)
 
 
 def _decode_alt(body: bytes, at: int, end: int) -> PromptAltTokens:

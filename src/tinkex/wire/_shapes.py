@@ -38,7 +38,7 @@ from tinkex.wire._tensors import MAX_RANK
 from tinkex.wire.limits import DEFAULT_LIMITS, Limits
 
 
-class TensorShape(msgspec.Struct):
+class TensorShape(msgspec.Struct, omit_defaults=True):
     """`{"data":[…],"dtype":…,"shape"?,"sparse_crow_indices"?,"sparse_col_indices"?}`"""
 
     data: list[int | float | None]
@@ -50,11 +50,19 @@ class TensorShape(msgspec.Struct):
     def build(self, limits: Limits = DEFAULT_LIMITS) -> TensorData:
         """The tensor; null stands for NaN, which JSON cannot write."""
         check_tensor_shape(self.shape or (), limits)
-        data: list[Any] = self.data
-        if self.dtype == "float32" and None in data:
-            data = [math.nan if value is None else value for value in data]
         return TensorData(
-            data, self.dtype, self.shape, self.sparse_crow_indices, self.sparse_col_indices
+            self.data, self.dtype, self.shape, self.sparse_crow_indices, self.sparse_col_indices
+        )
+
+    @classmethod
+    def of(cls, tensor: TensorData) -> TensorShape:
+        """The form of a tensor; what it does not have is left out."""
+        return cls(
+            tensor.data,
+            tensor.dtype,
+            tensor.shape,
+            tensor.sparse_crow_indices,
+            tensor.sparse_col_indices,
         )
 
 

@@ -7,6 +7,7 @@ one would change results unnoticed. Old JSON forms of training data and results:
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,7 +17,7 @@ import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types.datum import Datum
-from tinkex.types.model_input import EncodedTextChunk, ModelInput
+from tinkex.types.model_input import ModelInput
 from tinkex.types.requests import SampleRequest
 from tinkex.types.telemetry import TelemetrySendRequest
 from tinkex.types.tensor import TensorData
@@ -49,7 +50,7 @@ def encode(value: object) -> bytes:
         ValidationError: something in it, most likely user metadata, has no JSON form.
     """
     try:
-        return _ENCODER.encode(value)
+        return _ENCODER.encode(_with_short_tensors(value))
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise ValidationError(
             f"{type(value).__name__} cannot be written as JSON: {error}.",
@@ -161,22 +162,22 @@ def field_path(error: Exception) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _hook(value: object) -> object:
-    if isinstance(value, EncodedTextChunk):
-        return {"tokens": value.tokens, "type": "encoded_text"}
+def _with_short_tensors(value: object) -> object:
+    """The value with the form of a tensor in place of a tensor: what it does not have is left out,
+    where msgspec would write null."""
     if isinstance(value, TensorData):
-        return _tensor_form(value)
+        return TensorShape.of(value)
+    if isinstance(value, SampleRequest) and value.target_prompt_logprobs is not None:
+        form = TensorShape.of(value.target_prompt_logprobs)
+        value = copy.copy(value)
+        msgspec.structs.force_setattr(value, "target_prompt_logprobs", form)
+    return value
+
+
+def _hook(value: object) -> object:
     if callable(to_list := getattr(value, "tolist", None)):  # scalars and arrays of numpy, torch
         return to_list()
     raise TypeError(f"a {type(value).__name__} has no JSON form")
-
-
-def _tensor_form(tensor: TensorData) -> dict[str, Any]:
-    form: dict[str, Any] = {"data": tensor.data, "dtype": tensor.dtype}
-    for name in ("shape", "sparse_crow_indices", "sparse_col_indices"):
-        if (value := getattr(tensor, name)) is not None:
-            form[name] = value
-    return form
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_hook)

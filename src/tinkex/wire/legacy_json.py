@@ -17,7 +17,6 @@ from tinkex.errors import ValidationError
 from tinkex.types.model_input import EncodedTextChunk
 from tinkex.types.requests import Count, ForwardBackwardRequest
 from tinkex.types.sampling import (
-    EMPTY_LOGPROB,
     SampledSequence,
     SampleResponse,
     StopReason,
@@ -206,14 +205,4 @@ def _pack_topk(rows: Pairs | None) -> TopkLogprobs | None:
     width = max((len(row or ()) for row in rows or ()), default=0)
     if not rows or not width:
         return None
-    cells = [cell for row in rows for cell in _padded(row or [], width)]
-    return TopkLogprobs(
-        token_ids=EncodedTextChunk([token for token, _ in cells]).raw,
-        logprobs=array("f", [logprob for _, logprob in cells]).tobytes(),
-        k=width,
-        length=len(rows),
-    )
-
-
-def _padded(row: list[tuple[int, float]], width: int) -> list[tuple[int, float]]:
-    return row + [(0, EMPTY_LOGPROB)] * (width - len(row))
+    return TopkLogprobs.from_rows(rows)

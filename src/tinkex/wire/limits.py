@@ -76,7 +76,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Width of top-k logprobs and of alternative tokens at each position."""
 
     max_numbers_ahead: int = 10_000
-    """How far a model's request may be numbered ahead of the one whose turn it is."""
+    """How far a model's request may be numbered ahead of the next one to run."""
 
     max_name_chars: int = 128
     """Length of a checkpoint's name."""

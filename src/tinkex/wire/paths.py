@@ -46,10 +46,10 @@ class TinkerPath(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> TinkerPath:
-        """The path a text spells, exactly three parts and no more.
+        """The path that a text stands for, exactly three parts and no more.
 
         Raises:
-            InvalidPathError: it spells none.
+            InvalidPathError: it is no such path.
         """
         parts = text.removeprefix(PATH_PREFIX).split("/", maxsplit=3)
         if not text.startswith(PATH_PREFIX) or len(parts) != 3:

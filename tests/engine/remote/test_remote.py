@@ -11,6 +11,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import tinkex.engine.remote.worker as worker_module
 from tests.engine.remote.joined import (
     INFO,
     TOKEN,
@@ -30,7 +32,7 @@ from tests.engine.remote.joined import (
 from tests.support.object_stores import bucket, object_store
 from tests.support.waiting import wait_until
 from tinkex.engine.interface import EngineFailure, EngineUserError, LoraSpec
-from tinkex.engine.process.codec import Reply, encode
+from tinkex.engine.process.codec import PING, Reply, encode
 from tinkex.engine.process.frames import FrameReader, write_frame
 from tinkex.engine.remote.engine import RemoteEngine, local_folder
 from tinkex.engine.remote.handshake import FolderPlace, RefusedError, RemoteWorkerInfo, join
@@ -89,8 +91,10 @@ def test_a_worker_forgets_everything_when_its_connection_ends_and_dials_again(
             engine.create_adapter("a", "null", LoraSpec(rank=4))
             engine.close()
             wait_until(lambda: not worker.engine.adapters())
-            with pytest.raises(EngineFailure, match=r"gpu-1 at 127.0.0.1:\d+ is gone"):
+            with pytest.raises(EngineFailure, match=r"gpu-1 at 127.0.0.1:\d+ is gone") as caught:
                 engine.models()
+            assert caught.value.is_loss_of_engine
+            assert caught.value.is_from_outside, "the network may be to blame, not the work"
 
 
 def test_a_worker_outlives_its_server(tmp_path: Path) -> None:
@@ -104,6 +108,44 @@ def test_a_worker_outlives_its_server(tmp_path: Path) -> None:
             with RemoteEngine(next_worker(again)) as engine:
                 assert engine.models()
             again.close()
+
+
+def test_a_worker_tries_every_address_of_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name for a server that is frozen and never answers, one that is down, and one that runs.
+    Name resolution is the machine's, so it is replaced here."""
+    monkeypatch.setattr(worker_module, "_DIAL_S", 0.5)
+    resolve = socket.getaddrinfo
+
+    def answer(host: str, *rest: Any, **options: Any) -> list[Any]:
+        hosts = [f"127.0.0.{n}" for n in (2, 3, 1)] if host == "servers" else [host]
+        return [each for one in hosts for each in resolve(one, *rest, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    with (
+        listening(place_at(tmp_path)) as listener,
+        socket.create_server(("127.0.0.2", listener.port)),
+    ):
+        config = msgspec.structs.replace(config_for(listener.port, tmp_path), host="servers")
+        with WorkerThread(config), RemoteEngine(next_worker(listener)) as engine:
+            assert engine.models()
+
+
+def test_a_worker_leaves_a_server_that_has_fallen_silent(tmp_path: Path) -> None:
+    """A frozen server closes no connection. One that has never pinged is left in peace."""
+    place = msgspec.structs.replace(place_at(tmp_path), silence_s=1.0)
+    with (
+        listening(place) as listener,
+        WorkerThread(config_for(listener.port, tmp_path)),
+    ):
+        silent = next_worker(listener)
+        assert listener.take(3) is None
+        write_frame(silent.connection, encode(PING))  # the only sign of life
+        with RemoteEngine(next_worker(listener), ping_s=0.1) as engine:
+            assert listener.take(3) is None
+            assert engine.models()
+        silent.connection.close()
 
 
 def test_a_worker_with_another_token_is_refused(tmp_path: Path) -> None:

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from tests.engine.work import run_samples, sample_request, tokens
+from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.engine.interface import SampleResult
+from tinkex.engine.options import EngineOptions
 from tinkex.engine.sampling.block_pool import BlockPool
 from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 from tinkex.engine.sampling.prefill_order import PrefillOrder
 from tinkex.engine.sampling.prefill_queue import PrefillQueue, SamplerLimits
 from tinkex.engine.sampling.state import PendingPrefix, PrefillChunk, RunningSequence, SampleJob
 from tinkex.engine.sampling.stops import StopRule
+from tinkex.engine.torch_engine import TorchEngine
 
 LIMITS = SamplerLimits(
     cache_tokens=BLOCK_TOKENS * 64,
@@ -89,7 +92,7 @@ def test_short_requests_pass_longer_ones_and_equals_stay_in_line() -> None:
     order = _order(
         _prefix("long", 400, 100), _prefix("a", 40), _prefix("b", 40), _prefix("short", 8, 1)
     )
-    assert _names(list(order.in_turn())) == ["short", "a", "b", "long"]
+    assert _names(list(order.in_fair_order())) == ["short", "a", "b", "long"]
 
 
 def test_no_request_is_passed_for_ever() -> None:
@@ -97,7 +100,7 @@ def test_no_request_is_passed_for_ever() -> None:
     passed = 0
     for number in range(100_000):
         order.add(_prefix(f"short-{number}", 10, 1))
-        first = next(order.in_turn())
+        first = next(order.in_fair_order())
         order.remove(first)
         if first.job.request.request_id == "long":
             break
@@ -110,7 +113,7 @@ def test_a_huge_request_lets_pass_no_more_than_a_fixed_amount() -> None:
     passed = 0
     for number in range(1000):
         order.add(_prefix(f"short-{number}", 1000, 1))
-        first = next(order.in_turn())
+        first = next(order.in_fair_order())
         order.remove(first)
         if first.job.request.request_id == "huge":
             break
@@ -122,7 +125,7 @@ def test_tenants_take_turns_by_tokens() -> None:
     order = _order(*(_prefix(f"greedy-{n}", 10, 1, "greedy") for n in range(200)))
     served = []
     for _ in range(6):
-        prefix = next(order.in_turn())
+        prefix = next(order.in_fair_order())
         order.charge(prefix, len(prefix.tokens))
         order.remove(prefix)
         served.append(prefix.scope)
@@ -170,21 +173,22 @@ def test_what_was_sent_back_goes_where_its_request_was() -> None:
     order.add(_prefix("later", 400, 100, "third"))
     order.add(_prefix("short", 8, 2, "third"))
     order.put_back(PendingPrefix(ran.job, ran.sequences))
-    own = [name for name in _names(list(order.in_turn())) if name != "other"]
+    own = [name for name in _names(list(order.in_fair_order())) if name != "other"]
     assert own == ["short", "ran", "later"], "a short request passes it as it would have before"
-    assert _names(list(order.in_turn()))[:2] in (["other", "short"], ["short", "other"])
-    order.charge(next(each for each in order.in_turn() if each.job is ran.job), 400)
-    assert _names(list(order.in_turn()))[0] == "other", "computing it again is its tenant's cost"
+    assert _names(list(order.in_fair_order()))[:2] in (["other", "short"], ["short", "other"])
+    order.charge(next(each for each in order.in_fair_order() if each.job is ran.job), 400)
+    first = next(order.in_fair_order())
+    assert _names([first]) == ["other"], "computing it again is its tenant's cost"
 
 
 def test_what_is_sent_back_after_a_pause_is_not_behind_all_that_comes() -> None:
     order = _order(*(_prefix(f"before-{number}", 400, 10_000) for number in range(50)))
-    last = list(order.in_turn())[-1]
-    for prefix in list(order.in_turn()):
+    last = list(order.in_fair_order())[-1]
+    for prefix in list(order.in_fair_order()):
         order.remove(prefix)
     order.put_back(PendingPrefix(last.job, last.sequences))
     order.add(_prefix("new", 400, 10_000))
-    assert next(order.in_turn()).job is last.job
+    assert next(order.in_fair_order()).job is last.job
 
 
 def test_the_rest_of_a_prompt_that_was_split_waits_for_its_first_half() -> None:
@@ -271,6 +275,48 @@ def test_steps_are_short_only_while_quick_requests_come() -> None:
     for _ in range(40):
         queue.next(num_running=1)
     assert _sizes(queue.next(num_running=1)) == {"long": 256}
+
+
+def test_parts_become_shorter_as_a_prompt_goes_on() -> None:
+    queue, _ = _queue(replace(LIMITS, attention_tokens=256))
+    long = _prefix("long", 1000, 100)
+    queue.add(long)
+    sizes = []
+    while not long.is_complete:
+        parts = queue.next(num_running=1)
+        sizes.append(_sizes(parts)["long"])
+        queue.finish_parts(parts)
+    assert sizes == [256, 128, 64, 64, 64, 64, 64, 64, 64, 64, 64, 40]
+
+
+def test_long_prompts_of_one_tenant_leave_another_its_share_of_the_time() -> None:
+    limits = replace(LIMITS, attention_tokens=256, cache_tokens=BLOCK_TOKENS * 128)
+    queue, _ = _queue(limits)
+    old = _prefix("old", 3000, 100, "a")
+    queue.add(old)
+    for _ in range(30):
+        queue.finish_parts(queue.next(num_running=1))
+    before, costs = old.done, {"a": 0.0, "b": 0.0}
+    for number in range(20):
+        queue.add(_prefix(f"new-{number}", 200, 100, "b"))
+    for _ in range(18):
+        parts = queue.next(num_running=1)
+        for part in parts:
+            size = part.end - part.start
+            costs[part.prefix.scope] += size * (1 + part.start / 256)
+        queue.finish_parts(parts)
+    assert old.done > before
+    assert 0.5 < costs["b"] / costs["a"] < 2
+
+
+def test_steps_of_a_long_prompt_are_bounded_by_the_sizes_of_the_model(tmp_path) -> None:
+    folder = make_tiny_model(tmp_path / "model", max_position_embeddings=2048)
+    engine = TorchEngine(EngineOptions(models={"tiny": str(folder)}, prefill_tokens=256))
+    engine.submit_sample(sample_request("long", tokens=tokens(2000), max_tokens=1))
+    steps = 1
+    while not engine.step_sampling(0.0).finished:
+        steps += 1
+    assert steps > 15, "8 if a token counted the same wherever it is"
 
 
 def test_a_prompt_half_way_can_be_passed_and_goes_on_where_it_was() -> None:

@@ -124,3 +124,13 @@ def test_a_gap_of_any_width_is_passed_a_little_at_a_time() -> None:
     for number in first:
         waiting.consume(number)
     assert waiting.missing(10.0, 1.0, most=3) == [4, 5, 6], "without another time of grace"
+
+
+def test_operations_that_are_put_back_run_in_their_order_and_refused_numbers_stay_refused() -> None:
+    waiting = queue(refused={2})
+    for number in (1, 3, 4, 5):
+        waiting.add(operation("m", number), 0.0)
+    taken = [waiting.pop(), waiting.pop()]
+    for each in reversed(taken):
+        waiting.put_back(each, 1.0)
+    assert drain(waiting) == [1, 3, 4, 5]

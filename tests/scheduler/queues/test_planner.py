@@ -332,3 +332,21 @@ def test_work_that_was_lost_with_an_engine_is_not_charged() -> None:
     plan.finished(lost, [])  # the engine hung for a minute, and its next one refused the operation
     following = [plan.next_batch(NOW)[0] for _ in range(6)]
     assert Counter(each.owner for each in following) == {"alice": 3, "bob": 3}
+
+
+def test_a_batch_that_is_given_back_is_the_next_one_again_but_not_for_ever() -> None:
+    plan = planner()
+    fill(plan, "alice", "m", "forward", "forward", "optim_step")
+    rounds, taken = 0, plan.next_batch(NOW)
+    names = [each.request_id for each in taken]
+    while plan.may_give_back(taken):
+        rounds += 1
+        plan.finished(taken, [])
+        plan.give_back(taken, NOW)
+        taken = plan.next_batch(NOW)
+        assert [each.request_id for each in taken] == names
+    assert rounds == 3
+    run(plan, taken, 0.001)
+    plan.forget_returns(taken)
+    assert plan.may_give_back(taken)
+    assert [each.kind for each in plan.next_batch(NOW)] == ["optim_step"]

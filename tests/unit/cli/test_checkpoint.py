@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,14 @@ FIELDS = ["model_id", "path", "timestamp", "base_model", "model_path", "lora"]
 
 
 def test_creates_saves_and_writes_metadata(cli, server, model, tmp_path):
+    began = datetime.now(UTC).replace(microsecond=0)
     ran = cli("checkpoint", "--base-model", model, "--rank", "4", "--output", "deep/meta.json")
     assert ran.code == 0
     metadata = json.loads((tmp_path / "deep/meta.json").read_text())
     assert list(metadata) == FIELDS
+    written = datetime.fromisoformat(metadata["timestamp"])
+    assert written.utcoffset() == timedelta(0)
+    assert began <= written <= datetime.now(UTC)
     assert ran.out.strip() == metadata["path"]
     assert metadata["path"].startswith(f"tinker://{metadata['model_id']}/sampler_weights/")
     assert metadata["lora"]["rank"] == 4

@@ -2,12 +2,15 @@
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
+import tinkex
 from tinkex.cli.lazy import Lazy, LazyGroup
 from tinkex.cli.output import print_table, printable, say
 from tinkex.config import Config
@@ -21,10 +24,29 @@ class FakeDistribution:
     requires = ["click>=8", "absent-thing", 'numpy ; extra == "numpy"', "tinkex[torch]"]
 
 
-def test_version_is_the_installed_one(run):
+@pytest.fixture
+def no_commit(monkeypatch):
+    """A package of which nobody knows the commit, as in a folder that was copied."""
+    monkeypatch.setattr("tinkex.commit.commit_of_package", lambda package: None)
+
+
+def test_version_is_the_installed_one(run, no_commit):
     assert run("version").out == f"tinkex {VERSION}\n"
     assert run("--version").out == f"tinkex {VERSION}\n"
     assert run("version", "--json").json == {"version": VERSION, "commit": None}
+
+
+def test_the_commit_of_the_package_is_shown(run, monkeypatch):
+    asked = []
+
+    def commit_of_package(package):
+        asked.append(package)
+        return "abcdef0123456789" + 24 * "0"
+
+    monkeypatch.setattr("tinkex.commit.commit_of_package", commit_of_package)
+    assert run("version", "--json").json["commit"].startswith("abcdef0123456789")
+    assert run("version").out == f"tinkex {VERSION} (abcdef012345)\n"
+    assert asked[0] == Path(tinkex.__file__).parent
 
 
 @pytest.mark.parametrize(
@@ -43,7 +65,9 @@ def test_version_is_the_installed_one(run):
         (None, False),
     ],
 )
-def test_commit_comes_from_build_metadata_only(run, monkeypatch, tmp_path, direct_url, commit):
+def test_an_installer_that_knows_the_commit_is_believed(
+    run, no_commit, monkeypatch, tmp_path, direct_url, commit
+):
     folder = tmp_path / "site" / "tinkex-9.8.7.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.4\nName: tinkex\nVersion: 9.8.7\n\n")
@@ -55,7 +79,7 @@ def test_commit_comes_from_build_metadata_only(run, monkeypatch, tmp_path, direc
     assert run("version").out == f"tinkex 9.8.7{' (abcdef012345)' if commit else ''}\n"
 
 
-def test_version_works_without_metadata(run, monkeypatch):
+def test_version_works_without_metadata(run, no_commit, monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -100,7 +124,8 @@ def test_module_runs_outside_any_repository(tmp_path):
         text=True,
         timeout=60,
     )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"tinkex {VERSION}\n", "")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.fullmatch(rf"tinkex {re.escape(VERSION)}( \([0-9a-f]{{12}}\))?\n", ran.stdout)
 
 
 def test_config_show_names_every_setting(run):

@@ -156,6 +156,16 @@ def test_greeting_tells_of_a_model_with_two_names_once(run, started):
     assert "base_model='a'" in ran.out
 
 
+def test_greeting_knows_a_folder_by_any_spelling(run, started, tmp_path):
+    folder, link = tmp_path / "m", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    spellings = [f"a={folder}", f"b={link}", f"c={folder}/../m/"]
+    given = [each for text in spellings for each in ("--model", text)]
+    ran = run("serve", *given, "--data-dir", "d")
+    assert "Models: a (also b, c)\n" in ran.out
+
+
 def test_data_folder_has_a_place_of_its_own():
     assert default_data_dir().name == "tinkex"
 

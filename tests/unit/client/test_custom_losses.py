@@ -106,7 +106,7 @@ def test_nothing_is_sent_for_a_loss_that_cannot_be_traced(
     server: LoopbackServer, connect: Connect
 ) -> None:
     with pytest.raises(ValidationError):
-        connect().create_custom_loss(losses.branches, {"logprobs": 1})
+        connect().create_custom_loss(losses.branches, {"logprobs": 1}).result(10)
     assert server.requests == []
 
 
@@ -254,7 +254,7 @@ def test_examples_that_do_not_fit_are_refused_before_anything_is_sent(
     training = service.create_lora_training_client(base_model="tiny/model")
     handle = service.create_custom_loss(losses.neg_ll, {"logprobs": 1, "weights": 1}).result(10)
     with pytest.raises(ValidationError, match=words):
-        training.forward_backward_custom(data, handle)
+        training.forward_backward_custom(data, handle).result(10)
     assert server.count("forward_backward") == 0
 
 
@@ -262,7 +262,7 @@ def test_a_handle_serves_its_own_session_only(connect: Connect) -> None:
     handle = connect().create_custom_loss(losses.neg_ll, {"logprobs": 1, "weights": 1}).result(10)
     training = connect().create_lora_training_client(base_model="tiny/model")
     with pytest.raises(ValidationError, match=handle.session_id):
-        training.forward_backward_custom([example(1, weights=floats(1.0))], handle)
+        training.forward_backward_custom([example(1, weights=floats(1.0))], handle).result(10)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_loss_that_is_no_loss_is_refused(connect: Connect, fn: Any, words: str
     training = service.create_lora_training_client(base_model="tiny/model")
     handle = service.create_custom_loss(fn, {"logprobs": 1}).result(10)
     with pytest.raises(ValidationError, match=words):
-        training.forward_backward_custom([example(2)], handle)
+        training.forward_backward_custom([example(2)], handle).result(10)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_loss_that_is_no_loss_is_refused(connect: Connect, fn: Any, words: str
 def test_a_batch_loss_that_is_no_loss_is_refused(connect: Connect, fn: Any, words: str) -> None:
     training = connect().create_lora_training_client(base_model="tiny/model")
     with pytest.raises(ValidationError, match=words):
-        training.forward_backward_custom([example(2)], fn)
+        training.forward_backward_custom([example(2)], fn).result(10)
 
 
 def test_a_batch_loss_sees_all_examples_and_unread_ones_have_no_gradient(
@@ -319,7 +319,7 @@ def test_an_error_of_the_loss_itself_comes_through(connect: Connect) -> None:
         raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine"):
-        training.forward_backward_custom([example(2)], broken)
+        training.forward_backward_custom([example(2)], broken).result(10)
 
 
 def test_a_server_without_a_loss_in_its_metrics_is_an_error(

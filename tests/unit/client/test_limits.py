@@ -15,7 +15,7 @@ from tests.support.clock import FakeClock
 from tests.unit.client.steady import steady
 from tinkex.client.budget import ByteBudget
 from tinkex.client.limiter import RateLimiter
-from tinkex.client.ordering import Order
+from tinkex.client.ordering import Order, SendSlot
 from tinkex.client.registry import Registry
 from tinkex.errors import ClientClosedError
 
@@ -206,28 +206,56 @@ def test_a_cancelled_wait_that_was_just_served_gives_its_share_back() -> None:
 # Places in the order.
 
 
-def test_numbers_are_dense_across_threads() -> None:
-    order, taken, lock = Order(), [], threading.Lock()
+def test_numbers_are_dense_and_in_the_order_of_the_slots_across_threads() -> None:
+    order, lock = Order(), threading.Lock()
+    slots: list[tuple[SendSlot, int]] = []
 
     def take() -> None:
-        for count in (1, 3, 2):
-            first, _ = order.take(count)
+        for count in (1, 3, 0, 2):
             with lock:
-                taken.extend(range(first, first + count))
+                slots.append((order.take(), count))
 
     threads = [threading.Thread(target=take) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(taken) == list(range(1, 49))
+
+    async def number(slot: SendSlot, count: int) -> list[int]:
+        await slot.wait()
+        first = slot.numbers(count) if count else 0
+        slot.release()
+        return list(range(first, first + count))
+
+    async def run() -> list[list[int]]:
+        return await asyncio.gather(*(number(slot, count) for slot, count in slots))
+
+    assert [each for numbers in asyncio.run(run()) for each in numbers] == list(range(1, 49))
+
+
+def test_two_slots_have_no_other_between_them() -> None:
+    order, pairs, lock = Order(), [], threading.Lock()
+
+    def take() -> None:
+        for _ in range(50):
+            pair = order.take_two()
+            order.take()
+            with lock:
+                pairs.append(pair)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(second._before is first for first, second in pairs)
 
 
 def test_send_slots_come_one_after_the_other() -> None:
     order, served = Order(), []
 
     async def run() -> None:
-        turns = [order.take()[1] for _ in range(4)]
+        turns = [order.take() for _ in range(4)]
 
         async def use(place: int) -> None:
             await turns[place].wait()

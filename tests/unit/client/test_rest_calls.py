@@ -140,7 +140,7 @@ def test_names_that_are_no_paths_are_refused_unsent(
         rest.copy_weights,
     ):
         with pytest.raises(ValidationError):
-            use("tinker://run/../weights/x")
+            use("tinker://run/../weights/x").result(10)
     assert server.requests == []
 
 
@@ -252,9 +252,9 @@ def test_an_optimizer_step_needs_parameters_of_one_kind(connect: Connect) -> Non
     training = connect().create_lora_training_client(base_model=MODEL)
     adam = tinkex.AdamParams()
     with pytest.raises(ValidationError, match="not both"):
-        training.optim_step(adam, adam_params=adam)
+        training.optim_step(adam, adam_params=adam).result(10)
     with pytest.raises(ValidationError, match="NoneType"):
-        training.optim_step()
+        training.optim_step().result(10)
 
 
 # Logs.

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.unit.client.steady import steady
 from tinkex import RetryConfig, RetryPolicy, ValidationError
 from tinkex.client.retry import (
-    MAX_RETRY_AFTER_S,
+    MAX_BACKOFF_S,
     NO_RETRIES,
+    backoff_s,
     chosen_policy,
     is_retryable_status,
     retry_after_s,
@@ -48,9 +49,9 @@ def http_date(seconds_from_now: float) -> str:
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
         ({"retry-after": "60"}, 60.0),
-        ({"retry-after": "61"}, None),
+        ({"retry-after": "61"}, 61.0),
         ({"retry-after": http_date(-5)}, None),
-        ({"retry-after": http_date(3600)}, None),
+        ({"retry-after": http_date(3600)}, 3600.0),
         ({"retry-after": "0"}, None),
         ({"retry-after": "-1"}, None),
         ({"retry-after": "nan"}, None),
@@ -67,9 +68,17 @@ def test_the_servers_figure_is_read_in_every_form(
 
 @steady
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_no_header_makes_us_wait_longer_than_a_minute_or_fail(ms: str, s: str) -> None:
+def test_no_header_fails_or_makes_training_wait_longer_than_a_minute(ms: str, s: str) -> None:
     wait = retry_after_s({"retry-after-ms": ms, "retry-after": s}, NOW)
-    assert wait is None or 0 < wait <= MAX_RETRY_AFTER_S
+    assert wait is None or 0 < wait < float("inf")
+    backoff = backoff_s(wait)
+    assert backoff is None or 0 < backoff <= MAX_BACKOFF_S
+
+
+def test_training_takes_over_a_minute_but_no_more() -> None:
+    assert backoff_s(60.0) == 60.0
+    assert backoff_s(60.1) is None
+    assert backoff_s(None) is None
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 599])
@@ -126,6 +135,7 @@ def test_no_retries_allows_none() -> None:
         {"base_s": 2, "max_s": 1},
         {"jitter": 1.5},
         {"jitter": -0.1},
+        {"max_in_flight": 0},
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(numbers: dict[str, Any]) -> None:
@@ -136,10 +146,11 @@ def test_numbers_that_make_no_sense_are_refused(numbers: dict[str, Any]) -> None
 def test_the_official_names_become_a_policy() -> None:
     config = RetryConfig(progress_timeout=10, retry_delay_base=1, retry_delay_max=4)
     policy = config.to_policy()
-    assert policy == RetryPolicy(budget_s=10, base_s=1, max_s=4, jitter=0.25)
-    assert RetryConfig(enable_retry_logic=False).to_policy() is None
+    assert policy == RetryPolicy(budget_s=10, base_s=1, max_s=4, jitter=0.25, max_in_flight=1000)
+    off = RetryConfig(enable_retry_logic=False, max_connections=3).to_policy()
+    assert not off.allows(0, 0.0)
+    assert off.max_in_flight == 3
     endless = RetryConfig(enable_stuck_detection=False).to_policy()
-    assert endless is not None
     assert endless.allows(10**6, 1e12)
 
 
@@ -148,3 +159,8 @@ def test_our_own_words_win_over_the_official_ones() -> None:
     assert chosen_policy(ours, RetryConfig()) is ours
     assert chosen_policy(None, None) is None
     assert chosen_policy(None, RetryConfig()) == RetryConfig().to_policy()
+
+
+def test_no_connections_at_all_are_refused() -> None:
+    with pytest.raises(ValidationError, match="max_connections=0"):
+        RetryConfig(max_connections=0)

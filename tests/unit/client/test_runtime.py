@@ -262,11 +262,11 @@ def test_clients_of_a_stopped_runtime_say_so_and_a_service_begins_anew(
     runtime.stop()
     for use in uses_of(training, sampler):
         with pytest.raises(ClientClosedError):
-            use()
+            use().result(10)
     runtime.start()
     for use in uses_of(training, sampler):
         with pytest.raises(ClientClosedError, match="runtime has been stopped"):
-            use()
+            use().result(10)
     fresh = service.create_lora_training_client(base_model=MODEL)
     fresh.forward_backward(make_data([2]), CROSS_ENTROPY).result(10)
     assert server.count("create_session") == 2
@@ -287,11 +287,11 @@ def test_clients_of_a_closed_service_say_so(server: LoopbackServer, connect: Con
     service.close().result(10)
     for use in uses_of(training, sampler):
         with pytest.raises(ClientClosedError, match="finished"):
-            use()
+            use().result(10)
     with pytest.raises(ClientClosedError):
         service.create_sampling_client(base_model=MODEL)
     with pytest.raises(ClientClosedError):
-        service.create_rest_client().list_sessions()
+        service.create_rest_client().list_sessions().result(10)
     assert service.close().result(5) is None
     assert server.count("session_finish") <= 1
 
@@ -440,7 +440,7 @@ def test_a_forked_child_neither_waits_for_nor_disturbs_its_parents_work(
             gc.collect()
             told = isinstance(outcome.error, ClientClosedError)
             with pytest.raises(ClientClosedError):
-                training.optim_step(AdamParams())
+                training.optim_step(AdamParams()).result(10)
         except BaseException:
             os._exit(9)
         os._exit(0 if told else 8)
@@ -484,10 +484,15 @@ def test_work_that_cannot_be_submitted_is_closed_unrun(runtime: Runtime) -> None
     assert work.cr_frame is None
 
 
-def test_a_wrong_argument_is_refused_in_the_callers_own_line(connect: Connect) -> None:
+def test_a_wrong_argument_is_an_outcome_that_names_the_callers_own_line(
+    connect: Connect,
+) -> None:
     sampler = connect().create_sampling_client(base_model=MODEL)
+    error = sampler.sample(PROMPT, 0, PARAMS).outcome().error
+    assert isinstance(error, ValidationError)
+    assert f"submitted at {__file__}:" in error.__notes__[0]
     with pytest.raises(ValidationError, match="num_samples"):
-        sampler.sample(PROMPT, 0, PARAMS)
+        sampler.sample(PROMPT, 0, PARAMS).result(10)
 
 
 def test_a_default_runtime_that_was_stopped_is_replaced() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import pickle
 import socket
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.support.clock import FakeClock
 from tests.support.fixtures import Connect, make_config
 from tests.support.loopback import LoopbackServer
 from tests.unit.client.steady import steady
-from tinkex import Runtime, ServiceClient
+from tinkex import AdamParams, Runtime, ServiceClient
 from tinkex.client import pools
 from tinkex.client.body import PartsPayload, pieces
 from tinkex.client.compression import HEADERS, compressed
@@ -93,6 +95,24 @@ def test_requests_go_through_the_proxy_that_is_set(runtime: Runtime, proxy: Prox
     answer = ask(Transport(runtime, config))
     assert answer.body == b"{}"
     assert proxy.requests[0].startswith("GET http://server.example/api/v1/healthz HTTP/1.1")
+
+
+def test_the_proxy_gets_its_user_and_password(runtime: Runtime, proxy: Proxy) -> None:
+    """In its own header; an error names its address alone."""
+    from tinkex import Config
+
+    through = proxy.url.replace("http://", "http://us%40er:pass%2Fw%C3%B6rd@")
+    config = Config(
+        base_url="http://server.example", api_key=KEY, proxy=through, environ={}, files=()
+    )
+    assert ask(Transport(runtime, config)).body == b"{}"
+    credentials = base64.b64encode("us@er:pass/wörd".encode()).decode()
+    assert f"Proxy-Authorization: Basic {credentials}" in proxy.requests[0]
+    gone = config.replace(proxy="http://user:hunter2@127.0.0.1:1")
+    with pytest.raises(APIConnectionError) as caught:
+        ask(Transport(runtime, gone))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in shown
 
 
 def test_without_a_proxy_none_is_used(
@@ -202,6 +222,17 @@ def test_a_typed_body_fills_the_error(transport: Transport) -> None:
     plain = transport.status_error(Answer(status=410, headers={}, body=b'{"code": 7, "hint": ""}'))
     assert isinstance(plain, GoneError)
     assert plain.code != "7"
+
+
+def test_training_does_not_wait_longer_than_a_minute_at_the_servers_word(
+    server: LoopbackServer, connect: Connect, clock: FakeClock
+) -> None:
+    """The error says how long the server asked for, whoever waits that long."""
+    training = connect().create_lora_training_client("tiny/model")
+    server.on("optim_step").reply(429, headers={"retry-after": "299"})
+    training.optim_step(AdamParams(learning_rate=1e-4)).result(20)
+    assert server.count("optim_step") == 2
+    assert 299.0 not in clock.sleeps
 
 
 def test_silence_is_a_timeout_that_names_the_call(

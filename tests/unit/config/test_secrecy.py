@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import pickle
 import pprint
 import traceback
 
@@ -60,6 +61,35 @@ def test_secret_headers_are_masked():
     assert config.default_headers == headers
     assert all(HEADER not in shown for shown in everything_shown(config))
     assert config.as_dict()["default_headers"]["X-A"] == "b"
+
+
+PROXY = "http://user:hunter2@proxy.example:3128"
+
+
+@pytest.mark.parametrize("through", ["argument", "environment", "file"])
+def test_the_password_of_a_proxy_is_taken_and_masked(through, tmp_path):
+    path = tmp_path / "settings.toml"
+    path.write_text(f'[client]\nproxy = "{PROXY}/"\n')
+    config = {
+        "argument": lambda: Config(proxy=PROXY, environ={}, files=[]),
+        "environment": lambda: Config(environ={"TINKEX_PROXY": PROXY}, files=[]),
+        "file": lambda: Config(environ={}, files=[path]),
+    }[through]()
+    assert config.proxy == PROXY
+    assert config.as_dict()["proxy"] == "http://…@proxy.example:3128"
+    assert all("hunter2" not in shown for shown in everything_shown(config))
+    assert "hunter2" not in repr(config.__getstate__())
+    assert pickle.loads(pickle.dumps(config)).proxy == PROXY
+    assert config.replace(timeout_s=5).proxy == PROXY
+
+
+@pytest.mark.parametrize(
+    "proxy", ["ftp://user:hunter2@host:1", "user:hunter2@host", "http://user:hunter2@", "http://"]
+)
+def test_a_proxy_that_is_none_is_refused_by_its_own_name(proxy):
+    with pytest.raises(ConfigError, match=r"^proxy=") as caught:
+        Config(proxy=proxy, environ={}, files=[])
+    assert "base_url" not in str(caught.value)
 
 
 def test_a_config_offers_nothing_to_generic_serialisers():

@@ -54,21 +54,28 @@ def test_stops(stop, plain):
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (lambda: AdamParams(learning_rate="1e-3"), "learning_rate='1e-3'"),
+        (lambda: AdamParams(learning_rate="fast"), "learning_rate='fast'"),
         (lambda: AdamParams(eps=True), "eps=True"),
-        (lambda: SamplingParams(max_tokens="2"), "max_tokens='2'"),
+        (lambda: SamplingParams(max_tokens="2.5"), "max_tokens='2.5'"),
         (lambda: SamplingParams(max_tokens=2.5), "max_tokens=2.5"),
         (lambda: SamplingParams(top_p="x"), "top_p='x'"),
         (lambda: SamplingParams(stop=5), "stop=5"),
         (lambda: SamplingParams(stop=np.int64(5)), r"stop=\[5\]"),
         (lambda: SamplingParams(stop=["a", 1]), "stop='a'"),
-        (lambda: LoraConfig(rank=8.0), "rank=8.0"),
+        (lambda: LoraConfig(rank=8.5), "rank=8.5"),
         (lambda: Datum(ModelInput.empty(), None), "loss_fn_inputs"),
     ],
 )
 def test_what_is_no_number_is_refused_by_name(make, named):
     with pytest.raises(ValidationError, match=named):
         make()
+
+
+def test_texts_of_numbers_and_whole_floats_are_numbers():
+    assert AdamParams(learning_rate="1e-3") == AdamParams(learning_rate=0.001)
+    assert SamplingParams(max_tokens="2", top_k=5.0) == SamplingParams(max_tokens=2, top_k=5)
+    assert LoraConfig(rank=8.0) == LoraConfig(rank=8)
+    assert ModelInput.from_ints(["1", 2.0]).to_ints() == [1, 2]
 
 
 def test_bytes_are_tokens_one_by_one():

@@ -43,8 +43,8 @@ def test_sampling_params_have_the_protocols_defaults() -> None:
 def _topk(rows: list[list[tuple[int, float]]]) -> types.TopkLogprobs:
     cells = [cell for row in rows for cell in row]
     return types.TopkLogprobs(
-        token_ids=array("i", [token for token, _ in cells]).tobytes(),
-        logprobs=array("f", [logprob for _, logprob in cells]).tobytes(),
+        token_ids_raw=array("i", [token for token, _ in cells]).tobytes(),
+        logprobs_raw=array("f", [logprob for _, logprob in cells]).tobytes(),
         k=len(rows[0]),
         length=len(rows),
     )

@@ -121,8 +121,8 @@ def topk(draw: st.DrawFn) -> types.TopkLogprobs:
     ids = draw(st.lists(INT32, min_size=cells, max_size=cells))
     logprobs = draw(st.lists(LOGPROB, min_size=cells, max_size=cells))
     return types.TopkLogprobs(
-        token_ids=array("i", ids).tobytes(),
-        logprobs=array("f", logprobs).tobytes(),
+        token_ids_raw=array("i", ids).tobytes(),
+        logprobs_raw=array("f", logprobs).tobytes(),
         k=k,
         length=length,
     )
@@ -171,6 +171,12 @@ def values_of(type_: Any) -> st.SearchStrategy[Any]:
     return _strategy(inspect.type_info(type_))
 
 
+def _field_strategy(field: inspect.Field) -> st.SearchStrategy[Any]:
+    """An optimizer's config is read by the struct itself, so msgspec does not know its type."""
+    known = isinstance(field.type, inspect.AnyType) and field.name == "optimizer_config"
+    return values_of(types.OptimizerConfig) if known else _strategy(field.type)
+
+
 def _strategy(info: inspect.Type) -> st.SearchStrategy[Any]:
     match info:
         case inspect.StructType(cls=cls) if cls in _OWN:
@@ -181,7 +187,7 @@ def _strategy(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.builds(cls, **numbers, **others)
         case inspect.StructType(cls=cls, fields=fields):
             return st.fixed_dictionaries(
-                {field.name: _strategy(field.type) for field in fields}
+                {field.name: _field_strategy(field) for field in fields}
             ).map(lambda values: cls(**values))
         case inspect.UnionType(types=members):
             return st.one_of(map(_strategy, members))
@@ -213,7 +219,7 @@ def _strategy(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.none()
         case inspect.AnyType():
             return JSON_VALUES
-        case inspect.CustomType(cls=types.TensorData):
+        case inspect.DataclassType(cls=types.TensorData):
             return ANY_TENSOR
     raise NotImplementedError(info)
 

@@ -113,8 +113,8 @@ def test_official_decoder_agrees_on_training_results(output: types.ForwardBackwa
 
 def _topk(rows: int, k: int) -> types.TopkLogprobs:
     return types.TopkLogprobs(
-        token_ids=array("i", range(rows * k)).tobytes(),
-        logprobs=array("f", [-0.5 * i for i in range(rows * k)]).tobytes(),
+        token_ids_raw=array("i", range(rows * k)).tobytes(),
+        logprobs_raw=array("f", [-0.5 * i for i in range(rows * k)]).tobytes(),
         k=k,
         length=rows,
     )

@@ -104,7 +104,7 @@ def _config(meta: dict[str, Any], is_tied: bool) -> dict[str, Any]:
         "num_key_value_heads": meta["llama.attention.head_count_kv"],
         "head_dim": meta["llama.rope.dimension_count"],
         "max_position_embeddings": meta["llama.context_length"],
-        # Stored as float32; the decimal everybody means is the shortest that rounds to it.
+        # Stored as float32; the decimal meant is the shortest that rounds to it.
         "rms_norm_eps": float(str(np.float32(meta["llama.attention.layer_norm_rms_epsilon"]))),
         "rope_theta": meta["llama.rope.freq_base"],
         "hidden_act": "silu",

@@ -51,8 +51,8 @@ def rope_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 def _stretch_llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
-    """Slow turns are slowed by `factor`, fast ones kept, those between blended."""
-    turns = rope.original_context * frequencies / (2 * math.pi)
-    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    """Low frequencies are divided by `factor`, high ones stay, those between are blended."""
+    rotations = rope.original_context * frequencies / (2 * math.pi)
+    blend = (rotations - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     blend = blend.clamp(0.0, 1.0)
     return frequencies * (blend + (1 - blend) / rope.factor)

@@ -21,7 +21,7 @@ def parse_ropes(raw: dict[str, Any], family: Family) -> tuple[RopeSpec, ...]:
 
 
 def why_not_ropes(raw: dict[str, Any], family: Family, longest: int) -> str | None:
-    """Why the lean path cannot turn by these positions in contexts of this length, if it cannot."""
+    """Why the lean path lacks these positions at this context length; None if it has them."""
     reasons = (_why_not(raw, values, family, longest) for values in _kinds_of_values(raw, family))
     return next((reason for reason in reasons if reason is not None), None)
 

@@ -13,6 +13,7 @@ import logging
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
@@ -58,7 +59,7 @@ class _Open(NamedTuple):
     is_background: bool  # the worker does other things meanwhile
 
 
-class EngineClient:
+class EngineClient(ABC):
     """An engine at the other end of a connection. Returns once the engine is ready.
 
     `greeting` is sent first. The worker is pinged every `ping_s` seconds. One that is silent for
@@ -267,15 +268,17 @@ class EngineClient:
         self._kill_worker()
         self._hang_up()
 
+    @abstractmethod
     def _kill_worker(self) -> None:
         """Ends the worker at once, if we started it."""
 
+    @abstractmethod
     def _end_worker(self) -> None:
         """Returns when the worker has ended, if we started it."""
 
+    @abstractmethod
     def _lost(self, hung_s: float | None) -> EngineFailure:
         """The error for calls after the worker was lost; `hung_s`: it was silent for so long."""
-        raise NotImplementedError
 
     def _hang_up(self) -> None:
         with contextlib.suppress(OSError):  # the other side may be gone already

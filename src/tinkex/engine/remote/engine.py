@@ -93,6 +93,12 @@ class RemoteEngine(EngineClient):
                 code="engine-died",
             ) from error
 
+    def _kill_worker(self) -> None:
+        """Leaves the worker alone: it is not ours, and dials in again once it is cut off."""
+
+    def _end_worker(self) -> None:
+        """Does not wait: the worker goes on."""
+
     def _lost(self, hung_s: float | None) -> EngineFailure:
         where = f"The worker {self.info.name} at {self._address}"
         if hung_s is not None:
@@ -100,7 +106,7 @@ class RemoteEngine(EngineClient):
                 f"{where} did not answer for {hung_s:.0f} s; the connection was closed.",
                 code="engine-hung",
             )
-        return EngineFailure(f"{where} is gone.", code="engine-died")
+        return EngineFailure(f"{where} is gone.", code="engine-disconnected")
 
 
 def _name(folder: Path) -> Path:

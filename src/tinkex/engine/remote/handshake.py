@@ -20,6 +20,7 @@ import msgspec
 
 from tinkex.engine.interface import ROLES, EngineFingerprint
 from tinkex.engine.process.frames import FrameReader, FrameSocket, write_frame
+from tinkex.engine.process.liveness import HANG_S
 from tinkex.version import __version__
 
 __all__ = [
@@ -68,6 +69,7 @@ class FolderPlace(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     depot: str | None
     database_id: str
+    silence_s: float = HANG_S  # of this server, after which a worker hangs up
 
 
 class _Challenge(msgspec.Struct, frozen=True, kw_only=True):

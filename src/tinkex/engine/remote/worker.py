@@ -11,6 +11,7 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import msgspec
 from tinkex.engine.interface import Engine
 from tinkex.engine.process.call_server import CallServer
 from tinkex.engine.process.frames import FrameReader, FrameSocket
+from tinkex.engine.process.liveness import Silence
 from tinkex.engine.remote.folder_calls import FolderCalls
 from tinkex.engine.remote.handshake import (
     FolderPlace,
@@ -36,6 +38,7 @@ _logger = logging.getLogger(__name__)
 
 _DIAL_S = 10.0
 _FIRST_WAIT_S = 0.5
+_LOOK_S = 0.5
 _LONGEST_WAIT_S = 3.0
 CLAIM = "tinkex-depot-id"
 """A file in the folder of a server, by which a worker knows that it sees the same one."""
@@ -85,7 +88,7 @@ def run_worker(
         else:
             _logger.info("Joined %s:%d.", config.host, config.port)
             wait_s, has_joined = _FIRST_WAIT_S, True
-            _serve(engine, connection, opened[place], config.trim_after_s, stopping)
+            _serve(engine, connection, opened[place], config, place.silence_s, stopping)
             engine.reset()
             if not stopping.is_set():
                 _logger.warning("The connection to the server has ended; dialling again.")
@@ -128,7 +131,32 @@ def _open_or_hang_up(
 def _dial(
     info: RemoteWorkerInfo, config: DialConfig, tls: ssl.SSLContext | None
 ) -> tuple[FrameSocket, FolderPlace]:
-    raw = socket.create_connection((config.host, config.port), timeout=_DIAL_S)
+    """Joins the first address of the host that answers as a server.
+
+    A name may stand for a leader and its standby. One that is frozen still takes connections, so
+    an address counts only once its server has answered.
+    """
+    found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+    addresses = [str(address[0]) for *_, address in found]
+    for number, address in enumerate(addresses, start=1):
+        try:
+            return _dial_address(address, info, config, tls)
+        except RefusedError:
+            raise
+        except (HandshakeError, OSError) as error:
+            if number == len(addresses):
+                raise
+            _logger.info("%s:%d does not answer: %s", address, config.port, error)
+    raise OSError(f"{config.host} has no address")
+
+
+def _dial_address(
+    address: str,
+    info: RemoteWorkerInfo,
+    config: DialConfig,
+    tls: ssl.SSLContext | None,
+) -> tuple[FrameSocket, FolderPlace]:
+    raw = socket.create_connection((address, config.port), timeout=_DIAL_S)
     try:
         keep_alive(raw)
         connection: FrameSocket = raw
@@ -146,26 +174,37 @@ def _serve(
     engine: Engine,
     connection: FrameSocket,
     folders: Callable[..., object],
-    trim_after_s: float,
+    config: DialConfig,
+    silence_s: float,
     stopping: threading.Event,
 ) -> None:
-    """Serves one connection to its end; `stopping` ends it from this side."""
+    """Serves one connection to its end; `stopping` ends it from this side.
+
+    So does the silence of a server that has pinged before: a frozen one closes no connection, and
+    another server may lead by then. One that has not pinged yet has no use for this worker so far.
+    """
     has_ended = threading.Event()
+    frames = FrameReader(connection)
     server = CallServer(
         connection,
-        FrameReader(connection),
+        frames,
         on_end=lambda _: has_ended.set(),
         carry_out=folders,
     )
 
-    def hang_up_when_stopping() -> None:
+    def hang_up_in_time() -> None:
+        silence = Silence(_LOOK_S, time.monotonic())
         while not has_ended.is_set():
-            if stopping.wait(0.2):
+            is_stopping = stopping.wait(_LOOK_S)
+            silent_s = silence.look(time.monotonic(), frames.heard_at) if frames.heard_at else 0.0
+            if silent_s > silence_s:
+                _logger.warning("The server has been silent for %.0f s; hanging up.", silent_s)
+            if is_stopping or silent_s > silence_s:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
                 return
 
-    threading.Thread(target=hang_up_when_stopping, daemon=True, name="worker-stop").start()
+    threading.Thread(target=hang_up_in_time, daemon=True, name="worker-hang-up").start()
     server.start_reading()
-    server.serve(engine, trim_after_s)
+    server.serve(engine, config.trim_after_s)
     connection.close()

@@ -28,7 +28,7 @@ __all__ = ["InferencePass", "OutputRows"]
 
 @dataclass(frozen=True, slots=True)
 class OutputRows:
-    """The rows whose last hidden state is asked for, and their LoRA."""
+    """The rows whose last hidden state is needed, and their LoRA."""
 
     row_N: Tensor
     lora: RowLora

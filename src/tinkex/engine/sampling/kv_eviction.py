@@ -70,7 +70,7 @@ class KvEviction:
     def __init__(self, pool: BlockPool, seating: Seating, prefill_queue: PrefillQueue) -> None:
         self._pool, self._seating, self._prefill_queue = pool, seating, prefill_queue
         self._held: _Held | None = None  # as of now, if it was counted
-        self._held_before: _Held | None = None  # when this step first asked who may pass
+        self._held_before: _Held | None = None  # when this step first chose who may pass
 
     def new_step(self) -> None:
         """Forgets what was counted for the last step."""

@@ -1,6 +1,6 @@
-"""Whose prompt is next.
+"""The order in which waiting prompts are computed.
 
-Scopes, which are tenants, take turns by the prompt tokens that were computed for them. Within one,
+Scopes, which are tenants, get equal shares of what is computed of prompts. Within one,
 requests wait in proportion to what they ask for: each has a due time, which is all the work that
 came before it plus a multiple of its own, and the earliest goes next. A short request so passes
 longer ones that came shortly before, and none of them is passed by more than that multiple of its
@@ -72,7 +72,7 @@ class PrefillOrder:
         """Whether a prefix is of one of these scopes."""
         return any(scope in scopes for scope in self._by_scope)
 
-    def in_turn(
+    def in_fair_order(
         self,
         is_wanted: Callable[[PendingPrefix], bool] = lambda _: True,
         scopes: Container[str] | None = None,
@@ -81,7 +81,7 @@ class PrefillOrder:
         next."""
         wanted = {scope: [*filter(is_wanted, waiting)] for scope, waiting in self._by_scope.items()}
         by_scope = {scope: iter(waiting) for scope, waiting in wanted.items() if waiting}
-        self._turns.update(by_scope)  # with those that sit this step out: they lose no turn
+        self._turns.update(by_scope)  # with those that sit this step out: they lose no share
         if scopes is not None:
             by_scope = {scope: waiting for scope, waiting in by_scope.items() if scope in scopes}
         while by_scope:
@@ -92,9 +92,9 @@ class PrefillOrder:
             else:
                 yield prefix
 
-    def charge(self, prefix: PendingPrefix, num_tokens: int) -> None:
-        """Notes tokens that are computed for a prefix that has its turn."""
-        self._turns.serve(prefix.scope, num_tokens)
+    def charge(self, prefix: PendingPrefix, cost: float) -> None:
+        """Notes what is computed for a prefix, in tokens at the beginning of a prompt."""
+        self._turns.serve(prefix.scope, cost)
 
     def _due_now(self, prefix: PendingPrefix) -> int:
         """The due time of a prefix that comes now."""

@@ -2,17 +2,20 @@
 
 In the order of `prefill_order`, within a budget of tokens: large while nothing is being written,
 small beside sequences that are, so that a long prompt does not hold them up; a prompt beyond it is
-taken in parts. While quick requests come, those that are done with a short prompt, steps are
-shorter still, for such a request waits for the step that runs when it comes. A request that is
-done with its prompt is computed whole where it can be, with blocks or without, and in every second
-step that completes one its tenant's other prompts wait. Blocks that hold the same beginning already
-are used again. A prompt whose next block is just being computed for another one waits a step and
-finds it done. How many sequences of a request may begin is not decided here (`Seating`), nor whose
-blocks are taken back for a prompt when the cache is full (`KvEviction`).
+taken in parts. A token after a long beginning counts for several, as attention to that takes time
+too (`SamplerLimits.attention_tokens`), so parts become shorter as a prompt goes on. While quick
+requests come, those that are done with a short prompt, steps are shorter still, for such a request
+waits for the step that runs when it comes. A request that is done with its prompt is computed whole
+where it can be, with blocks or without, and in every second step that completes one its tenant's
+other prompts wait. Blocks that hold the same beginning already are used again. A prompt whose next
+block is just being computed for another one waits a step and finds it done. How many sequences of a
+request may begin is not decided here (`Seating`), nor whose blocks are taken back for a prompt when
+the cache is full (`KvEviction`).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -38,7 +41,12 @@ class SamplerLimits:
     quick_tokens: int = 256  # of a quick request
     max_sequences: int = 256
     stack_bytes: int = 2**29  # for adapters side by side
-    reuses_prompts: bool = True  # else no bit of an answer depends on what was asked before
+    attention_tokens: float = math.inf  # before a token, for which it counts twice
+    reuses_prompts: bool = True  # else no bit of an answer depends on earlier requests
+
+    def token_cost(self, start: int) -> float:
+        """What a token of a prompt counts for if so many come before it."""
+        return 1.0 + start / self.attention_tokens
 
 
 _SHORT_STEPS = 32
@@ -58,7 +66,7 @@ class BlockSource(Protocol):
 
 
 class PrefillQueue:
-    """Prefixes in the order of their turns. Without a pool (no cache) each is computed whole."""
+    """Prefixes in the order of `PrefillOrder`. Without a pool (no cache) each is computed whole."""
 
     def __init__(self, limits: SamplerLimits, pool: BlockPool | None) -> None:
         self._limits, self._pool = limits, pool
@@ -142,7 +150,7 @@ class PrefillQueue:
         held = set() if self._has_held else self._scopes_done_with(batch)
         self._has_held = False
         self._in_step = set()
-        for prefix in self._order.in_turn(lambda each: self._can_go_on(each, seats), tenants):
+        for prefix in self._order.in_fair_order(lambda each: self._can_go_on(each, seats), tenants):
             if batch.tokens_left <= 0:
                 break
             if prefix.scope in held and not batch.would_complete(prefix):
@@ -152,7 +160,7 @@ class PrefillQueue:
             num_tokens = 0 if chosen is None else batch.add(chosen)
             if chosen is not None and num_tokens:
                 self._in_step.add(chosen)
-                self._order.charge(prefix, num_tokens)
+                self._order.charge(prefix, batch.cost(chosen, num_tokens))
         return batch.parts
 
     def _can_go_on(self, prefix: PendingPrefix, seats: Mapping[str, int]) -> bool:
@@ -168,7 +176,7 @@ class PrefillQueue:
         if num_running and self._num_short:
             self._num_short -= 1
             budget = min(most, limits.short_tokens)
-        return _Batch(budget, most, seats, blocks)
+        return _Batch(limits, budget, most, seats, blocks)
 
     def _scopes_done_with(self, batch: _Batch) -> set[str]:
         """Those of which requests could be done with this step."""
@@ -257,7 +265,7 @@ class PrefillQueue:
         )
         wanted = batch.seats_for(prefix)
         if not needs_blocks:
-            fits = len(prefix.tokens) <= batch.room(prefix) or not batch.parts
+            fits = len(prefix.tokens) <= batch.room(prefix, 0) or not batch.parts
             return self._half_way(prefix, wanted, batch) if fits else None
         assert self._pool is not None, "blocks are of a pool"
         assert batch.blocks is not None, "a pool's blocks have a source"
@@ -291,14 +299,19 @@ class _Batch:
     """The parts of one step, and what may still be added."""
 
     def __init__(
-        self, budget: int, most: int, seats: Mapping[str, int], blocks: BlockSource | None
+        self,
+        limits: SamplerLimits,
+        budget: int,
+        most: int,
+        seats: Mapping[str, int],
+        blocks: BlockSource | None,
     ) -> None:
-        self.tokens_left = budget
+        self.tokens_left: float = budget
         self.most = most  # tokens of all parts, if requests are done then
         self.blocks = blocks
         self.waiting: dict[str, PendingPrefix] = {}  # of each scope the first that could not begin
         self.parts: list[PrefillChunk] = []
-        self._seats = seats
+        self._limits, self._seats = limits, seats
         self._seats_taken: Counter[str] = Counter()
         self._more = most - budget
         self._keys: set[bytes] = set()
@@ -326,30 +339,42 @@ class _Batch:
     def has_room(self, prefix: PendingPrefix, num_found: int) -> bool:
         """Whether at least a block of a prefix that would begin now can be computed, or all that is
         missing of it: one of which nothing is computed takes no seat and no blocks of others."""
-        left = len(prefix.tokens) - num_found * BLOCK_TOKENS
-        return self.room(prefix) >= min(BLOCK_TOKENS, left) or not self.parts
+        start = num_found * BLOCK_TOKENS
+        left = len(prefix.tokens) - start
+        return self.room(prefix, start) >= min(BLOCK_TOKENS, left) or not self.parts
 
-    def room(self, prefix: PendingPrefix) -> int:
-        """How many tokens of the prefix may be added."""
-        return self.tokens_left + (self._more if self.would_complete(prefix) else 0)
+    def room(self, prefix: PendingPrefix, start: int) -> int:
+        """How many tokens of the prefix may be added from `start` on."""
+        more = self._more if self.would_complete(prefix) else 0
+        return int((self.tokens_left + more) / self._limits.token_cost(start))
+
+    def cost(self, prefix: PendingPrefix, num_tokens: int) -> float:
+        """What the next so many tokens of the prefix count for."""
+        return num_tokens * self._limits.token_cost(prefix.done)
 
     def would_complete(self, prefix: PendingPrefix) -> bool:
         """Whether the prefix's request could be done with this step."""
-        left = len(prefix.tokens) - prefix.done
-        return prefix.ends_with_prompt and left <= self.tokens_left + self._more
+        cost = self.cost(prefix, len(prefix.tokens) - prefix.done)
+        return prefix.ends_with_prompt and cost <= self.tokens_left + self._more
 
     def add(self, prefix: PendingPrefix) -> int:
-        """Adds as much of the prefix as there is room for, one without blocks whole; how much."""
+        """Adds as much of the prefix as there is room for, one without blocks whole; how much.
+
+        The first of a step gets a block at least, or the prompt would never be done.
+        """
         end = len(prefix.tokens)
         if prefix.blocks:
-            room = self.room(prefix)
+            room = self.room(prefix, prefix.done)
+            if not self.parts:
+                room = max(room, BLOCK_TOKENS)
             if end - prefix.done > room:
                 end = prefix.done + room // BLOCK_TOKENS * BLOCK_TOKENS
             self._keys.update(prefix.keys[prefix.done // BLOCK_TOKENS :])
-        if end > prefix.done:
+        num_tokens = end - prefix.done
+        if num_tokens:
             self.parts.append(PrefillChunk(prefix, prefix.done, end))
-            self.tokens_left -= end - prefix.done
-        return end - prefix.done
+            self.tokens_left -= self.cost(prefix, num_tokens)
+        return num_tokens
 
     def computes(self, prefix: PendingPrefix, num_found: int) -> bool:
         """Whether the first block the prefix lacks is on its way already."""

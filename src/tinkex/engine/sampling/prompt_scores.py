@@ -26,7 +26,7 @@ _ALTERNATIVES = 1_000_003  # a stream of its own, far from any sample's
 
 
 def first_row_needed(request: SampleRequest) -> int:
-    """The first row whose hidden state is asked for; the last one says what follows the prompt."""
+    """The first row whose hidden state is needed; the last one says what follows the prompt."""
     if request.target_prompt_logprobs is not None or request.prompt_alt_tokens_k:
         return 0
     last = int(request.tokens.size) - 1

@@ -142,7 +142,7 @@ class PendingPrefix:
 
     @property
     def most_blocks_skipped(self) -> int:
-        """How many blocks may be found rather than computed: rows that are asked for may not."""
+        """How many blocks the cache may provide; rows whose hidden state is needed are computed."""
         return self.first_row // BLOCK_TOKENS
 
     def split(self, count: int) -> PendingPrefix:
@@ -172,5 +172,5 @@ class PrefillChunk:
 
     @property
     def num_kept(self) -> int:
-        """How many of its rows, the last ones, are asked for: what follows them or scores them."""
+        """How many of its rows, the last ones, are needed: what follows them or scores them."""
         return max(0, self.end - max(self.start, self.prefix.first_row))

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Evictor:
-    """The caches that can unload something, in the order they are asked. One thread uses it."""
+    """The caches that can unload something, in the order they are tried. One thread uses it."""
 
     def __init__(self) -> None:
         self._caches: list[Callable[[], bool]] = []

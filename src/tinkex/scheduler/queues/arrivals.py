@@ -6,9 +6,9 @@ model's owner count, so no tenant delays another's order.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
+from contextlib import AbstractContextManager
 
 from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.planner import Planner
@@ -19,7 +19,7 @@ __all__ = ["Arrival", "Arrivals"]
 class Arrivals:
     """How many requests of each model are being received. `lock` guards the planner."""
 
-    def __init__(self, planner: Planner, lock: threading.Condition) -> None:
+    def __init__(self, planner: Planner, lock: AbstractContextManager[None]) -> None:
         self._planner = planner
         self._lock = lock
         self._open: Counter[tuple[str, str]] = Counter()  # by owner and model

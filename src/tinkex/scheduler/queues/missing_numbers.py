@@ -41,7 +41,7 @@ class MissingNumbers:
                 _logger.warning("%d numbers of %s never came.", len(free), queue.model_id)
             for each in missing:
                 if each.seq_id in free:
-                    queue.consume(each.seq_id)
+                    self._planner.consume(queue, each.seq_id)
                 else:  # it is in the log and was never handed in
                     self._enqueue_logged(queue, each.seq_id, now)
 
@@ -50,4 +50,4 @@ class MissingNumbers:
         if operation is not None and operation.state == "queued":
             self._planner.add(operation, now)
         else:
-            queue.consume(seq_id)
+            self._planner.consume(queue, seq_id)

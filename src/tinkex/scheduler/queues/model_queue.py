@@ -74,6 +74,12 @@ class ModelQueue:
         self._advance()
         return operation
 
+    def put_back(self, operation: Operation, now: float) -> None:
+        """Has the operation that was popped last be the head again."""
+        self._consumed.update(range(operation.seq_id + 1, self.next_seq))
+        self.next_seq = operation.seq_id
+        self.add(operation, now)
+
     def stop_clock(self, now: float) -> None:
         """Stops the clock: a request of the model is being received."""
         if self._stopped_at is None:

@@ -9,7 +9,7 @@ stands alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, KeysView
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import NamedTuple
@@ -18,6 +18,7 @@ import msgspec
 
 from tinkex.fair_queue import FairTurns
 from tinkex.scheduler.queues.batch import Batch, BatchLimits
+from tinkex.scheduler.queues.busy_models import BusyModels
 from tinkex.scheduler.queues.cost_model import FORWARD_KINDS, CostModel
 from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.recent_owners import RecentOwners
@@ -25,18 +26,17 @@ from tinkex.store.operations import Operation
 
 __all__ = ["BatchLimits", "Computed", "Planner", "ReadyModel"]
 
-ModelFilter = Callable[[str], bool]
-"""Whether a model is among those that are asked about; engine slots ask about their own."""
+Models = Collection[str] | None
+"""The models that are asked about, None for all; engine slots ask about their own."""
 
 _MAX_COUNTED = 64
 """Operations of one model that count in a backlog: more would not change what is decided by it."""
 
+_MAX_RETURNS = 3
+"""How often an operation whose worker was lost, and did not come back, may go to another one."""
+
 _LEAST_S = 1e-6
 """Minimum charge for an operation, so that operations that take no time are shared too."""
-
-
-def _every_model(_model_id: str) -> bool:
-    return True
 
 
 class Computed(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,12 +66,12 @@ class Planner:
         self._limits = limits
         self._costs = CostModel()
         self._queues: dict[str, ModelQueue] = {}
-        self._busy: dict[str, None] = {}  # models with something pending, in order
-        self._busy_of: dict[str, set[str]] = {}  # the same by owner
+        self._busy = BusyModels()
         self._owners = FairTurns()
         self._models: dict[str, FairTurns] = {}  # by owner
         self._charged: dict[str, float] = {}  # estimated seconds of what runs, by request id
         self._running: Counter[str] = Counter()  # operations by model
+        self._returns: Counter[str] = Counter()  # how often, by request id
         self._recent = RecentOwners()
 
     def queue(self, model_id: str) -> ModelQueue | None:
@@ -91,9 +91,13 @@ class Planner:
         """Queues an operation of a model whose queue is open."""
         queue = self._queues[operation.model_id]
         queue.add(operation, now)
-        self._busy[queue.model_id] = None
-        self._busy_of.setdefault(queue.owner, set()).add(queue.model_id)
+        self._busy.note(queue)
         self._recent.sent(queue.owner, now)
+
+    def consume(self, queue: ModelQueue, seq_id: int) -> None:
+        """Counts a number of an open queue as used."""
+        queue.consume(seq_id)
+        self._busy.note(queue)
 
     def note_sample(self, owner: str, now: float) -> None:
         """Notes that the owner has sent a sampling request, which batches should not delay much."""
@@ -101,38 +105,41 @@ class Planner:
 
     def pending(self, owner: str) -> int:
         """How many of the owner's operations wait."""
-        return sum([len(self._queues[model_id]) for model_id in self._busy_of.get(owner, ())])
+        return sum([len(self._queues[model_id]) for model_id in self._busy.models_of(owner)])
 
     def owners(self) -> set[str]:
         """Whose operations wait."""
-        return set(self._busy_of)
+        return set(self._busy.owners)
+
+    def busy_models(self) -> KeysView[str]:
+        """The models that have operations waiting."""
+        return self._busy.model_ids
 
     def blocked(self) -> Iterable[ModelQueue]:
         """Queues that wait for a number that has not come."""
-        return [q for q in self._busy_queues() if q.head() is None]
+        return self._busy.blocked()
 
-    def has_ready(self, accepts: ModelFilter = _every_model) -> bool:
+    def has_ready(self, models: Models = None) -> bool:
         """Whether an operation of these models can run now."""
-        return any(
-            queue.head() is not None and accepts(queue.model_id) for queue in self._busy_queues()
-        )
+        if models is None:
+            return bool(self._busy.ready_owners)
+        queues = (self._queues[each] for each in models if each in self._busy)
+        return any(queue.head() is not None for queue in queues)
 
     def num_ready(self) -> int:
         """How many operations could run now or after others of their model."""
-        return sum(len(q) for q in self._busy_queues() if q.head() is not None)
+        return sum(len(q) for q in self._busy.queues() if q.head() is not None)
 
     def waiting(self) -> tuple[int, int]:
         """How many operations wait, and their tokens."""
-        queues = self._busy_queues()
+        queues = self._busy.queues()
         num_tokens = sum(each.cost for queue in queues for each in queue.waiting())
         return sum(map(len, queues)), num_tokens
 
-    def forward_heads(
-        self, accepts: ModelFilter = _every_model
-    ) -> tuple[str, dict[str, int]] | None:
+    def forward_heads(self, models: Models = None) -> tuple[str, dict[str, int]] | None:
         """The base, and the tokens of every model that could run, if all of them are forward
         passes on one base and others still fit into their batch."""
-        ready = self._ready(accepts)
+        ready = self._ready(models)
         bases = {self._queues[model_id].engine_model for model_id in ready}
         if len(bases) != 1 or not all(each.kind in FORWARD_KINDS for each in ready.values()):
             return None
@@ -141,20 +148,19 @@ class Planner:
         is_full |= sum(tokens.values()) >= self._limits.max_tokens
         return None if is_full else (bases.pop(), tokens)
 
-    def forward_arrivals(self, base: str, accepts: ModelFilter = _every_model) -> dict[str, float]:
+    def forward_arrivals(self, base: str, models: Models = None) -> dict[str, float]:
         """When the forward passes on this base that could run now have come, by model."""
         return {
             model_id: operation.created_at
-            for model_id, operation in self._ready(accepts).items()
+            for model_id, operation in self._ready(models).items()
             if operation.kind in FORWARD_KINDS and self._queues[model_id].engine_model == base
         }
 
-    def next_batch(self, now: float, accepts: ModelFilter = _every_model) -> list[Operation]:
+    def next_batch(self, now: float, models: Models = None) -> list[Operation]:
         """The operations of these models to run together; empty if nothing can run."""
         # Shares are of all engines together: a tenant that waits for another engine waits here too.
-        ready = self._ready(_every_model)
-        self._update_shares(_by_owner(ready))
-        ready = {each: operation for each, operation in ready.items() if accepts(each)}
+        self._update_shares()
+        ready = self._ready(models)
         by_owner = _by_owner(ready)
         batch: Batch | None = None
         least_passed: float | None = None  # the use of the first owner whose operation did not fit
@@ -203,7 +209,26 @@ class Planner:
             if not self._running[operation.model_id]:
                 del self._running[operation.model_id]
 
-    def ready_models(self, accepts: ModelFilter = _every_model) -> list[ReadyModel]:
+    def give_back(self, operations: list[Operation], now: float) -> None:
+        """Queues operations again that were taken and have not run, in the order of their batch.
+        `finished` has been called for them."""
+        for operation in reversed(operations):
+            self._returns[operation.request_id] += 1
+            queue = self._queues[operation.model_id]
+            queue.put_back(operation, now)
+            self._busy.note(queue)
+
+    def may_give_back(self, batch: list[Operation]) -> bool:
+        """Whether none of the operations was given back too often: one of them may be what ends
+        the workers."""
+        return all(self._returns[each.request_id] < _MAX_RETURNS for each in batch)
+
+    def forget_returns(self, batch: list[Operation]) -> None:
+        """Forgets how often the operations were given back: they have run."""
+        for operation in batch:
+            self._returns.pop(operation.request_id, None)
+
+    def ready_models(self, models: Models = None) -> list[ReadyModel]:
         """Those of these models that have an operation to run now."""
         return [
             ReadyModel(
@@ -213,9 +238,14 @@ class Planner:
                 sum(each.cost for each in islice(queue.waiting(), _MAX_COUNTED)),
                 queue.model_id in self._running,
             )
-            for queue in self._busy_queues()
-            if queue.head() is not None and accepts(queue.model_id)
+            for queue in self._busy.queues(models)
+            if queue.head() is not None
         ]
+
+    def spread_s(self) -> float:
+        """By how much engine time the tenants differ that have an operation to run now."""
+        used = [self._owners.used(owner) for owner in self._busy.ready_owners]
+        return max(used) - min(used) if used else 0.0
 
     def backlog_s(self, model_ids: Iterable[str]) -> float:
         """The expected time of what waits for these models, in batches as large as may be."""
@@ -250,12 +280,14 @@ class Planner:
             has_neighbours=self._recent.has_others(first.owner, now),
         )
 
-    def _update_shares(self, by_owner: dict[str, list[str]]) -> None:
-        self._owners.update(by_owner)
-        for owner in [owner for owner in self._models if owner not in by_owner]:
-            del self._models[owner]
-        for owner, model_ids in by_owner.items():
-            self._models.setdefault(owner, FairTurns()).update(model_ids)
+    def _update_shares(self) -> None:
+        self._owners.update(self._busy.ready_owners)
+        for owner in self._busy.pop_changed():
+            model_ids = self._busy.ready_of(owner)
+            if model_ids:
+                self._models.setdefault(owner, FairTurns()).update(model_ids)
+            else:
+                self._models.pop(owner, None)
 
     def _is_ahead(self, operation: Operation, used: float, least_passed: float | None) -> bool:
         """Whether its owner has used more, by over this operation, than one whose operation did
@@ -272,18 +304,18 @@ class Planner:
         self._charged[operation.request_id] = max(_LEAST_S, self._alone_s(operation))
         self._charge(operation, self._charged[operation.request_id])
         queue.pop()
+        self._busy.note(queue)
         following = queue.head()
         if following is not None:
             ready[model_id] = following
         else:
             by_owner[owner].remove(model_id)
-        if not len(queue):
-            self._mark_idle(owner, model_id)
 
     def _charge(self, operation: Operation, seconds: float) -> None:
         self._owners.charge(operation.owner, seconds)
         if operation.owner in self._models:
             self._models[operation.owner].charge(operation.model_id, seconds)
+            self._busy.note_change(operation.owner)
 
     def _alone_s(self, operation: Operation) -> float:
         return self._costs.alone_s(self._base(operation), operation)
@@ -291,24 +323,10 @@ class Planner:
     def _base(self, operation: Operation) -> str:
         return self._queues[operation.model_id].engine_model
 
-    def _ready(self, accepts: ModelFilter) -> dict[str, Operation]:
+    def _ready(self, models: Models) -> dict[str, Operation]:
         """The next operation of each of these models that has one to run."""
-        found = {}
-        for queue in self._busy_queues():
-            operation = queue.head()
-            if operation is not None and accepts(queue.model_id):
-                found[queue.model_id] = operation
-        return found
-
-    def _mark_idle(self, owner: str, model_id: str) -> None:
-        """Removes a model without waiting operations from the busy ones."""
-        self._busy.pop(model_id, None)
-        self._busy_of[owner].discard(model_id)
-        if not self._busy_of[owner]:
-            del self._busy_of[owner]
-
-    def _busy_queues(self) -> list[ModelQueue]:
-        return [self._queues[model_id] for model_id in self._busy]
+        heads = {queue.model_id: queue.head() for queue in self._busy.queues(models)}
+        return {model_id: head for model_id, head in heads.items() if head is not None}
 
 
 def _by_owner(ready: dict[str, Operation]) -> dict[str, list[str]]:

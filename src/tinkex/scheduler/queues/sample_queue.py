@@ -10,6 +10,7 @@ slot alone.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ class SampleQueue:
         self._slots = [SlotSamples() for _ in range(num_slots)]
         self._loaded_anywhere: set[str] = set()  # sampling sessions on the base model
         self._turns = FairTurns()
+        self._all_may_run_at = -math.inf  # the latest `not_before`
         self._lock = threading.Lock()
 
     def add(self, queued: QueuedSample, *, first: bool = False) -> None:
@@ -74,6 +76,14 @@ class SampleQueue:
         """Records that the slot's engine would have to load the session's sampler."""
         with self._lock:
             self._slots[slot_id].loaded.discard(sampling_session_id)
+
+    def have_loaded(self, sampling_session_id: str) -> list[int]:
+        """The slots that go first for the session, since they have nothing to load for it; none if
+        all are alike."""
+        with self._lock:
+            if sampling_session_id in self._loaded_anywhere:
+                return []
+            return [n for n, slot in enumerate(self._slots) if sampling_session_id in slot.loaded]
 
     def set_open(self, slot_id: int, *, is_open: bool) -> None:
         """Has the slot take no more requests, or take them again."""
@@ -108,11 +118,13 @@ class SampleQueue:
                 self._slots[slot_id].handed_over.put(queued, first=True)
 
     def return_to_all(self, queued: QueuedSample, wait_s: float) -> None:
-        """Puts a request that a slot has taken at the front for any slot, after a wait."""
+        """Puts a request that a slot has taken at the front for any slot; behind its tenant's
+        others if it has to wait first."""
         with self._lock:
             if self._take_back(queued):
                 queued.is_bound, queued.not_before = False, self._clock() + wait_s
-                self._waiting.put(queued, first=True)
+                self._all_may_run_at = max(self._all_may_run_at, queued.not_before)
+                self._waiting.put(queued, first=not wait_s)
 
     def _take_back(self, queued: QueuedSample) -> bool:
         """Whether the request was still with the slot that has taken it: else it was cancelled."""
@@ -140,7 +152,10 @@ class SampleQueue:
         with self._lock:
             for each in requests:
                 each.slot_id = None
-            self._slots[slot_id].quarantine.add(requests)
+            slot = self._slots[slot_id]
+            if not slot.is_open:  # it would wait until the slot is opened again
+                slot = next((each for each in self._slots if each.is_open), slot)
+            slot.quarantine.add(requests)
 
     def take(self, slot_id: int) -> list[QueuedSample]:
         """What the slot's engine should get now; it counts as running from here on."""
@@ -167,10 +182,9 @@ class SampleQueue:
             has_room = len(taken) < room
             return self._is_for(queued, slot, now, has_room=has_room)
 
+        filtered = None if self._has_all(slot, now) else fits
         while len(taken) < _MAX_TAKEN:
-            next_of = limits.next_of_tenants(
-                self._lines_for(slot), fits if len(self._slots) > 1 or not slot.is_open else None
-            )
+            next_of = limits.next_of_tenants(self._lines_for(slot), filtered)
             if not next_of:
                 break
             costs = {owner: queued.sample.cost for owner, queued in next_of.items()}
@@ -182,6 +196,10 @@ class SampleQueue:
             limits.add(queued)
             taken.append(queued)
         return taken
+
+    def _has_all(self, slot: SlotSamples, now: float) -> bool:
+        """Whether every waiting request may run, and in this slot alone."""
+        return len(self._slots) == 1 and slot.is_open and now >= self._all_may_run_at
 
     def _room(self, slot: SlotSamples) -> int:
         """How many more requests are the slot's part of what waits and runs."""
@@ -258,9 +276,9 @@ class SampleQueue:
             slot = self._slots[slot_id]
             if slot.running or slot.handed_over or (slot.quarantine and slot.is_open):
                 return True
-            if len(self._slots) == 1 and slot.is_open:
-                return bool(self._waiting)
             now = self._clock()
+            if self._has_all(slot, now):
+                return bool(self._waiting)
             return any(
                 line.first(lambda each: self._is_for(each, slot, now, has_room=True)) is not None
                 for line in self._waiting.values()
@@ -323,6 +341,18 @@ class SampleQueue:
         """Whether the owner's request has not been given to an engine yet."""
         with self._lock:
             return any(request_id in line for line in self._lines_of(owner))
+
+    def is_session_waiting(self, owner: str, sampling_session_id: str, for_s: float) -> bool:
+        """Whether a request of the owner's sampling session has waited this long for an engine."""
+        with self._lock:
+            before = self._clock() - for_s
+            return any(
+                each.sample.sampling_session_id == sampling_session_id
+                and each.queued_at is not None
+                and each.queued_at <= before
+                for line in self._lines_of(owner)
+                for each in line
+            )
 
     def has(self, request_id: str) -> bool:
         """Whether the request is not finished."""

@@ -21,7 +21,7 @@ class QueuedSample(msgspec.Struct):
     sample: Sample
     request: SampleRequest | None = None
     failures: int = 0
-    hangs: int = 0
+    outside_losses: int = 0
     slot_id: int | None = None  # where it runs
     is_bound: bool = False  # whether it waits for one slot alone
     queued_at: float | None = None  # when it came to the queue

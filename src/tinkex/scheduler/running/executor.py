@@ -2,9 +2,10 @@
 
 A result is published only after it is on disk. If the engine fails it is restarted, adapters are
 rebuilt as they were before the batch, and each operation of the batch is retried once, alone; one
-that fails again ends with a server error and the rest go on. A batch whose engine hung is retried
-as it was, a few times, since its requests are rarely the cause. Errors of the store are retried
-until they pass; errors of files end the one operation that needed them, and the engine goes on.
+that fails again ends with a server error and the rest go on. A batch whose engine hung, or was
+cut off, is retried as it was, a few times, since its requests are rarely the cause. Errors of the
+store are retried until they pass; errors of files end the one operation that needed them, and the
+engine goes on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from tinkex import crashpoints
+from tinkex.engine.errors import NoWorkerError
 from tinkex.engine.interface import (
     EngineError,
     EngineFailure,
@@ -37,7 +39,7 @@ from tinkex.scheduler.operation_bodies import BodyCache, LoadCommand, SaveComman
 from tinkex.scheduler.queues.cost_model import FORWARD_KINDS
 from tinkex.scheduler.queues.planner import Computed
 from tinkex.scheduler.running.outcomes import (
-    MAX_HANGS,
+    MAX_OUTSIDE_LOSSES,
     Publish,
     as_request_error,
     as_server_error,
@@ -62,7 +64,7 @@ Effect = Callable[[Connection], object]
 
 
 class _Times(NamedTuple):
-    """When a batch was asked for, was given to the engine, and came back."""
+    """When a batch was requested, was given to the engine, and came back."""
 
     asked_at: float
     began_at: float
@@ -88,40 +90,58 @@ class Executor:
         self._bodies = bodies
         self._publish = publish
         self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
-        self._hangs = 0  # of the engine during the running batch
+        self._outside_losses = 0  # of the engine during the running batch
         self._computed: list[Computed] = []  # of that batch
+        self._finished: set[str] = set()  # requests of that batch
 
-    def run(self, batch: list[Operation]) -> list[Computed]:
+    def run(
+        self, batch: list[Operation], *, may_give_back: bool = False
+    ) -> tuple[list[Computed], list[Operation]]:
         """Runs the batch to its end: every operation in it has a result when this returns.
 
-        Returns the engine calls that succeeded. Attempts that were lost with an engine, and the
-        start of another, are not charged to the batch.
+        Returns the engine calls that succeeded, and the operations that have no result after all:
+        with `may_give_back` those whose worker was lost and does not come back soon. Attempts that
+        were lost with an engine, and the start of another, are not charged to the batch.
         """
-        self._hangs, self._computed = 0, []
+        self._outside_losses, self._computed, self._finished = 0, [], set()
+        self._supervisor.is_patient = not may_give_back
         try:
-            self._run_through_hangs(batch)
+            self._run_to_end(batch)
+        except NoWorkerError:
+            unfinished = [each for each in batch if each.request_id not in self._finished]
+            return self._computed, unfinished
+        finally:
+            self._supervisor.is_patient = True
+        return self._computed, []
+
+    def _run_to_end(self, batch: list[Operation]) -> None:
+        try:
+            self._run_through_losses(batch)
+        except NoWorkerError:
+            raise
         except Exception as error:
             self._supervisor.discard(error)
             for operation in batch:
                 if not self._supervisor.is_closed:  # else it runs at the next start
                     self._run_again(operation)
-        return self._computed
 
     def _run_again(self, operation: Operation) -> None:
         try:
-            self._run_through_hangs([operation])
+            self._run_through_losses([operation])
+        except NoWorkerError:
+            raise
         except Exception as error:
             self._supervisor.discard(error)
             if not self._supervisor.is_closed:
                 self._finish([_failed(operation, as_server_error(error))])
 
-    def _run_through_hangs(self, batch: list[Operation]) -> None:
+    def _run_through_losses(self, batch: list[Operation]) -> None:
         while True:
             try:
                 return self._run(batch)
             except EngineFailure as error:
-                self._hangs += error.is_hang
-                is_forgiven = error.is_hang and self._hangs < MAX_HANGS
+                self._outside_losses += error.is_from_outside
+                is_forgiven = error.is_from_outside and self._outside_losses < MAX_OUTSIDE_LOSSES
                 if not is_forgiven or self._supervisor.is_closed:
                     raise
                 self._supervisor.discard(error)
@@ -272,6 +292,7 @@ class Executor:
         self, outcomes: list[OperationOutcome], effects: list[Effect] | None = None
     ) -> None:
         self._store_retries.run(lambda: self._db.write(_keep, outcomes, effects or []))
+        self._finished |= {each.operation.request_id for each in outcomes}
         kind = outcomes[0].operation.kind
         crashpoints.passing("result.kept", kind)
         self._publish({each.operation.request_id: each.result for each in outcomes}, set())

@@ -13,9 +13,9 @@ from tinkex.errors import ClientError
 from tinkex.files.errors import StorageError
 from tinkex.store.results import Result, error_result
 
-MAX_HANGS = 3
-"""How often the engine may hang over a request before the request counts as the cause: mostly the
-process was stopped from outside."""
+MAX_OUTSIDE_LOSSES = 3
+"""How often the engine may hang, or the connection to it end, over a request before the request
+counts as the cause: mostly the process was stopped or cut off from outside."""
 
 _logger = logging.getLogger(__name__)
 

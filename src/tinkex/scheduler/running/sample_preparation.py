@@ -22,7 +22,7 @@ __all__ = ["OtherSlotError", "SamplePreparation"]
 _MAX_ROWS = 4096
 
 _NO_TRAINER_S = 1.0
-"""How long a sample waits whose weights have to be written, while no worker trains."""
+"""How long a sample waits whose weights have to be written, while no worker can do that."""
 
 
 class OtherSlotError(Exception):
@@ -145,7 +145,8 @@ class SamplePreparation:
             # only the model's own slot may do.
             slot_id = self._placement.assign(sampler.model_id, time.monotonic())
             if slot_id != self._slot_id:
-                raise OtherSlotError(slot_id, wait_s=_NO_TRAINER_S)
+                is_up = slot_id is not None and self._placement.loads[slot_id].is_up()
+                raise OtherSlotError(slot_id if is_up else None, wait_s=_NO_TRAINER_S)
             self._adapters.recovery.write_samplers(sampler.model_id)
             if "sample" not in self._placement.loads[self._slot_id].roles:
                 raise OtherSlotError(None)

@@ -7,7 +7,6 @@ are quarantined: they run again apart from others, and one that fails twice ends
 from __future__ import annotations
 
 import logging
-import threading
 from functools import partial
 
 from tinkex import crashpoints
@@ -19,13 +18,14 @@ from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
 from tinkex.scheduler.queues.sample_queue import SampleQueue
 from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.running.outcomes import (
-    MAX_HANGS,
+    MAX_OUTSIDE_LOSSES,
     as_request_error,
     as_server_error,
 )
 from tinkex.scheduler.running.sample_preparation import OtherSlotError, SamplePreparation
 from tinkex.scheduler.running.sample_result_writer import Finished, SampleResultWriter
 from tinkex.scheduler.running.store_retries import StoreRetries
+from tinkex.scheduler.slot_wakeups import SlotWakeups
 
 __all__ = ["SamplingExecutor"]
 
@@ -43,7 +43,7 @@ class SamplingExecutor:
         preparation: SamplePreparation,
         sample_queue: SampleQueue,
         writer: SampleResultWriter,
-        wakeup: threading.Condition,
+        wakeup: SlotWakeups,
     ) -> None:
         self._slot_id = slot_id
         self._supervisor = adapters.supervisor
@@ -140,11 +140,12 @@ class SamplingExecutor:
             self._retry(quarantined, as_server_error(error))
 
     def _blamed(self, suspects: list[QueuedSample], error: Exception) -> set[str]:
-        """The ids of the requests that may be the cause; of a hang only after several."""
-        if isinstance(error, EngineFailure) and error.is_hang:
+        """The ids of the requests that may be the cause; of what comes from outside only after
+        several."""
+        if isinstance(error, EngineFailure) and error.is_from_outside:
             for queued in suspects:
-                queued.hangs += 1
-            suspects = [each for each in suspects if each.hangs >= MAX_HANGS]
+                queued.outside_losses += 1
+            suspects = [each for each in suspects if each.outside_losses >= MAX_OUTSIDE_LOSSES]
         return {each.sample.request_id for each in suspects}
 
     def _retry(self, requests: list[QueuedSample], error: RequestError) -> None:

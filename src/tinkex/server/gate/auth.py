@@ -53,7 +53,7 @@ class Keyring:
         self._signer = signer
         self.uses: dict[int, float] = {}  # when keys were last used; not yet written
         self._known: dict[bytes, tuple[Key, float]] = {}
-        self._asked: dict[bytes, asyncio.Future[Key | None]] = {}
+        self._pending: dict[bytes, asyncio.Future[Key | None]] = {}
         self._looking: asyncio.Task[None] | None = None
 
     async def authenticate(self, credential: str) -> Key:
@@ -95,23 +95,23 @@ class Keyring:
     async def _look_up(self, digest: bytes) -> Key | None:
         """The key in the store. Requests that arrive meanwhile share the next look-up: a flood of
         unknown keys costs one query at a time."""
-        answer = self._asked.get(digest)
+        answer = self._pending.get(digest)
         if answer is None:
-            answer = self._asked[digest] = asyncio.get_running_loop().create_future()
+            answer = self._pending[digest] = asyncio.get_running_loop().create_future()
         if self._looking is None:
             self._looking = asyncio.create_task(self._answer_all())
         return await asyncio.shield(answer)
 
     async def _answer_all(self) -> None:
-        while self._asked:
-            asked = {digest: self._asked.pop(digest) for digest in list(self._asked)[:_LOOK_UP]}
+        while self._pending:
+            batch = {digest: self._pending.pop(digest) for digest in list(self._pending)[:_LOOK_UP]}
             try:
-                found = await self._db.aread(keys.find_many, list(asked))
+                found = await self._db.aread(keys.find_many, list(batch))
             except Exception as error:
-                for answer in asked.values():
+                for answer in batch.values():
                     answer.set_exception(error)
                 continue
-            for digest, answer in asked.items():
+            for digest, answer in batch.items():
                 answer.set_result(found.get(digest))
         self._looking = None
 

@@ -60,9 +60,9 @@ def check_sample(request: SampleRequest, limits: Limits, context_length: int) ->
     if (targets := request.target_prompt_logprobs) is not None:
         dense = _dense_values([targets])
         _at_most("target_prompt_logprobs", dense, limits.max_dense_values, "values once dense")
-    room = max(0, context_length - prompt)
-    asked = request.sampling_params.max_tokens
-    new_tokens = request.num_samples * (room if asked is None else min(room, asked))
+    most = max(0, context_length - prompt)
+    max_tokens = request.sampling_params.max_tokens
+    new_tokens = request.num_samples * (most if max_tokens is None else min(most, max_tokens))
     _check_result(request, prompt, new_tokens, limits)
     return max(1, prompt + new_tokens)
 
@@ -177,7 +177,7 @@ def _check_result(request: SampleRequest, prompt: int, new_tokens: int, limits: 
     if values > limits.max_result_values:
         raise LimitExceeded(
             f"num_samples={request.num_samples} with up to {new_tokens} tokens in all and the "
-            f"logprobs asked for may give {values} numbers, above this server's limit of "
+            f"the requested logprobs may give {values} numbers, above this server's limit of "
             f"{limits.max_result_values}.",
             hint="Set a lower max_tokens or top-k, or send several requests.",
         )

@@ -20,7 +20,7 @@ HEADER = b"x-operator-token"
 
 
 class OperatorToken:
-    """Compares what is sent with the file. Without a file nobody is an operator."""
+    """Compares what is sent with the file. Without a file every token is refused."""
 
     def __init__(self, file: SecretFile | None) -> None:
         self._file = file

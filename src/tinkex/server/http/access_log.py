@@ -3,7 +3,7 @@
 `POST /api/v1/optim_step 200 3.1 ms laptop/alice in=182 out=97`: method, path without its query,
 status ("-" if the client left before an answer), time, name and owner of the key, bytes of the
 request's body and of the answer's. Clients poll all the time, so polls that went well are counted,
-and told once a minute.
+and logged once a minute.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How large the body of a request may be, by its route. Asked before any of it is read."""
+"""How large the body of a request may be, by its route. Checked before any of it is read."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class HeadMiddleware:
     """Answers 431 to a head that is too large, 400 to one without exactly one valid Host, and 501
     to a body in a transfer coding other than chunked.
 
-    A request with `Expect: 100-continue` that is answered before its body was asked for ends its
+    A request with `Expect: 100-continue` that is answered before its body was requested ends its
     connection: the next bytes could be that body or another request.
     """
 
@@ -124,7 +124,7 @@ def _unknown_coding(scope: Scope) -> UnknownTransferCoding:
 
 
 class _Expected:
-    """The messages of a request whose client waits to be asked for the body."""
+    """The messages of a request whose client waits until the server requests the body."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive

@@ -37,7 +37,7 @@ def protocol_class(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
     """uvicorn's protocol, the quick one if it is installed, with these bounds."""
     config = uvicorn.Config(_over_capacity, log_config=None, ws="none", lifespan="off")
     config.load()
-    # Some more than the maximum are open for a moment, to be told that there are too many.
+    # Some more than the maximum are open for a moment, to be answered that there are too many.
     most = min(bounds.max_connections, _room_for_connections() * 8 // 9)
     bounds = msgspec.structs.replace(bounds, max_connections=most)
     return bounded(config.http_protocol_class, bounds)
@@ -108,7 +108,7 @@ class _Bounded(asyncio.Protocol):
             self._await_head()
 
     def eof_received(self) -> bool:
-        """The client sends no more: what it asked before is answered. True keeps the connection."""
+        """The client sends no more; earlier requests are answered. True keeps the connection."""
         if self._owes_an_answer():
             self.close_after_answer()
             self.shares.set_busy(self._slot, False)  # the client may be gone, too

@@ -1,4 +1,4 @@
-"""uvicorn that drains as soon as it is told to stop."""
+"""uvicorn that drains as soon as it is stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Takes none: a server is told to stop before this one serves, too."""
+        """Takes none: a server may be stopped before this one serves, too."""
         yield
 
     def drain(self) -> None:

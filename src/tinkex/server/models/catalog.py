@@ -60,8 +60,8 @@ class Catalog:
             return str(Path(info.path).resolve())
         return source or info.name
 
-    def loadable_name(self, asked: str) -> str:
-        """The name as asked if it looks like a hub id, else what its tokenizer loads from."""
-        info = self.find(asked)
-        is_hub_id = asked.count("/") == 1 and not asked.startswith(("/", "."))
-        return asked if is_hub_id else self.tokenizer_id(info)
+    def loadable_name(self, name: str) -> str:
+        """The name itself if it looks like a hub id, else what its tokenizer loads from."""
+        info = self.find(name)
+        is_hub_id = name.count("/") == 1 and not name.startswith(("/", "."))
+        return name if is_hub_id else self.tokenizer_id(info)

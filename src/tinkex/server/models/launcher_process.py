@@ -10,16 +10,14 @@ import threading
 import msgspec
 
 from tinkex.child_environment import child_environment
-from tinkex.errors import ConfigError
-from tinkex.launch.settings import LaunchSettings, WorkerSpec, parse_samplers
-from tinkex.server.config import ServerConfig
+from tinkex.launch.settings import LaunchSettings
 
-__all__ = ["LauncherProcess", "check_ray_settings", "launch_settings"]
+__all__ = ["LauncherProcess"]
 
 _logger = logging.getLogger(__name__)
 
 _FIRST_WAIT_S = 1.0
-_LONGEST_WAIT_S = 15.0
+_LONGEST_WAIT_S = 60.0
 _STOP_S = 5.0
 
 
@@ -41,20 +39,15 @@ class LauncherProcess:
     def _run(self) -> None:
         wait_s = _FIRST_WAIT_S
         while not self._is_closed.is_set():
-            # Ray binds loopback addresses only with the second variable, and reports usage
-            # to its makers without the first.
-            environment = child_environment(
-                RAY_USAGE_STATS_ENABLED="0", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0"
-            )
             with subprocess.Popen(  # noqa: S603
-                self._command, stdin=subprocess.PIPE, env=environment
+                self._command, stdin=subprocess.PIPE, env=_environment()
             ) as process:
                 lived_long = self._wait_for(process)
             if self._is_closed.is_set():
                 return
             wait_s = _FIRST_WAIT_S if lived_long else min(2 * wait_s, _LONGEST_WAIT_S)
             _logger.warning(
-                "The launcher of Ray workers has ended with exit code %s; workers that run go on. "
+                "The launcher of Ray workers has ended (exit code %s); workers that run go on. "
                 "It is started again in %g s.",
                 process.returncode,
                 wait_s,
@@ -75,53 +68,11 @@ class LauncherProcess:
         return num_looks > 300
 
 
-def check_ray_settings(config: ServerConfig) -> None:
-    """Refuses settings of Ray that cannot work.
-
-    Raises:
-        ConfigError: a value is malformed.
-    """
-    try:
-        parse_samplers(config.samplers)
-    except ValueError as error:
-        raise ConfigError(
-            f"--samplers={config.samplers!r} is not MIN:MAX.", hint="Write 1:8, or 2.", code="usage"
-        ) from error
-    for label in config.ray_labels:
-        if not label.partition("=")[2]:
-            raise ConfigError(
-                f"--ray-label={label!r} is not KEY=VALUE.", hint="Write zone=a.", code="usage"
-            )
-
-
-def launch_settings(
-    config: ServerConfig, *, store_id: str, worker_port: int, server_url: str
-) -> LaunchSettings:
-    """What the launcher is told."""
-    assert config.ray is not None
-    low, high = parse_samplers(config.samplers)
-    spec = WorkerSpec(
-        join=config.ray_advertise or "",
-        models=tuple(f"{model.name}={model.source}" for model in config.models),
-        device=config.device,
-        dtype=config.dtype,
-        num_threads=config.num_threads,
-        losses=config.losses,
-    )
-    return LaunchSettings(
-        address=config.ray,
-        namespace=f"tinkex-{store_id}",
-        server_url=server_url,
-        token_file=str(config.path_of_worker_token.resolve()),
-        operator_token_file=str(config.path_of_operator_token.resolve()),
-        worker_port=worker_port,
-        spec=spec,
-        num_trainers=config.trainers,
-        min_samplers=low,
-        max_samplers=high,
-        cpus_per_worker=config.ray_cpus_per_worker,
-        gpus_per_worker=config.ray_gpus_per_worker,
-        labels=dict(label.split("=", 1) for label in config.ray_labels),
-        target_sample_tokens=config.ray_sampler_tokens,
-        idle_s=config.ray_idle_s,
+def _environment() -> dict[str, str]:
+    """Ours with what Ray needs: it binds loopback addresses only with the one variable, reports
+    usage to its makers without the other, and its cluster may want a token."""
+    return child_environment(
+        keep=("RAY_",),
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
     )

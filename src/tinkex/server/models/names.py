@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
@@ -31,4 +32,10 @@ def group_names(named: Iterable[tuple[str, str]]) -> list[ModelNames]:
 
 def names_of(models: Iterable[ServedModel]) -> list[ModelNames]:
     """The names of the models a server is to serve."""
-    return group_names((model.name, model.source) for model in models)
+    return group_names((model.name, _origin(model.source)) for model in models)
+
+
+def _origin(source: str) -> str:
+    """The one spelling of a local folder, however it was given; a hub id as it is."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if source and path.exists() else source

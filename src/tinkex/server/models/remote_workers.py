@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tinkex.engine.errors import NoWorkerError
 from tinkex.engine.interface import ROLES, Engine, EngineFailure
 from tinkex.engine.model.folder_digest import folder_digest
 from tinkex.engine.remote.engine import RemoteEngine
@@ -25,6 +27,9 @@ __all__ = ["RemoteWorkers"]
 _logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.5
+
+_PATIENCE_S = 3.0
+"""A slot that waits for so long lets others have the operations that it has taken."""
 
 
 class RemoteWorkers:
@@ -73,18 +78,22 @@ class RemoteWorkers:
         """The engine of the next worker that has dialled in; waits for one.
 
         Raises:
+            NoWorkerError: none has come for a while.
             EngineFailure: the server is ending, or the worker was lost at once.
         """
+        deadline = time.monotonic() + _PATIENCE_S
         while not self._is_closed.is_set():
             worker = self._listener.take(_LOOK_EVERY_S)
             if worker is not None:
                 return RemoteEngine(
                     worker, ping_s=self._config.engine_ping_s, hang_s=self._config.engine_hang_s
                 )
+            if time.monotonic() > deadline:
+                raise NoWorkerError("No worker has come.", code="no-worker")
         raise EngineFailure("The server is ending.", code="server-ending")
 
     def close(self) -> None:
-        """Listens no more; slots that wait for a worker are told so."""
+        """Listens no more; calls of slots that wait for a worker fail."""
         self._is_closed.set()
         self._listener.close()
 

@@ -51,7 +51,7 @@ class WarmEngine:
         return self._factory()
 
     def close(self) -> None:
-        """Ends the prepared engine if it was not asked for."""
+        """Ends the prepared engine if it was not used."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             prepared.add_done_callback(_close_started)

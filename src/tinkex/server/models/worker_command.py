@@ -86,7 +86,7 @@ def worker_command(
         host=host,
         port=port,
         name=name,
-        token_file=str(token_file.resolve()),
+        token_file=str(token_file.absolute()),  # not resolved: it may be /dev/stdin, a pipe
         cache_dir=str(data_dir / "worker-cache"),
         tls_ca=tls_ca,
         roles=roles,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 from starlette.requests import Request
@@ -15,7 +16,7 @@ from tinkex.server.gate.admission import ReleasedSlot
 from tinkex.server.result_waiters import wait_for
 from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.bodies import read_json
-from tinkex.server.submit.queue_state import queue_state
+from tinkex.server.submit.queue_state import State, queue_state, session_queue_state
 from tinkex.store import results, samplers, samples
 from tinkex.store.clock import steady_now
 from tinkex.store.request_ids import was_made_for
@@ -37,6 +38,7 @@ from tinkex.wire import legacy_json, protobuf
 
 PROTOBUF = "application/x-protobuf"
 _COMPLETIONS_AT_ONCE = 1000
+_LOOK_EVERY_S = 1.0
 
 
 async def retrieve_future(request: Request) -> Response:
@@ -76,6 +78,13 @@ async def retrieve_futures(request: Request) -> Response:
         raise NotFound("There is no such sampling session.", code="unknown-sampling-session")
     services.heard[target.sampling_session_id] = steady_now()
     deadline = asyncio.get_running_loop().time() + services.config.poll_hold_s
+
+    def state() -> State:
+        return session_queue_state(services, me, target.sampling_session_id)
+
+    def is_told() -> bool:
+        return payload.known_queue_state is None or state()[0] == payload.known_queue_state
+
     while True:
         with services.waiters.watch(target.sampling_session_id) as future:
             done = await services.db.aread(
@@ -87,14 +96,30 @@ async def retrieve_futures(request: Request) -> Response:
                 _COMPLETIONS_AT_ONCE,
             )
             left_s = deadline - asyncio.get_running_loop().time()
-            if done or left_s <= 0 or services.is_draining:
+            if done or left_s <= 0 or services.is_draining or not is_told():
                 break
             async with ReleasedSlot():
-                await wait_for(future, left_s)
-    cursor = done[-1].number if done else payload.prev_cursor
-    return json_response(
-        FuturesRetrieveResponse(completions=[_completion(each) for each in done], cursor=cursor)
+                await _wait_while(is_told, future, left_s)
+    answer = FuturesRetrieveResponse(
+        completions=[_completion(each) for each in done],
+        cursor=done[-1].number if done else payload.prev_cursor,
     )
+    if payload.known_queue_state is not None:
+        now, reason = state()
+        answer = msgspec.structs.replace(answer, queue_state=now, queue_state_reason=reason)
+    return json_response(answer)
+
+
+async def _wait_while(
+    goes_on: Callable[[], bool], future: asyncio.Future[Result | None], timeout_s: float
+) -> None:
+    """Returns when the future is set, the time is over, or the condition no longer holds."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while goes_on() and not future.done():
+        left_s = deadline - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            return
+        await asyncio.wait([future], timeout=min(left_s, _LOOK_EVERY_S))
 
 
 async def cancel_future(request: Request) -> Response:

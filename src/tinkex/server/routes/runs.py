@@ -100,7 +100,7 @@ async def delete(request: Request) -> Response:
 
 
 async def publish(request: Request) -> Response:
-    """Lets everybody with a key read the checkpoint."""
+    """Lets every key read the checkpoint."""
     return await _set_public(request, is_public=True)
 
 
@@ -147,7 +147,7 @@ async def external_weights_urls(request: Request) -> Response:
 
 
 def _download_url(request: Request, checkpoint_id: str, name: str) -> str:
-    """Where this server gives the file to anybody who has the link."""
+    """Where this server gives the file to every holder of the link."""
     services = services_of(request)
     base = (services.config.public_url or str(request.base_url)).rstrip("/")
     expires = services.signer.good_for(services.config.download_life_s)
@@ -231,6 +231,7 @@ def _run(conn: Connection, model: Model) -> dict[str, Any]:
         "model_owner": model.owner,
         "is_lora": True,
         "corrupted": model.state == "failed",
+        "ended": model.state in ("ended", "unloaded"),
         "lora_rank": msgspec.json.decode(model.spec, type=LoraSpec).rank,
         "last_request_time": datetime.fromtimestamp(model.last_request_at, UTC),
         "last_checkpoint": last.get("weights"),

@@ -160,7 +160,7 @@ def _create(conn: Connection, me: str, payload: CreateSessionRequest, most: int)
 
 
 def _search(conn: Connection, me: str, payload: SessionSearchRequest) -> list[Session]:
-    """One session more than asked for, if there are so many."""
+    """One session more than requested, if there are so many."""
     cursor = payload.cursor
     before = None
     if cursor is not None:

@@ -24,7 +24,7 @@ from tinkex.server.submit.model_submission import (
 from tinkex.server.submit.sequence_numbers import is_json, numbered_route
 from tinkex.server.submit.submission import check_number, submit_route
 from tinkex.store.models import Model
-from tinkex.types.optimizers import optimizer_name
+from tinkex.types.optimizers import optimizer_name, read_optimizer_config
 from tinkex.types.requests import (
     CreateModelRequest,
     ForwardBackwardRequest,
@@ -117,7 +117,7 @@ async def get_info(request: Request) -> Response:
             model_name=model.base_model,
             tokenizer_id=catalog.tokenizer_id(info),
         ),
-        optimizer_config=model.optimizer_config,
+        optimizer_config=read_optimizer_config(model.optimizer_config),
     )
     return json_response({"type": "get_info", **msgspec.to_builtins(answer)})
 

@@ -33,6 +33,7 @@ from tinkex.server.submit.submission import check_number
 from tinkex.store import checkpoints, models, sessions
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.models import Model
+from tinkex.types.optimizers import read_optimizer_config
 from tinkex.types.requests import (
     CopyWeightsRequest,
     LoadWeightsRequest,
@@ -106,7 +107,7 @@ async def weights_info(request: Request) -> Response:
             train_unembed=spec.train_unembed,
             train_mlp=spec.train_mlp,
             train_attn=spec.train_attn,
-            optimizer_config=checkpoint.optimizer_config,
+            optimizer_config=read_optimizer_config(checkpoint.optimizer_config),
         )
     )
 

@@ -18,7 +18,7 @@ _RAW_HEAD_BYTES = 160 * 1024  # of a compressed body: its first block takes up t
 class SeenBody:
     """The first bytes of a body, its last ones, or all of it; and the operation it names.
 
-    `on_target` is told as soon as the operation is known, if that is before the body has come.
+    `on_target` is called as soon as the operation is known, if that is before the body has come.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from tinkex.wire.paths import TinkerPath
 async def find_checkpoint(
     services: Services, owner: str, path: str, *, published: bool = False
 ) -> Checkpoint:
-    """The owner's checkpoint, or with `published` anybody's public one.
+    """The owner's checkpoint, or with `published` a public one of any owner.
 
     Raises:
         Unprocessable: the text is no path.
@@ -29,10 +29,10 @@ async def find_checkpoint(
 
 
 def parse_path(path: str) -> TinkerPath:
-    """The path a text spells.
+    """The path that a text stands for.
 
     Raises:
-        Unprocessable: it spells none.
+        Unprocessable: it is no such path.
     """
     try:
         return TinkerPath.parse(path)

@@ -76,7 +76,7 @@ class ModelSubmission(Submission[Operation]):
         scheduler, work = services.scheduler, (row, self._request, len(self._new.body))
         if scheduler.knows(row.model_id):
             scheduler.enqueue(*work)
-        else:  # the first one since the start: the store is asked for the model's place
+        else:  # the first one since the start: the store has the model's place
             await asyncio.to_thread(scheduler.enqueue, *work)
 
     def promise(self, row: Operation) -> UntypedPromise:

@@ -1,8 +1,9 @@
-"""Workers that dial in are killed, frozen and cut off, with their server, its object store and its
-database: a run through all of that equals a quiet one, bit by bit.
+"""Two workers are killed, frozen and cut off, with their server, its clients, its object store and
+its database: a run through all of that equals a quiet one, bit by bit.
 
-Two workers of one thread compute a tiny model with the real engine. Short forms run with the other
-tests; `make soak` strikes more than 300 times.
+The workers are children of the server, or dial in, or dial in and only train and only sample; each
+has one thread and computes a tiny model with the real engine. Short forms run with the other tests;
+`make soak` strikes more than 300 times at workers that dial in.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import pytest
 
 from tests.faults.audit import FILES
 from tests.faults.campaign import busy_config
-from tests.faults.remote_campaign import RemoteCampaign
-from tests.faults.remote_site import (
-    CONNECTION_FAULTS,
-    DATABASE_FAULT,
-    FAULTS,
-    STORE_FAULT,
-    RemoteSite,
-    for_remote,
+from tests.faults.site import (
+    DATABASE_FAULTS,
+    STORE_FAULTS,
+    Site,
+    config_for_site,
+    faults_of,
 )
+from tests.faults.site_campaign import SiteCampaign
+from tests.faults.site_workers import KINDS, SiteKind
 from tests.faults.test_takeover import assert_all_done_once, run_of
 from tests.server.driving import MODEL
 from tests.server.test_remote_workers import free_port
@@ -45,11 +46,12 @@ __all__ = ["bucket", "object_store", "own_postgres"]
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if IS_SOAK else 300)]
 
-CLIENTS = ("tinker", "tinkex")
-WALKS = amount(1, 6)  # campaigns of the walkers of every library
-FAULTS_OF_A_WALK = amount(4, 26)
+WALKS = [(kind, number) for number in range(amount(1, 3)) for kind in KINDS]
+FAULTS_OF_A_WALK = amount(3, 28)
+RUNS: list[tuple[SiteKind, str]] = [("remote", "tinkex")]
+if IS_SOAK:
+    RUNS = [(kind, package) for kind in KINDS for package in ("tinker", "tinkex")]
 FAULTS_OF_A_RUN = amount(3, 40)
-RUNS = amount(1, 4)
 EVERY = 5  # steps between two faults of a run
 
 
@@ -77,61 +79,66 @@ def config_of(data_dir: Path, model: Path, **changes: Any) -> ServerConfig:
     )
 
 
-def remote(config: ServerConfig) -> ServerConfig:
-    return for_remote(config, f"127.0.0.1:{free_port()}")
+def at_site(config: ServerConfig, kind: SiteKind) -> ServerConfig:
+    return config_for_site(config, kind, f"127.0.0.1:{free_port()}")
 
 
-def faults_of(dice: random.Random, count: int, also: tuple[str, ...]) -> list[str]:
-    """A seeded choice: each kind once before one comes twice; connections fail most often."""
-    kinds = [*FAULTS, *also, *(f"{each} one worker" for each in CONNECTION_FAULTS)]
+def chosen(dice: random.Random, count: int, kind: SiteKind, also: tuple[str, ...]) -> list[str]:
+    """A seeded choice: each fault once before one comes twice; connections of single workers fail
+    most often."""
+    kinds = [*faults_of(kind), *also]
+    kinds += [each for each in kinds if each.endswith("one worker")]
     found: list[str] = []
     while len(found) < count:
         found += dice.sample(kinds, len(kinds))
     return found[:count]
 
 
-@pytest.mark.parametrize("number", range(WALKS))
+@pytest.mark.parametrize(("kind", "number"), WALKS)
 def test_clients_of_every_library_notice_no_fault(
     tmp_path: Path,
     tiny: Path,
     bucket: str,
     store: FaultyLink,
     capsys: pytest.CaptureFixture[str],
+    kind: SiteKind,
     number: int,
 ) -> None:
     folder = tmp_path / "campaign"
-    config = remote(config_of(folder / "data", tiny, depot=bucket))
-    faults = faults_of(random.Random(f"{SEED}/{number}"), FAULTS_OF_A_WALK, (STORE_FAULT,))
-    campaign = RemoteCampaign(folder, SEED + number, config=config, store=store, at_least=15)
+    config = at_site(config_of(folder / "data", tiny, depot=bucket), kind)
+    dice = random.Random(f"{SEED}/{kind}/{number}")
+    faults = chosen(dice, FAULTS_OF_A_WALK, kind, STORE_FAULTS)
+    campaign = SiteCampaign(
+        folder, SEED + number, kind=kind, config=config, store=store, at_least=15
+    )
     outcome = campaign.run(faults)
     if IS_SOAK:
         with capsys.disabled():
-            print(f"\n{outcome}")
+            print(f"\n{kind}, {outcome}")
     assert outcome.violations == [], f"seed {SEED}, campaign {number}, faults {faults}"
     assert outcome.deaths == faults
 
 
-@pytest.mark.parametrize("package", CLIENTS[-amount(1, 2) :])
-@pytest.mark.parametrize("number", range(RUNS // 2 or 1))
+@pytest.mark.parametrize(("kind", "package"), RUNS)
 def test_a_run_through_faults_of_workers_store_and_database_equals_a_quiet_one(
     tmp_path: Path,
     tiny: Path,
     bucket: str,
     store: FaultyLink,
     own_postgres: PostgresServer,
+    kind: SiteKind,
     package: str,
-    number: int,
 ) -> None:
-    dice = random.Random(f"{SEED}/{package}/{number}")
-    faults = faults_of(dice, FAULTS_OF_A_RUN - 1, (STORE_FAULT, DATABASE_FAULT, DATABASE_FAULT))
-    faults.append(DATABASE_FAULT)
+    dice = random.Random(f"{SEED}/{kind}/{package}")
+    faults = chosen(dice, FAULTS_OF_A_RUN - 1, kind, (*STORE_FAULTS, *DATABASE_FAULTS))
+    faults.append(dice.choice(DATABASE_FAULTS))
     steps = EVERY * (len(faults) + 1)
     quiet = config_of(tmp_path / "quiet", tiny)
     with EmbeddedServer(quiet) as server:
         expected = run_of(package, server.base_url, server.api_key, steps, {})
     (folder,) = (quiet.data_dir / "checkpoints").iterdir()
 
-    disturbed = remote(
+    disturbed = at_site(
         config_of(
             tmp_path / "disturbed",
             tiny,
@@ -139,16 +146,17 @@ def test_a_run_through_faults_of_workers_store_and_database_equals_a_quiet_one(
             database_url=own_postgres.url,
             lease_s=4.0,
             is_standby=True,
-        )
+        ),
+        kind,
     )
     server = EmbeddedServer(disturbed)
-    site = RemoteSite(server, disturbed, tmp_path, dice, store=store, database=own_postgres)
+    site = Site(server, disturbed, tmp_path, dice, kind=kind, store=store, database=own_postgres)
     with site:
         strikes: dict[int, Callable[[], None]] = {
             EVERY * place: partial(site.strike, fault) for place, fault in enumerate(faults, 1)
         }
-        seen = run_of(package, server.base_url, server.api_key, steps, strikes)
-        assert seen == expected, f"seed {SEED}, run {number}, faults {faults}"
+        seen = run_of(package, site.url, server.api_key, steps, strikes)
+        assert seen == expected, f"seed {SEED}, {kind}, {package}, faults {faults}"
         assert site.struck == faults
         assert_all_done_once(server.base_url, server.api_key, steps)
     assert content_of(saved_folder(own_postgres.url, bucket, tmp_path)) == content_of(folder)

@@ -1,0 +1,35 @@
+"""Whether this process has an API key, and whether a server accepts it."""
+
+from __future__ import annotations
+
+from tinkex.config import Config
+from tinkex.errors import ConfigError
+
+__all__ = ["get_tinker_token", "raise_if_tinker_not_accessible", "tinker_has_credentials"]
+
+
+def get_tinker_token() -> str | None:
+    """The API key that a client would use; None if there is none. Asks no server."""
+    try:
+        return Config().require_api_key()
+    except ConfigError:
+        return None
+
+
+def tinker_has_credentials() -> bool:
+    """Whether a client would find an API key. Asks no server."""
+    return get_tinker_token() is not None
+
+
+def raise_if_tinker_not_accessible() -> None:
+    """Asks the server once whether it would serve this key.
+
+    Raises:
+        ConfigError: no key is set.
+        AuthenticationError: the server does not know the key.
+        APIConnectionError: no server answers.
+    """
+    from tinkex.client.service import ServiceClient
+
+    with ServiceClient() as service:
+        service.get_server_capabilities()

@@ -1,0 +1,71 @@
+"""Bad input to a call that gives a Future is that Future's error: `outcome()` never raises.
+
+So a call has one shape, whether the client, the server or the work itself says no. An error that
+nobody asks for is logged, as asyncio does: a batch that was refused is not in the gradient.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tinkex.client.futures import Future
+from tinkex.client.submit_site import submit_site, with_site
+from tinkex.errors import TinkexError
+
+__all__ = ["errors_in_futures"]
+
+C = TypeVar("C", bound=type)
+log = logging.getLogger("tinkex")
+
+
+class _Refusal(concurrent.futures.Future[Any]):
+    """What is behind the Future of a call that was refused."""
+
+    def __init__(self, call: str, error: BaseException) -> None:
+        super().__init__()
+        self._call = call
+        self._is_seen = False
+        self.set_exception(error)
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._is_seen = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._is_seen = True
+        return super().exception(timeout)
+
+    def __del__(self) -> None:
+        if not self._is_seen:
+            error = super().exception()
+            log.error("%s was refused, and nobody asked for its outcome: %s", self._call, error)
+
+
+def errors_in_futures(client: C) -> C:
+    """The class, with a failed Future from each public method that gives one and would raise."""
+    for name, member in list(vars(client).items()):
+        if not name.startswith("_") and inspect.isfunction(member) and _gives_future(member):
+            setattr(client, name, _with_error_in_future(member))
+    return client
+
+
+def _gives_future(method: Callable[..., Any]) -> bool:
+    gives = method.__annotations__.get("return", "")
+    return str(gives).startswith("Future[") and not inspect.iscoroutinefunction(method)
+
+
+def _with_error_in_future(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return method(*arguments, **options)
+        except TinkexError as error:
+            told = with_site(error, submit_site())
+            return Future(_Refusal(method.__qualname__, told))
+
+    return call

@@ -1,0 +1,67 @@
+"""Telling of a queue's state: to telemetry, to an observer and to the log, when it changes.
+
+Never per poll. Knows states and who is told; knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tinkex import telemetry
+from tinkex.client.clock import Clock
+from tinkex.client.polling import Queue
+from tinkex.telemetry import events
+
+__all__ = ["QueueObserver", "QueueWatch"]
+
+log = logging.getLogger("tinkex")
+
+QueueObserver = Callable[[Queue], None]
+WARN_EVERY_S = 60.0
+
+
+class QueueWatch:
+    """The state of one queue as it was last told."""
+
+    def __init__(self, clock: Clock, work: str, about: Mapping[str, Any] | None) -> None:
+        """`about` is the telemetry event's metadata; without it no event is emitted."""
+        self._clock = clock
+        self._work = work
+        self._about = about
+        self._queue = Queue()
+        self._warned_at = float("-inf")
+
+    @property
+    def state(self) -> str:
+        """The state that was last told."""
+        return self._queue.state
+
+    def note(self, queue: Queue, observer: QueueObserver | None) -> None:
+        """Takes what the server says now; tells it if the state has changed."""
+        if queue.state == self._queue.state:
+            return
+        self._queue = queue
+        if self._about is not None:
+            told = {"queue_state": queue.state, "queue_state_reason": queue.reason}
+            telemetry.execute(events.QUEUE_STATE_CHANGE, {}, {**self._about, **told})
+        self._warn(queue)
+        if observer is not None:
+            _tell_observer(observer, queue)
+
+    def _warn(self, queue: Queue) -> None:
+        now = self._clock.monotonic()
+        if queue.state == "active" or now - self._warned_at < WARN_EVERY_S:
+            return
+        self._warned_at = now
+        stock = "the server is at capacity" if queue.state == "paused_capacity" else queue.state
+        log.warning("%s is paused: %s", self._work, queue.reason or stock)
+
+
+def _tell_observer(observer: QueueObserver, queue: Queue) -> None:
+    """An observer's own trouble is logged, and never felt by the request."""
+    try:
+        observer(queue)
+    except Exception:
+        log.exception("a queue observer raised; the request goes on")

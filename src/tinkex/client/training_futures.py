@@ -1,0 +1,87 @@
+"""What a TrainingClient makes and tells beside its numbered work, as Futures.
+
+The blocking and the awaited forms wait for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tinkex.client import weights_snapshot
+from tinkex.client.call_errors import errors_in_futures
+from tinkex.client.futures import Future
+from tinkex.client.model_operations import ModelWork
+from tinkex.client.retry import RetryConfig, RetryPolicy
+from tinkex.client.session import Session
+from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
+from tinkex.client.weights_snapshot import SamplerOptions
+from tinkex.types.requests import GetInfoRequest
+from tinkex.types.training import GetInfoResponse, ModelID
+
+if TYPE_CHECKING:
+    from tinkex.client.sampling import SamplingClient
+    from tinkex.client.tokenizer import Tokenizer
+
+__all__ = ["TrainingFutures"]
+
+
+@errors_in_futures
+class TrainingFutures:
+    """The Future-returning forms of a TrainingClient's `create_*` and `get_*`."""
+
+    model_id: ModelID
+    _session: Session
+    _work: ModelWork
+
+    def save_weights_and_get_sampling_client_future(
+        self,
+        name: str | None = None,
+        retry_config: RetryConfig | None = None,
+        record_stability_info: bool = False,
+        *,
+        retry: RetryPolicy | None = None,
+    ) -> Future[SamplingClient]:
+        """`save_weights_and_get_sampling_client`, without waiting."""
+        options = SamplerOptions(retry_config, record_stability_info, retry)
+        request = weights_snapshot.snapshot_request(self._session, self.model_id, name)
+        return weights_snapshot.snapshot_sampler(self._session, self._work, request, options)
+
+    def create_sampling_client_future(
+        self,
+        model_path: str,
+        retry_config: RetryConfig | None = None,
+        record_stability_info: bool = False,
+        *,
+        retry: RetryPolicy | None = None,
+    ) -> Future[SamplingClient]:
+        """`create_sampling_client`, without waiting."""
+        options = SamplerOptions(retry_config, record_stability_info, retry)
+        opening = weights_snapshot.open_saved(self._session, model_path, options)
+        return self._session.connection.runtime.submit(opening)
+
+    def get_info_future(self) -> Future[GetInfoResponse]:
+        """`get_info`, without waiting."""
+        return self._session.connection.runtime.submit(self._info())
+
+    async def _info(self) -> GetInfoResponse:
+        return await self._session.connection.post(
+            "/get_info",
+            GetInfoRequest(model_id=self.model_id),
+            GetInfoResponse,
+            pool="session",
+            about={"model_id": self.model_id},
+        )
+
+    def get_tokenizer_future(self) -> Future[Tokenizer]:
+        """`get_tokenizer`, without waiting."""
+        return self._session.connection.runtime.submit(self._tokenizer())
+
+    async def _tokenizer(self) -> Tokenizer:
+        info = await self._info()
+        name = info.model_data.model_name or info.model_name or ""
+        return await asyncio.to_thread(
+            load_tokenizer,
+            resolve_tokenizer_id(name, info.model_data.tokenizer_id),
+            cache=self._session.connection.runtime.tokenizers,
+        )
