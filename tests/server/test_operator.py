@@ -203,6 +203,26 @@ def test_what_is_wrong_with_a_command_is_said_with_its_exit_code(
     assert shell("workers", "--url", "http://127.0.0.1:9").returncode == 7
 
 
+@pytest.mark.parametrize("words", [(), ("drain", "worker-1"), ("resume", "worker-1")])
+def test_the_token_is_sent_to_no_default_server(
+    shell: Shell, operator: Operator, words: tuple[str, ...]
+) -> None:
+    refused = shell("workers", *words, TINKER_BASE_URL="")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--base-url" in refused.stderr
+    assert operator.token not in refused.stderr
+
+
+def test_the_server_of_a_settings_file_gets_the_token(
+    shell: Shell, pair: EmbeddedServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "settings" / "tinkex"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(f'[client]\nbase_url = "{pair.base_url}"\n')
+    listed = shell("workers", TINKER_BASE_URL="", XDG_CONFIG_HOME=str(folder.parent))
+    assert listed.returncode == 0, listed.stderr
+
+
 def test_a_token_file_that_is_named_must_exist_and_be_private(tmp_path: Path) -> None:
     named = tmp_path / "mounted-token"
     config = null_config(tmp_path / "data", operator_token_file=named)

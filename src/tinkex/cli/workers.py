@@ -25,7 +25,10 @@ _LOOK_EVERY_S = 0.5
 def _operator_options(command: Command) -> Command:
     """Adds the options that say which server, and where its operator token is."""
     url = click.option(
-        "--base-url", "--url", metavar="URL", help="The server.  [default: TINKER_BASE_URL]"
+        "--base-url",
+        "--url",
+        metavar="URL",
+        help="The server.  [default: TINKER_BASE_URL, or that of 'tinkex auth login']",
     )
     return url(data_dir_option(operator_token_option(command)))
 
@@ -128,8 +131,14 @@ def _api(base_url: str | None, data_dir: Path, operator_token_file: Path | None)
     from tinkex.client.operator_api import OperatorApi
     from tinkex.config import Config
 
+    config = Config(base_url=base_url)
+    if config.origin("base_url") == "default":  # the hosted service must not get the token
+        raise click.UsageError(
+            "Which server? Give --base-url URL, or set TINKER_BASE_URL; the operator token is sent "
+            "to no default address."
+        )
     token = _token(operator_token_file or data_dir / "operator-token")
-    return OperatorApi(Config(base_url=base_url).normalized_base_url, token)
+    return OperatorApi(config.normalized_base_url, token)
 
 
 def _token(path: Path) -> str:
