@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tinkex.engine.interface import EngineFailure, ModelInfo
+import logging
+import threading
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tinkex.engine.errors import ServerEndingError, server_ending
+from tinkex.engine.interface import Engine, EngineFailure, ModelInfo
 from tinkex.engine.null import NullEngine
 from tinkex.scheduler.supervisor import Supervisor
 
@@ -34,3 +41,46 @@ def test_an_engine_that_dies_right_after_its_start_is_closed_and_another_started
     assert [each.is_closed for each in DiesAtFirst.made] == [True, False]
     supervisor.close()
     assert DiesAtFirst.made[1].is_closed
+
+
+@pytest.mark.parametrize(
+    ("error", "num_lines"),
+    [(server_ending(), 0), (EngineFailure("no such file", code="engine-failure"), 1)],
+    ids=["ending", "failing"],
+)
+def test_a_start_that_ends_with_the_server_is_not_logged_as_a_failure(
+    error: EngineFailure, num_lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The factory of a slot without a worker fails before its supervisor is closed."""
+    num_starts = 0
+
+    def start() -> Engine:
+        nonlocal num_starts
+        num_starts += 1
+        raise error
+
+    def use_engine() -> None:
+        with pytest.raises(ServerEndingError):
+            _ = supervisor.engine
+
+    supervisor = Supervisor(start, "engine of worker-1")
+    thread = threading.Thread(target=use_engine)
+    with caplog.at_level(logging.ERROR, "tinkex.scheduler.supervisor"):
+        thread.start()
+        wait_until(lambda: num_starts >= 2)
+        supervisor.stop_starting()
+        thread.join()
+    assert min(len(caplog.records), 1) == num_lines
+
+
+def test_a_start_that_fails_once_the_supervisor_is_closed_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def start() -> Engine:
+        supervisor.stop_starting()
+        raise EngineFailure("stopped", code="engine-died")
+
+    supervisor = Supervisor(start)
+    with pytest.raises(ServerEndingError):
+        _ = supervisor.engine
+    assert not caplog.records

@@ -102,6 +102,15 @@ class NoWorkerError(EngineFailure):
     """No worker has come for a slot so far; one may come at any time."""
 
 
+class ServerEndingError(EngineFailure):
+    """No engine is started any more."""
+
+
+def server_ending() -> ServerEndingError:
+    """The error of a start that is given up since the server is ending."""
+    return ServerEndingError("The server is ending.", code="server-ending")
+
+
 def request_error(error: EngineError | StorageError) -> RequestError:
     """The same error as plain data."""
     if isinstance(error, EngineError):

@@ -11,11 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from tinkex.engine.errors import NoWorkerError
+from tinkex.engine.errors import NoWorkerError, ServerEndingError, server_ending
 from tinkex.engine.interface import Engine, EngineError, EngineFailure, EngineUserError, ModelInfo
 
 _logger = logging.getLogger(__name__)
-
 
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 5.0
@@ -81,11 +80,11 @@ class Supervisor:
             EngineUserError: it is the first one, and its models cannot be read.
             NoWorkerError: it would be that of a worker elsewhere, none has come for a while, and
                 this is not `is_patient`.
-            EngineFailure: the server is ending.
+            ServerEndingError: the server is ending.
         """
         with self._lock:
             if self.is_closed:
-                raise _ending()
+                raise server_ending()
             has_started = self._engine is None
             if self._engine is None:
                 self._is_starting = True
@@ -217,12 +216,13 @@ class Supervisor:
             except (EngineError, OSError) as error:
                 if isinstance(error, EngineUserError) and not self._has_started:
                     raise  # the models are wrong: another try would not help
-                _logger.error(
-                    "The %s does not start; retrying in %g s: %s", self._name, wait_s, error
-                )
+                if not (self.is_closed or isinstance(error, ServerEndingError)):
+                    _logger.error(
+                        "The %s does not start; retrying in %g s: %s", self._name, wait_s, error
+                    )
             self._closing.wait(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-        raise _ending()
+        raise server_ending()
 
     def _close_engine(self) -> None:
         with self._lock:
@@ -250,7 +250,3 @@ def _described(infos: list[ModelInfo]) -> str:
         size = f"{info.num_parameters / 1e6:,.1f}M parameters, context {info.context_length:,}"
         bases.setdefault(info.path or info.name, f"{info.name} ({size})")
     return "; ".join(bases.values())
-
-
-def _ending() -> EngineFailure:
-    return EngineFailure("The server is ending.", code="server-ending")

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tinkex.engine.errors import NoWorkerError
-from tinkex.engine.interface import ROLES, Engine, EngineFailure
+from tinkex.engine.errors import NoWorkerError, server_ending
+from tinkex.engine.interface import ROLES, Engine
 from tinkex.engine.model.folder_digest import folder_digest
 from tinkex.engine.remote.engine import RemoteEngine
 from tinkex.engine.remote.handshake import FolderPlace, RemoteWorkerInfo
@@ -79,7 +79,8 @@ class RemoteWorkers:
 
         Raises:
             NoWorkerError: none has come for a while.
-            EngineFailure: the server is ending, or the worker was lost at once.
+            ServerEndingError: the server is ending.
+            EngineFailure: the worker was lost at once.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while not self._is_closed.is_set():
@@ -90,7 +91,7 @@ class RemoteWorkers:
                 )
             if time.monotonic() > deadline:
                 raise NoWorkerError("No worker has come.", code="no-worker")
-        raise EngineFailure("The server is ending.", code="server-ending")
+        raise server_ending()
 
     def close(self) -> None:
         """Listens no more; calls of slots that wait for a worker fail."""
