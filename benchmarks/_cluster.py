@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 from tests.scheduler.work import operation
 
-from tinkex.fair_queue import FairTurns
+from tinkex.fair_queue import FairShares
 from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.model_moves import ModelMoves
 from tinkex.scheduler.placement import Placement
@@ -151,7 +151,7 @@ class Cluster:
         self._next_seq: Counter[str] = Counter()
         self._calls: dict[str, tuple[Call, float, Callable[[float], None]]] = {}
         self._lines: dict[str, deque[Sampling]] = {}
-        self._turns = FairTurns()
+        self._shares = FairShares()
         self._seats = [0] * samplers
         self._seats_since = [0.0] * samplers
         self._loaded: list[dict[str, int]] = [{} for _ in range(samplers)]
@@ -304,13 +304,13 @@ class Cluster:
         """Gives free seats to tenants by their shares."""
         while self._lines:
             slot_id = min(range(len(self._seats)), key=self._seats.__getitem__)
-            self._turns.update(self._lines)
+            self._shares.update(self._lines)
             heads = {t: float(q[0].num_samples * q[0].tokens) for t, q in self._lines.items()}
-            tenant = self._turns.next(heads)
+            tenant = self._shares.next(heads)
             request = self._lines[tenant][0]
             if self._seats[slot_id] + request.num_samples > self.device.seats:
                 return
-            self._turns.serve(tenant, heads[tenant])
+            self._shares.serve(tenant, heads[tenant])
             self._lines[tenant].popleft()
             if not self._lines[tenant]:
                 del self._lines[tenant]

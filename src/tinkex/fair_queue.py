@@ -22,7 +22,7 @@ def due_time(arrived: int, work: int) -> int:
     return arrived + min(_TIMES_ITS_WORK * work, _MOST_PASSED)
 
 
-class FairTurns:
+class FairShares:
     """Which key is served next, by the service each has had."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Whose turn it is, and what goes into one batch."""
+"""Fair shares, and what goes into one batch."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ import msgspec
 import pytest
 
 from tests.scheduler.work import operation
-from tinkex.fair_queue import FairTurns
+from tinkex.fair_queue import FairShares
 from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.planner import BatchLimits, Computed, Planner
 from tinkex.store.operations import Operation
 
 
 def test_equal_cost_is_served_for_any_size_of_the_operations() -> None:
-    turns = FairTurns()
+    shares = FairShares()
     costs = {"small": 10, "large": 1000}
     served: Counter[str] = Counter()
     for _ in range(2000):
-        key = turns.pick(costs)
+        key = shares.pick(costs)
         served[key] += costs[key]
     assert abs(served["small"] - served["large"]) <= 1000
 
 
 def test_who_was_away_has_saved_nothing_up() -> None:
-    turns = FairTurns()
+    shares = FairShares()
     for _ in range(100):
-        turns.pick({"a": 10})
-    picks = [turns.pick({"a": 10, "b": 10}) for _ in range(10)]
+        shares.pick({"a": 10})
+    picks = [shares.pick({"a": 10, "b": 10}) for _ in range(10)]
     assert Counter(picks) == {"a": 5, "b": 5}
 
 
 def test_a_newcomer_is_next_however_small_the_pieces_of_the_others() -> None:
-    turns = FairTurns()
+    shares = FairShares()
     for _ in range(10_000):
-        turns.pick({"many": 1, "others": 1})
+        shares.pick({"many": 1, "others": 1})
     for _ in range(10):
-        turns.update({"many", "others"})
-        assert turns.pick({"many": 1, "others": 1, "newcomer": 500}) == "newcomer"
+        shares.update({"many", "others"})
+        assert shares.pick({"many": 1, "others": 1, "newcomer": 500}) == "newcomer"
         for _ in range(2000):  # in which the others get as much
-            turns.pick({"many": 1, "others": 1})
+            shares.pick({"many": 1, "others": 1})
 
 
 def test_a_short_pause_does_not_reset_what_a_tenant_has_used() -> None:
-    turns = FairTurns()
+    shares = FairShares()
     served: Counter[str] = Counter()
     for _ in range(100):
         costs = {"patient": 10, "hasty": 1000}
-        key = turns.pick(costs)
+        key = shares.pick(costs)
         served[key] += costs[key]
-        turns.update({"patient"})
+        shares.update({"patient"})
     assert served["hasty"] <= served["patient"] + 1000
 
 
 def test_one_who_waits_alone_is_served() -> None:
-    assert FairTurns().pick({"a": 10**12}) == "a"
+    assert FairShares().pick({"a": 10**12}) == "a"
 
 
 def test_the_memory_of_tenants_that_left_does_not_grow() -> None:
-    turns = FairTurns()
+    shares = FairShares()
     for number in range(1000):
-        turns.pick({f"tenant {number}": 10, "other": 10})
-        turns.pick({"other": 10})
-        turns.update({"other"})
-    assert len(turns._used) < 10
+        shares.pick({f"tenant {number}": 10, "other": 10})
+        shares.pick({"other": 10})
+        shares.update({"other"})
+    assert len(shares._used) < 10
 
 
 NOW = 1000.0

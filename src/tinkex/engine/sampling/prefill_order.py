@@ -14,7 +14,7 @@ from bisect import insort_left, insort_right
 from collections.abc import Callable, Container, Iterator
 
 from tinkex.engine.sampling.state import PendingPrefix
-from tinkex.fair_queue import FairTurns, due_time
+from tinkex.fair_queue import FairShares, due_time
 
 __all__ = ["PrefillOrder"]
 
@@ -28,7 +28,7 @@ class PrefillOrder:
     def __init__(self) -> None:
         self._by_scope: dict[str, list[PendingPrefix]] = {}  # by due time
         self._arrived: dict[str, int] = {}  # work that came, by scope
-        self._turns = FairTurns()
+        self._shares = FairShares()
 
     def __len__(self) -> int:
         return sum(len(waiting) for waiting in self._by_scope.values())
@@ -81,11 +81,11 @@ class PrefillOrder:
         next."""
         wanted = {scope: [*filter(is_wanted, waiting)] for scope, waiting in self._by_scope.items()}
         by_scope = {scope: iter(waiting) for scope, waiting in wanted.items() if waiting}
-        self._turns.update(by_scope)  # with those that sit this step out: they lose no share
+        self._shares.update(by_scope)  # with those that sit this step out: they lose no share
         if scopes is not None:
             by_scope = {scope: waiting for scope, waiting in by_scope.items() if scope in scopes}
         while by_scope:
-            scope = self._turns.next(by_scope)
+            scope = self._shares.next(by_scope)
             prefix = next(by_scope[scope], None)
             if prefix is None:
                 del by_scope[scope]
@@ -94,7 +94,7 @@ class PrefillOrder:
 
     def charge(self, prefix: PendingPrefix, cost: float) -> None:
         """Notes what is computed for a prefix, in tokens at the beginning of a prompt."""
-        self._turns.serve(prefix.scope, cost)
+        self._shares.serve(prefix.scope, cost)
 
     def _due_now(self, prefix: PendingPrefix) -> int:
         """The due time of a prefix that comes now."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tinkex.fair_queue import FairTurns
+from tinkex.fair_queue import FairShares
 from tinkex.scheduler.queues.batch import Batch, BatchLimits
 from tinkex.scheduler.queues.busy_models import BusyModels
 from tinkex.scheduler.queues.cost_model import FORWARD_KINDS, CostModel
@@ -67,8 +67,8 @@ class Planner:
         self._costs = CostModel()
         self._queues: dict[str, ModelQueue] = {}
         self._busy = BusyModels()
-        self._owners = FairTurns()
-        self._models: dict[str, FairTurns] = {}  # by owner
+        self._owners = FairShares()
+        self._models: dict[str, FairShares] = {}  # by owner
         self._charged: dict[str, float] = {}  # estimated seconds of what runs, by request id
         self._running: Counter[str] = Counter()  # operations by model
         self._returns: Counter[str] = Counter()  # how often, by request id
@@ -285,7 +285,7 @@ class Planner:
         for owner in self._busy.pop_changed():
             model_ids = self._busy.ready_of(owner)
             if model_ids:
-                self._models.setdefault(owner, FairTurns()).update(model_ids)
+                self._models.setdefault(owner, FairShares()).update(model_ids)
             else:
                 self._models.pop(owner, None)
 

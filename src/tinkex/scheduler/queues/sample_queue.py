@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tinkex.fair_queue import FairTurns
+from tinkex.fair_queue import FairShares
 from tinkex.scheduler.queues.crash_quarantine import CrashQuarantine
 from tinkex.scheduler.queues.running_limits import RunningLimits
 from tinkex.scheduler.queues.slot_samples import QueuedSample, SlotSamples, WaitingLines
@@ -51,7 +51,7 @@ class SampleQueue:
         self._waiting = WaitingLines()
         self._slots = [SlotSamples() for _ in range(num_slots)]
         self._loaded_anywhere: set[str] = set()  # sampling sessions on the base model
-        self._turns = FairTurns()
+        self._shares = FairShares()
         self._all_may_run_at = -math.inf  # the latest `not_before`
         self._lock = threading.Lock()
 
@@ -173,7 +173,7 @@ class SampleQueue:
 
     def _take_waiting(self, slot: SlotSamples) -> list[QueuedSample]:
         owners = self._owners_waiting()
-        self._turns.update(owners)
+        self._shares.update(owners)
         limits = RunningLimits(slot.running.values(), owners, self._max_running)
         room, now = self._room(slot), self._clock()
         taken: list[QueuedSample] = []
@@ -188,7 +188,7 @@ class SampleQueue:
             if not next_of:
                 break
             costs = {owner: queued.sample.cost for owner, queued in next_of.items()}
-            owner = self._turns.pick(costs)
+            owner = self._shares.pick(costs)
             queued = next_of[owner]
             request_id = queued.sample.request_id
             if slot.handed_over.take_out(owner, request_id) is None:

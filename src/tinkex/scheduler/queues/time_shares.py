@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tinkex.fair_queue import FairTurns
+from tinkex.fair_queue import FairShares
 
 __all__ = ["TimeShares", "WorkKind"]
 
@@ -15,7 +15,7 @@ class TimeShares:
     """Half of the time each while both have work. Work that begins after a pause starts level."""
 
     def __init__(self) -> None:
-        self._shares = FairTurns()
+        self._shares = FairShares()
 
     def next(self, *, can_train: bool, can_sample: bool) -> WorkKind | None:
         """What to do next; None if there is nothing to do."""
