@@ -233,7 +233,7 @@ class Cluster:
     def _work(self, slot_id: int) -> None:
         if self._is_running[slot_id]:
             return
-        self._give_away(slot_id)
+        self._move_out(slot_id)
         if self._held_until[slot_id] > self.now:
             return  # the next tick looks again
         models = self._placement.models_of(slot_id)
@@ -282,8 +282,8 @@ class Cluster:
             del dirty[max(dirty, key=lambda each: dirty[each])]
             self.put_bytes += self.device.state_bytes
 
-    def _give_away(self, slot_id: int) -> None:
-        for model_id, taker in self._placement.asked(slot_id).items():
+    def _move_out(self, slot_id: int) -> None:
+        for model_id, taker in self._placement.requested_moves(slot_id).items():
             self._placement.move(model_id, slot_id, taker)
             self._dirty_s[slot_id].pop(model_id, None)
             self._placement.cost.record(self.device.load_s)

@@ -87,7 +87,7 @@ class Simulation:
             if running[0] > self.now + 1e-9:
                 return
             self._finish(slot_id, running[1])
-        self._give_away(slot_id)
+        self._move_out(slot_id)
         if self._free_at[slot_id] > self.now + 1e-9:
             return
         self._place()
@@ -111,7 +111,7 @@ class Simulation:
             if each.owner not in self.paused:
                 self._add(each.model_id, each.owner)
 
-    def _give_away(self, slot_id: int) -> None:
+    def _move_out(self, slot_id: int) -> None:
         for model_id, taker in self._to_give(slot_id).items():
             if taker is None:
                 self.placement.release(model_id, slot_id)
@@ -123,11 +123,11 @@ class Simulation:
 
     def _to_give(self, slot_id: int) -> dict[str, int | None]:
         """Where models of the slot should go, as `ModelMoves` says."""
-        asked: dict[str, int | None] = dict(self.placement.asked(slot_id))
-        if self.placement.loads[slot_id].gives_away:
+        requested: dict[str, int | None] = dict(self.placement.requested_moves(slot_id))
+        if self.placement.loads[slot_id].should_be_empty:
             for model_id in self.placement.models_of(slot_id):
-                asked.setdefault(model_id, self.placement.other_slot(slot_id, self.now))
-        return asked
+                requested.setdefault(model_id, self.placement.other_slot(slot_id, self.now))
+        return requested
 
     def _place(self) -> None:
         """Places the models that have work and no slot, as `BatchRunner` does."""

@@ -58,28 +58,28 @@ def test_only_the_slot_that_has_a_model_releases_it() -> None:
     assert placement.slot_of("a") is None
 
 
-def test_a_move_is_asked_for_once_and_ends_with_the_model_at_the_slot_that_asked() -> None:
+def test_a_move_is_requested_once_and_ends_with_the_model_at_the_new_slot() -> None:
     placement = placement_of(0.0, 0.0, 0.0)
     placement.assign("a", 0.0)
-    assert not placement.ask("a", 0), "it is there"
-    assert not placement.ask("b", 1), "it is nowhere"
-    assert placement.ask("a", 1)
-    assert not placement.ask("a", 2), "it is on its way"
-    assert placement.asked(0) == {"a": 1}
+    assert not placement.request_move("a", 0), "it is there"
+    assert not placement.request_move("b", 1), "it is nowhere"
+    assert placement.request_move("a", 1)
+    assert not placement.request_move("a", 2), "it is on its way"
+    assert placement.requested_moves(0) == {"a": 1}
     assert placement.moving_to(1) == ["a"]
     placement.move("a", 0, 1)
     assert placement.slot_of("a") == 1
-    assert not placement.has_asked(0)
+    assert not placement.has_requested_moves(0)
     assert placement.moving_to(1) == []
 
 
-def test_a_move_that_fails_can_be_asked_for_again() -> None:
+def test_a_move_that_fails_can_be_requested_again() -> None:
     placement = placement_of(0.0, 0.0)
     placement.assign("a", 0.0)
-    placement.ask("a", 1)
+    placement.request_move("a", 1)
     placement.keep("a", 0)
     assert placement.slot_of("a") == 0
-    assert placement.ask("a", 1)
+    assert placement.request_move("a", 1)
 
 
 def test_the_cost_of_a_move_follows_what_was_measured() -> None:
@@ -137,7 +137,7 @@ class Placing(RuleBasedStateMachine):
 
     @rule(model=models, slot=slots)
     def move(self, model: str, slot: int) -> None:
-        if slot < self.placement.num_slots and self.placement.ask(model, slot):
+        if slot < self.placement.num_slots and self.placement.request_move(model, slot):
             self.placement.move(model, self.where[model], slot)
             self.where[model] = slot
 

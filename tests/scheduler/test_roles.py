@@ -31,7 +31,7 @@ def test_models_go_only_to_slots_that_train(roles: list[tuple[Role, ...]], count
 def test_a_move_to_a_slot_that_does_not_train_any_more_leaves_the_model_to_all() -> None:
     placement = placement_of(0.0, 0.0)
     assert placement.assign("a", 0.0) == 0
-    assert placement.ask("a", 1)
+    assert placement.request_move("a", 1)
     placement.loads[1].roles = ("sample",)
     placement.move("a", 0, 1)
     assert placement.slot_of("a") is None

@@ -164,7 +164,7 @@ def test_a_server_that_was_stopped_with_its_engine_keeps_it(tmp_path: Path) -> N
         assert engine_pid(server) == engine
 
 
-def test_healthz_tells_that_the_engine_starts(tmp_path: Path) -> None:
+def test_healthz_shows_that_the_engine_starts(tmp_path: Path) -> None:
     may_start = threading.Event()
 
     def start() -> Engine:

@@ -65,7 +65,7 @@ def received(sock: socket.socket) -> bytes:
         return b""
 
 
-def test_a_second_server_is_refused_and_told_of_the_first(shared: ServerConfig) -> None:
+def test_the_refusal_of_a_second_server_names_the_first(shared: ServerConfig) -> None:
     with EmbeddedServer(shared) as first, client_of(first) as http:
         ended = serve(*options(shared))
         refused(ended, "Another server leads", f"process {first.pid}", "since 20", "--standby")

@@ -9,7 +9,7 @@ from tinkex.server.embedded import EmbeddedServer
 from tinkex.types import TrainingRunUsage
 
 
-def test_a_run_tells_its_tokens_and_steps(server: EmbeddedServer) -> None:
+def test_a_run_counts_its_tokens_and_steps(server: EmbeddedServer) -> None:
     config = Config(base_url=server.base_url, api_key=server.api_key, environ={}, files=())
     with Runtime() as runtime, ServiceClient(config=config, runtime=runtime) as service:
         training = service.create_lora_training_client(MODEL)

@@ -146,8 +146,8 @@ class Driver:
                 self._defer_idle()
                 deferred, self._deferred = self._deferred, []
             self._run_deferred(deferred)
-            if self._moves.is_asked:
-                self._moves.give_away()
+            if self._moves.has_moves:
+                self._moves.move_out()
             self._run_once()
 
     def _revive(self) -> None:
@@ -177,7 +177,7 @@ class Driver:
 
     def _has_work(self) -> bool:
         has_requests = self._batches.has_ready() or self._has_samples() or bool(self._deferred)
-        has_other = self._snapshots.has_work or self._moves.is_asked
+        has_other = self._snapshots.has_work or self._moves.has_moves
         return has_requests or has_other or self._supervisor.is_down
 
     def _has_samples(self) -> bool:

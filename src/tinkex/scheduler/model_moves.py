@@ -1,8 +1,8 @@
-"""Models that go from one engine slot to another: asks for them, and gives them away.
+"""Moves of models between engine slots: requests those to one slot and carries out those from it.
 
 A model moves as it is evicted and recovered: its slot takes a snapshot and unloads it between two
 batches, the other loads it at its next operation. A slot whose engine is being started holds
-nothing, so others take its models without asking.
+nothing, so others take its models at once.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class ModelMoves:
         self._lost_s = 0.0  # idle time while another slot was overworked
 
     @property
-    def is_asked(self) -> bool:
-        """Whether the slot should give a model away."""
-        if self._placement.has_asked(self._slot_id):
+    def has_moves(self) -> bool:
+        """Whether a model should leave the slot."""
+        if self._placement.has_requested_moves(self._slot_id):
             return True
-        gives_away = self._load.gives_away and time.monotonic() >= self._load.keeps_until
-        return gives_away and bool(self._placement.models_of(self._slot_id))
+        is_leaving = self._load.should_be_empty and time.monotonic() >= self._load.keeps_until
+        return is_leaving and bool(self._placement.models_of(self._slot_id))
 
     def seek(self, now: float, *, is_idle: bool) -> None:
-        """Asks for a model if it should move here. Called with the lock held."""
+        """Requests the move of a model that should be here. Called with the lock held."""
         passed_s, num_slots = now - self._looked_at, self._placement.num_slots
         every_s = max(_IDLE_EVERY_S if is_idle else _BUSY_EVERY_S, num_slots**2 * _EVERY_S)
         if num_slots == 1 or passed_s < every_s:
@@ -90,7 +90,7 @@ class ModelMoves:
         moving = self._placement.moving_to(self._slot_id)
         if not moving:
             found = self._wanted(now, min(passed_s, 1.0), is_idle=is_idle)
-            if found is not None and self._placement.ask(found, self._slot_id):
+            if found is not None and self._placement.request_move(found, self._slot_id):
                 moving = [found]
                 self._wakeup.notify_all()
         for model_id in moving:
@@ -121,7 +121,7 @@ class ModelMoves:
         return [n for n, since_s in starting if since_s is not None and since_s > longer_than_s]
 
     def _take_lost(self, model_id: str) -> None:
-        """Takes a model whose slot has no engine to give it away."""
+        """Takes a model whose slot has no engine that holds it."""
         giver = self._placement.slot_of(model_id)
         if giver is not None and self._placement.loads[giver].may_lose(model_id):
             self._placement.move(model_id, giver, self._slot_id)
@@ -129,16 +129,16 @@ class ModelMoves:
             self._wakeup.notify_all()
             _logger.info("Model %s moved from worker-%d, which is down.", model_id, giver)
 
-    def give_away(self) -> None:
-        """Moves the models that other slots asked for; all of them if it should have none."""
-        asked = self._placement.asked(self._slot_id)
-        takers = self._for_all(asked) if self._load.gives_away else asked
+    def move_out(self) -> None:
+        """Moves the models that other slots have requested; all models if it should have none."""
+        requested = self._placement.requested_moves(self._slot_id)
+        takers = self._for_all(requested) if self._load.should_be_empty else requested
         for model_id, taker in takers.items():
             self._give(model_id, taker)
 
-    def _for_all(self, asked: Mapping[str, int]) -> dict[str, int | None]:
+    def _for_all(self, requested: Mapping[str, int]) -> dict[str, int | None]:
         """Where each model of the slot should go: None if no other slot trains."""
-        now, found = time.monotonic(), dict[str, int | None](asked)
+        now, found = time.monotonic(), dict[str, int | None](requested)
         for model_id in self._placement.models_of(self._slot_id):
             taker = self._placement.other_slot(self._slot_id, now)
             if taker is None and self._load.trains:  # drained, and the others are gone since

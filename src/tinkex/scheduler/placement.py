@@ -48,7 +48,9 @@ class Placement:
         self._lock = threading.Lock()
         self._slot_of: dict[str, int] = {}
         self._models: list[dict[str, None]] = [{} for _ in loads]
-        self._asked: list[dict[str, int]] = [{} for _ in loads]  # by the slot that has the model
+        self._requested: list[dict[str, int]] = [
+            {} for _ in loads
+        ]  # by the slot that has the model
 
     @property
     def num_slots(self) -> int:
@@ -87,41 +89,42 @@ class Placement:
         with self._lock:
             self._take(model_id, slot_id)
 
-    def ask(self, model_id: str, slot_id: int) -> bool:
-        """Asks the model's slot to move it to this one; whether that is to be done now."""
+    def request_move(self, model_id: str, slot_id: int) -> bool:
+        """Has the model's slot move it to this one. False if no slot has it, this one has, or it is
+        moving already."""
         with self._lock:
             giver = self._slot_of.get(model_id)
-            if giver is None or giver == slot_id or model_id in self._asked[giver]:
+            if giver is None or giver == slot_id or model_id in self._requested[giver]:
                 return False
-            self._asked[giver][model_id] = slot_id
+            self._requested[giver][model_id] = slot_id
             return True
 
-    def has_asked(self, slot_id: int) -> bool:
-        """Whether the slot is asked to move a model."""
-        return bool(self._asked[slot_id])
+    def has_requested_moves(self, slot_id: int) -> bool:
+        """Whether the slot should move a model."""
+        return bool(self._requested[slot_id])
 
-    def asked(self, slot_id: int) -> dict[str, int]:
-        """The models that the slot is asked to move, and the slots they should go to."""
+    def requested_moves(self, slot_id: int) -> dict[str, int]:
+        """The models that the slot should move, and the slots they should go to."""
         with self._lock:
-            return dict(self._asked[slot_id])
+            return dict(self._requested[slot_id])
 
     def moving_to(self, slot_id: int) -> list[str]:
-        """The models that the slot has asked for and does not have yet."""
+        """The models that are on their way to the slot."""
         with self._lock:
-            asked = [each for models in self._asked if models for each in models.items()]
-        return [model_id for model_id, taker in asked if taker == slot_id]
+            moves = [each for models in self._requested if models for each in models.items()]
+        return [model_id for model_id, taker in moves if taker == slot_id]
 
     def move(self, model_id: str, giver: int, taker: int) -> None:
-        """Makes a model of one slot another's, or nobody's if that one does not train any more.
+        """Assigns a model of one slot to another, or to none if that one does not train any more.
         Its state has left the giver's engine."""
         with self._lock:
             if self._take(model_id, giver) and self.loads[taker].trains:
                 self._put(model_id, taker)
 
     def keep(self, model_id: str, slot_id: int) -> None:
-        """Ends a move that was asked for and not carried out."""
+        """Ends a requested move that was not carried out."""
         with self._lock:
-            self._asked[slot_id].pop(model_id, None)
+            self._requested[slot_id].pop(model_id, None)
 
     def other_slot(self, slot_id: int, now: float) -> int | None:
         """Where a model of this slot should go when the slot is drained; None if no other slot can
@@ -155,5 +158,5 @@ class Placement:
             return False
         del self._slot_of[model_id]
         del self._models[slot_id][model_id]
-        self._asked[slot_id].pop(model_id, None)
+        self._requested[slot_id].pop(model_id, None)
         return True

@@ -1,6 +1,6 @@
 """When a model should move to another engine slot, and which one.
 
-Pure. A slot asks for a model in three cases, all measured against what a move costs: it has nothing
+Pure. A slot requests a model in three cases, all measured against what a move costs: it has nothing
 to do while much waits at another slot; it has had nothing to do for long while another works all
 the time for several models; or all its work is of tenants that had more engine time than a tenant
 that waits elsewhere. A model whose move would only take the idle time along stays.
@@ -29,7 +29,7 @@ TIMES_COST = 3.0
 
 
 _MIN_AHEAD_S = 1.0
-"""Tenants that are nearer to each other than that have equal shares: turns are not so fine."""
+"""Tenants that are nearer to each other than that have equal shares: a batch can take as long."""
 
 
 class SlotWork(msgspec.Struct, kw_only=True):

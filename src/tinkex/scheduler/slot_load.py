@@ -23,10 +23,10 @@ class SlotLoad:
     """The load of one slot, and whether it takes more.
 
     `is_up` says whether its engine can be given work, `starting_s` for how long its thread has
-    waited for another engine to start, None if it does not. `roles` is what its worker is for;
-    everything while there is none. `is_draining`: it gives its models away and takes none. It is
-    asked for no model before `keeps_until`, after one could not be moved. `in_use` are the models
-    that its thread works on now; None means that it may be any of them.
+    waited for another engine to start, None if it does not. `roles` are those of its worker;
+    all roles while there is none. `is_draining`: its models are moved to other slots and it takes
+    none. After a failed move it keeps its models until `keeps_until`. `in_use` are the models that
+    its thread works on now; None means that it may be any of them.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class SlotLoad:
         return "train" in self.roles
 
     @property
-    def gives_away(self) -> bool:
+    def should_be_empty(self) -> bool:
         """Whether the slot should have no models."""
         return self.is_draining or not self.trains
 

@@ -126,13 +126,13 @@ class Workers:
         return any(role in self._placement.loads[each].roles for each in self._present())
 
     def _adopt_worker(self, slot_id: int, engine: Engine) -> None:
-        """Has the slot do what its new worker is for."""
+        """Gives the slot the roles of its new worker."""
         with self._wakeup:
             self._placement.loads[slot_id].roles = engine.roles
             self._apply(slot_id)
 
     def _forget_worker(self, slot_id: int) -> None:
-        """The slot's next worker is another one, which nobody has drained."""
+        """Resets what was set for a lost worker: the slot's next one is not draining."""
         with self._wakeup:
             load = self._placement.loads[slot_id]
             load.is_draining, load.roles = False, ROLES
@@ -141,9 +141,9 @@ class Workers:
     def _apply(self, slot_id: int) -> None:
         """Opens or closes the slot for models and samples. Called with the lock held."""
         load = self._placement.loads[slot_id]
-        if load.gives_away:
+        if load.should_be_empty:
             for model_id in self._placement.models_of(slot_id):
-                if load.may_lose(model_id):  # no engine has it that could give it away
+                if load.may_lose(model_id):  # no engine holds it
                     self._placement.release(model_id, slot_id)
         is_open = not load.is_draining and "sample" in load.roles
         self._sample_queue.set_open(slot_id, is_open=is_open)

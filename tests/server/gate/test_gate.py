@@ -64,7 +64,7 @@ def refuse_connection(owner: str) -> None:
     raise Busy(f"{owner} has its share of the connections.")
 
 
-def test_only_submissions_are_asked_whether_the_server_can_take_them() -> None:
+def test_only_submissions_are_refused_under_overload() -> None:
     scene = Scene()
     assert scene.ask(SUBMIT) == (429, "The server is overloaded.")
     assert scene.ask(POLL) == (200, "passed")
@@ -77,7 +77,7 @@ def test_a_refused_submission_holds_nothing_of_its_tenant() -> None:
     assert scene.ask(POLL) == (200, "passed")
 
 
-def test_a_tenant_above_its_own_limit_is_told_that_first() -> None:
+def test_the_limit_of_a_tenant_is_refused_before_overload() -> None:
     scene = Scene()
     ticket = scene.admission.enter("me")
     status, text = scene.ask(SUBMIT)
@@ -102,5 +102,5 @@ def test_an_unknown_key_is_refused_before_all_else(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/api/v1/version", "/api/v1/download/x"])
-def test_public_paths_are_asked_nothing(path: str) -> None:
+def test_public_paths_need_no_key(path: str) -> None:
     assert Scene().ask(path, key="unknown") == (200, "passed")

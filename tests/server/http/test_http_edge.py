@@ -67,7 +67,7 @@ def test_head_of_a_route_without_get_is_405(raw: RawClient, server: EmbeddedServ
     assert raw.ask(request("GET", "/healthz")).status == 200, "the connection goes on"
 
 
-def test_head_asks_for_a_key_too(raw: RawClient) -> None:
+def test_head_needs_a_key_too(raw: RawClient) -> None:
     assert raw.ask(request("HEAD", "/api/v1/sessions")).status == 401
     assert raw.ask(request("HEAD", "/nowhere")).status == 401
     assert raw.ask(request("GET", "/healthz")).status == 200

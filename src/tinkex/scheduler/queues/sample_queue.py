@@ -133,8 +133,8 @@ class SampleQueue:
         return slot.running.pop(queued.sample.request_id, None) is not None
 
     def take_over(self, gone: Sequence[int], slot_id: int) -> None:
-        """Gives a slot what others without an engine would retry, and everyone what waits for
-        those alone."""
+        """Gives a slot the retries of slots without an engine, and all slots the samples bound to
+        those."""
         with self._lock:
             for each in gone:
                 self._move_quarantine(self._slots[each], self._slots[slot_id])
