@@ -1,7 +1,4 @@
-"""RestClient: training runs, checkpoints, sessions and samplers.
-
-Each operation has one body that returns a Future; the `_async` twin awaits it.
-"""
+"""RestClient: training runs, checkpoints, sessions, samplers. `_async` twins await the Future."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class TorchEngine(InProcessEngine):
         with self._compute:
             answers: dict[int, TrainResult | RequestError] = {}
             groups: dict[object, list[int]] = {}
-            turns: Counter[str] = Counter()
+            num_passes: Counter[str] = Counter()
             for index, request in enumerate(batch):
                 try:
                     self.check_fits(request)
@@ -176,9 +176,9 @@ class TorchEngine(InProcessEngine):
                 base = self._bases[self._adapters[request.adapter_id][0]]
                 # An adapter's own requests never share passes: how they happen to arrive must
                 # not change a bit, or a run would not end as one that was interrupted.
-                turns[request.adapter_id] += 1
+                num_passes[request.adapter_id] += 1
                 alone = self._options.deterministic
-                key = index if alone else (id(base), turns[request.adapter_id])
+                key = index if alone else (id(base), num_passes[request.adapter_id])
                 groups.setdefault(key, []).append(index)
             for indices in groups.values():
                 found = self._train([batch[i] for i in indices])

@@ -1,4 +1,7 @@
-"""The ASGI application: every route behind the key check, every error typed."""
+"""The ASGI application: every route behind the key check, every error typed.
+
+Routes are in `routes`, one module per subject; each lists its own in `ROUTES`.
+"""
 
 from __future__ import annotations
 

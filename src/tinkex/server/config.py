@@ -1,4 +1,7 @@
-"""Everything that can be set on a server, in one place. Plain data."""
+"""Everything that can be set on a server, in one place. Plain data.
+
+A field is a flag and a variable once it has a line in `tinkex.server.settings`.
+"""
 
 from __future__ import annotations
 

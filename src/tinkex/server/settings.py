@@ -1,6 +1,7 @@
 """What can be set about a server from outside: one list, from which flags and variables follow.
 
-A setting `max_rank` is the flag `--max-rank` and the variable `TINKEX_MAX_RANK`. This
+A setting `max_rank` is the flag `--max-rank` and the variable `TINKEX_MAX_RANK`; it is a field of
+`tinkex.server.config`, `tinkex.scheduler.config` or `tinkex.wire.limits`, with its default. This
 module reads no flag or variable itself: `make_config` takes the values.
 """
 

@@ -1,7 +1,8 @@
 """Metrics added up from events: counters, gauges, and durations with their percentiles.
 
 Memory is bounded: a fixed number of series, and per histogram the most recent values only. Knows
-the bus; knows nothing of where the numbers will be shown.
+the bus; knows nothing of where the numbers will be shown. A new metric is a new event in `events`;
+metrics of training results come from the engine (`tinkex.engine.training`).
 """
 
 from __future__ import annotations

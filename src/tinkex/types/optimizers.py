@@ -1,4 +1,4 @@
-"""Optimizers: what one step of each is told, and how a run says which one it uses.
+"""Optimizers: the parameters of one step of each, and the config that names the one of a run.
 
 An optimizer has a name, which is the tag of both its structs here: the parameters of a step, with
 the range of each number, and the config a run is created with. What a step computes is registered

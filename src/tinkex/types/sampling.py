@@ -1,4 +1,4 @@
-"""What is asked of a sampler, and what it answers."""
+"""Sampling parameters (`SamplingParams`, each with its range) and the results of sampling."""
 
 from __future__ import annotations
 

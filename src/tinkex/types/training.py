@@ -1,4 +1,4 @@
-"""What is asked of a trainer, and what it answers."""
+"""Training requests and results: LoRA config, names of losses, outputs."""
 
 from __future__ import annotations
 

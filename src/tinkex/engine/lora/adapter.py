@@ -4,9 +4,10 @@ All weights of an adapter are views of one flat float32 tensor, so that copying,
 optimizing and saving it are single operations.
 
 Scaling is PEFT's: the change of a weight is `(alpha / rank) * B @ A`, with the alpha of the
-adapter's spec, which is written into its adapter_config.json. A starts uniform in ±1/sqrt(inputs),
-B at zero, so a new adapter changes nothing. The start depends on the seed and the model's shape
-alone: it is drawn by numpy's Philox, one stream per matrix, never by a device.
+adapter's `LoraSpec` (32 by default), which is written into its adapter_config.json. A starts
+uniform in ±1/sqrt(inputs), B at zero, so a new adapter changes nothing. The start depends on the
+seed and the model's shape alone: it is drawn by numpy's Philox, one stream per matrix, never by a
+device.
 
 On the unembedding the LoRA belongs to the head only. With tied embeddings the input embedding
 keeps the base weights; merging such an adapter must untie the two.

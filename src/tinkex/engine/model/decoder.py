@@ -1,5 +1,7 @@
 """The lean decoder: any model that a `DecoderSpec` describes.
 
+A new architecture starts in `families`, or with a new field of `DecoderSpec`.
+
 One batch is one row of tokens, all sequences packed end to end. The base weights are frozen
 plain tensors; LoRA comes from outside, per batch. Sampling runs the same function in fewer steps
 (`sampling.forward`); tests hold the two together.

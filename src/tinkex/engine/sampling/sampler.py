@@ -10,6 +10,9 @@ no answer depends on which rows share a step, beyond how products are rounded. W
 full, sequences go back to the queue with the tokens they have (`KvEviction`). Either way a
 sequence's random stream goes on where it was.
 
+What a sampling parameter does is in `logits_processors` and `token_choice`; parameters are declared
+in `tinkex.types.sampling`.
+
 Shapes: B sequences · T rows · D hidden · V vocabulary.
 """
 

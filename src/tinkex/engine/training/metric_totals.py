@@ -1,4 +1,8 @@
-"""Metrics of one request, collected over its datums and reduced by the suffix of their names."""
+"""Metrics of one request, collected over its datums and reduced by the suffix of their names.
+
+A loss declares its metrics (`tinkex.losses.declaration.LossMetric`); `step.TrainOutput.result` adds
+those of every loss.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """One adapter's training state: weights, pending gradients, its optimizer's tensors, step count.
 
-What is the same for every optimizer, over the adapter's one flat tensor:
+The optimizers themselves are in `update_rules`, their parameters in `tinkex.types.optimizers`. What
+is the same for all of them, over the adapter's one flat tensor:
 
 - gradients of all forward_backward calls since the last step are summed;
 - `grad_clip_norm` > 0 scales them down to that global norm over all trained LoRA weights;

@@ -1,4 +1,8 @@
-"""Eviction: when an adapter or sampler does not fit into the engine, idle ones are unloaded."""
+"""Eviction: when an adapter or sampler does not fit into the engine, idle ones are unloaded.
+
+Which adapter goes, and when an idle one goes without need, is in `cache`; `snapshots.evict` takes
+the snapshot first. Samplers are in `sampler_cache`.
+"""
 
 from __future__ import annotations
 
