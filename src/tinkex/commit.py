@@ -19,10 +19,10 @@ _MAX_BYTES = 1 << 22
 
 
 def commit_of_package(package: Path) -> str | None:
-    """The commit of the package in this folder; None if nobody knows.
+    """The commit of the package in this folder; None if it is unknown.
 
     A folder above the package counts as its repository only if it has the layout of ours: a package
-    that was copied or installed into somebody else's repository is not of that one's commit.
+    that was copied or installed into another repository is not of that one's commit.
     """
     if written := _sha(_text(package / FILE_NAME)):
         return written

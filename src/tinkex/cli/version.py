@@ -61,7 +61,7 @@ def version() -> str:
 
 
 def commit() -> str | None:
-    """The commit the package was built from, or is run from; None if nobody knows."""
+    """The commit the package was built from, or is run from; None if it is unknown."""
     if (installed := _commit_of_installer()) is not None:
         return installed
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tinkex workers`: what the workers of a server do, and draining one."""
+"""`tinkex workers`: lists the workers of a server, drains one, and resumes it."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def command(context: click.Context, /, is_json: bool, **server: Any) -> None:
 @json_option
 @_operator_options
 def drain(name: str, is_waiting: bool, is_json: bool, **server: Any) -> None:
-    """Have a worker give its runs to others and take no work.
+    """Move a worker's runs to others and give it no more work.
 
-    Runs go on where they were, on other workers; samples that it has begun end there. Afterwards it
-    can be stopped without any work being repeated. Another worker must be left.
+    Runs continue on other workers; samples that it has begun end on it. Afterwards it can be
+    stopped without any work being repeated. It must not be the last worker of its role.
 
     \b
     Examples:
@@ -111,7 +111,7 @@ def drain(name: str, is_waiting: bool, is_json: bool, **server: Any) -> None:
 @json_option
 @_operator_options
 def resume(name: str, is_json: bool, **server: Any) -> None:
-    """Have a worker that was drained take work again.
+    """Give a drained worker work again.
 
     \b
     Examples:

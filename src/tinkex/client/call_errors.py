@@ -1,7 +1,7 @@
 """Bad input to a call that gives a Future is that Future's error: `outcome()` never raises.
 
 So a call has one shape, whether the client, the server or the work itself says no. An error that
-nobody asks for is logged, as asyncio does: a batch that was refused is not in the gradient.
+is never read is logged, as asyncio does: a batch that was refused is not in the gradient.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Refusal(concurrent.futures.Future[Any]):
     def __del__(self) -> None:
         if not self._is_seen:
             error = super().exception()
-            log.error("%s was refused, and nobody asked for its outcome: %s", self._call, error)
+            log.error("%s was refused, and its outcome was never read: %s", self._call, error)
 
 
 def errors_in_futures(client: C) -> C:

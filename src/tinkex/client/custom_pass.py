@@ -1,7 +1,7 @@
 """forward_backward with a loss of the user's own: score, call the loss, send its gradient.
 
 The caller gets a Future at once. Both passes take their places in the model's order at the call, so
-whatever is asked of the model afterwards sees the gradient; the loss runs in a thread of its own.
+later requests of the model see the gradient; the loss runs in a thread of its own.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def run_loss(work: Callable[[], T], context: Context, threads: set[int]) -> T:
-    """The result of `work`, with the context variables of whoever asked for it.
+    """The result of `work`, with the context variables of the caller.
 
     `threads` has the thread's id as long as it runs. A daemon thread, because a loss that never
     ends must not keep a program from ending.

@@ -1,6 +1,6 @@
 """Telling of a queue's state: to telemetry, to an observer and to the log, when it changes.
 
-Never per poll. Knows states and who is told; knows nothing of HTTP.
+Never per poll. Knows states and observers; knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARN_EVERY_S = 60.0
 
 
 class QueueWatch:
-    """The state of one queue as it was last told."""
+    """The state of one queue as it was last reported."""
 
     def __init__(self, clock: Clock, work: str, about: Mapping[str, Any] | None) -> None:
         """`about` is the telemetry event's metadata; without it no event is emitted."""
@@ -35,11 +35,11 @@ class QueueWatch:
 
     @property
     def state(self) -> str:
-        """The state that was last told."""
+        """The state that was last reported."""
         return self._queue.state
 
     def note(self, queue: Queue, observer: QueueObserver | None) -> None:
-        """Takes what the server says now; tells it if the state has changed."""
+        """Takes what the server says now; reports it if the state has changed."""
         if queue.state == self._queue.state:
             return
         self._queue = queue

@@ -53,8 +53,8 @@ class RecoveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     `checkpoint` is "newest", or a function that chooses from the checkpoints, newest first; one
     that turns out to be damaged or gone is not offered again. Between attempts there is a pause of
-    `base_s` that doubles up to `max_s`. The server is asked every `poll_s` seconds how the run is;
-    with None only when `WatchedRun.recover` is called. Callbacks run in the thread that recovers.
+    `base_s` that doubles up to `max_s`. The run's state is read every `poll_s` seconds; with
+    None only when `WatchedRun.recover` is called. Callbacks run in the thread that recovers.
 
     >>> RecoveryPolicy(base_s=2.0).pause_s(attempt=3)
     8.0

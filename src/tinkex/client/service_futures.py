@@ -1,4 +1,4 @@
-"""What a ServiceClient makes and tells, as Futures.
+"""What a ServiceClient creates and reads, as Futures.
 
 The blocking and the awaited forms wait for them.
 """

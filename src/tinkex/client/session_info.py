@@ -6,7 +6,7 @@ from tinkex.client.shared_session import Holder
 
 
 class SessionInfo:
-    """The session of a client; it is opened when it is first asked for."""
+    """The session of a client; it is opened at first use."""
 
     _holder: Holder
 

@@ -121,8 +121,8 @@ class TrainingClient(TrainingFutures):
     ) -> Future[ForwardBackwardOutput]:
         """Gradients of a loss of your own: `loss_fn(data, logprobs) -> (loss, metrics)`.
 
-        Scores the batch, calls `loss_fn` in a thread of its own, then sends the gradient; what is
-        asked of this model afterwards waits for that. A LossHandle that the server runs costs one
+        Scores the batch, calls `loss_fn` in a thread of its own, then sends the gradient; later
+        requests of this model wait for that. A LossHandle that the server runs costs one
         pass. Needs torch.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a TrainingClient makes and tells beside its numbered work, as Futures.
+"""What a TrainingClient creates and reads beside its numbered requests, as Futures.
 
 The blocking and the awaited forms wait for them.
 """

@@ -9,7 +9,7 @@ tinkex.compat.install()
 ```
 
 or as `python -m tinkex.compat script.py`. Nothing is installed by importing this package, and an
-installed `tinker` is never replaced unless it is asked for.
+installed `tinker` is never replaced unless the caller says so.
 """
 
 from __future__ import annotations

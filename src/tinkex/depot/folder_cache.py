@@ -1,7 +1,7 @@
-"""Local copies of folders whose home is an object store, at most so many bytes of them.
+"""Local copies of folders of an object store, up to a number of bytes.
 
-A folder is looked for on the local disk first and downloaded if it is not there, once, however
-many threads want it. When the copies exceed the limit, those unused for longest go. One that was
+A folder that is not on the local disk is downloaded, once for all threads that need it at the same
+time. When the copies exceed the limit, the least recently used are removed. One that was
 used within the last minutes stays: it may still be read.
 """
 

@@ -1,4 +1,4 @@
-"""Folders in an object store (S3, Google Cloud Storage, Azure), each whole or not there.
+"""Folders in an object store (S3, Google Cloud Storage, Azure), each complete or absent.
 
 A folder is an object for each of its files and, written last and only if it is not there yet, an
 object with the list of them. A folder without its list does not exist: a writer that dies leaves
@@ -241,7 +241,7 @@ class ObjectDepot:
             return
 
     def _ask(self, what: str, ask: Callable[[], T]) -> T:
-        """What the store answers. All of it is asked for again while the store fails: the client
+        """What the store answers. All of it is requested again while the store fails: the client
         library's own tries end sooner, and do not cover an answer that breaks off."""
         deadline = time.monotonic() + _RETRY_S
         while True:

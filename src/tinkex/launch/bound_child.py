@@ -1,4 +1,4 @@
-"""`python -m tinkex.launch.bound_child PARENT_PID COMMAND...`: a command that dies with its parent.
+"""`python -m tinkex.launch.bound_child PARENT_PID COMMAND...`: a command that ends with its parent.
 
 The kernel kills it when the process that started it ends, also by kill -9. This is a program of
 its own because code between fork and exec is not safe in a process with threads.

@@ -1,5 +1,5 @@
-"""The actors and placement groups of one server on a Ray cluster: which there are, one more, one
-less, and why one does not start."""
+"""The actors and placement groups of one server on a Ray cluster: lists, creates and removes them,
+and says why one does not start."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Cluster:
         self._ray = ray
         self._prefix = f"{namespace}/"
         self._reservation = reservation
-        self._starting: dict[str, Any] = {}  # what tells that an actor runs, or cannot
-        self._known: set[str] = set()  # actors that were asked whether they run
+        self._starting: dict[str, Any] = {}  # calls that return once the actor runs, or fail
+        self._known: set[str] = set()  # actors whose `_starting` call was made
         self._waiting_since: dict[str, float] = {}
         self._retry_at: dict[str, float] = {}
 

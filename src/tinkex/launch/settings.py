@@ -1,4 +1,4 @@
-"""What the launcher is told by the server. It is on a command line: no secret is in it."""
+"""The launcher's settings, from the server. They are on a command line: no secret is in them."""
 
 from __future__ import annotations
 

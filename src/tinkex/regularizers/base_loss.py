@@ -1,4 +1,4 @@
-"""A built-in loss, computed from the server's logprobs on this side.
+"""A built-in loss, computed in the client from the server's logprobs.
 
 Shapes: P targets of the batch, all examples in a row.
 """

@@ -1,4 +1,4 @@
-"""Consistency: examples that belong together are to have the same logprobs."""
+"""Consistency: penalises different logprobs in pairs of examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient penalty: the loss is to react to the logprobs to a set degree."""
+"""Gradient penalty: holds the norm of the loss's gradient by the logprobs near a target."""
 
 from __future__ import annotations
 

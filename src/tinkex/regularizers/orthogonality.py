@@ -1,4 +1,4 @@
-"""Orthogonality: examples are to differ in how the model scores them.
+"""Orthogonality: penalises similar logprobs (cosine) of each two examples.
 
 Shapes: B examples · T counted targets of each.
 """

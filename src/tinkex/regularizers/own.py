@@ -1,4 +1,4 @@
-"""A regularizer from a function of the user's own."""
+"""A regularizer from a function that the user gives."""
 
 from __future__ import annotations
 

@@ -93,14 +93,16 @@ def test_bad_input_is_an_outcome_of_whatever_gives_a_future(
     assert len(server.requests) == sent
 
 
-def test_a_refused_call_that_nobody_asks_about_is_logged(
+def test_a_refused_call_whose_outcome_is_never_read_is_logged(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     training = connect().create_lora_training_client(base_model=MODEL)
     training.forward_backward([], "cross_entropy").outcome()
     gc.collect()
-    assert "nobody asked" not in caplog.text
+    assert "never read" not in caplog.text
     training.forward_backward([], "cross_entropy")
     gc.collect()
-    assert "TrainingClient.forward_backward was refused, and nobody asked" in caplog.text
+    assert (
+        "TrainingClient.forward_backward was refused, and its outcome was never read" in caplog.text
+    )
     assert "The batch is empty" in caplog.text

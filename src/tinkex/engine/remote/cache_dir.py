@@ -1,4 +1,4 @@
-"""A folder for a worker's copies, of one process at a time and empty when it begins."""
+"""The folder of a worker's copies: locked by its process, and empty at the start."""
 
 from __future__ import annotations
 

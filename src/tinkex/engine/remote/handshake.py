@@ -1,4 +1,4 @@
-"""How a worker from elsewhere and a server know each other: both prove that they have one token.
+"""The handshake of a remote worker and a server: each proves that it has the same token.
 
     server -> worker   Challenge: a nonce
     worker -> server   Hello: a nonce, what the worker is, and a proof over all of it

@@ -1,6 +1,6 @@
-"""Where workers from elsewhere dial in: accepts, has them prove themselves, and queues them.
+"""The port that remote workers dial: accepts connections, checks their proof, and queues workers.
 
-A stranger costs one thread for ten seconds and 64 KiB, and there are only so many such threads.
+A connection without proof costs one thread for ten seconds and 64 KiB; at most 32 threads are open.
 """
 
 from __future__ import annotations

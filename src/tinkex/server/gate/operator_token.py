@@ -1,7 +1,7 @@
-"""The token of those who operate a server: it opens the routes that see and drain workers.
+"""The operator's token of a server, for the routes that list and drain workers.
 
-A private file, never a row of the database, and apart from the API keys of tenants: whoever may
-train on a server may not see what others do on it, nor stop its workers.
+A private file, never a row of the database, and separate from the API keys of tenants: a tenant may
+neither see what others do on the server nor stop its workers.
 """
 
 from __future__ import annotations

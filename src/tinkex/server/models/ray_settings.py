@@ -42,7 +42,7 @@ def check_ray_settings(config: ServerConfig) -> None:
 def launch_settings(
     config: ServerConfig, *, store_id: str, worker_port: int, server_url: str
 ) -> LaunchSettings:
-    """What the launcher is told."""
+    """The launcher's settings."""
     assert config.ray is not None
     low, high = parse_samplers(config.samplers)
     spec = WorkerSpec(

@@ -1,4 +1,4 @@
-"""Workers that dial in to this server: which are taken, and how a slot gets one."""
+"""Remote workers of this server: which are accepted, and how a slot gets one."""
 
 from __future__ import annotations
 
