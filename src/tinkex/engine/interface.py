@@ -229,8 +229,8 @@ class SampleResult(msgspec.Struct, kw_only=True):
 
     Prompt scores are of the untempered distribution. `prompt_logprobs` has len(prompt) entries,
     the first NaN, and NaN before the requested suffix; `topk_prompt` has as many rows, empty
-    cells where nothing was scored. `target_prompt_logprobs` is [len(prompt) - 1, K], 0 where -1
-    was asked. `prompt_alt` is [len(prompt) - 1, k]: independent draws at the request's
+    cells where nothing was scored. `target_prompt_logprobs` is [len(prompt) - 1, K], 0 where the
+    request has -1. `prompt_alt` is [len(prompt) - 1, k]: independent draws at the request's
     temperature, their logprobs untempered like the other prompt scores.
     """
 

@@ -1,4 +1,4 @@
-"""Which tenants' rows the next step of sampling computes: everyone's, or those of tenants with few.
+"""Which tenants' rows the next sampling step computes: all rows, or those of tenants with few.
 
 A step of the whole batch is the normal case: rows that share a step cost less than rows apart. But
 where a step of 256 rows takes many times as long as one of a few rows, a tenant with few would wait

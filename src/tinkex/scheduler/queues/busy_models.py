@@ -34,7 +34,7 @@ class BusyModels:
 
     @property
     def owners(self) -> KeysView[str]:
-        """Whose they are."""
+        """The owners of the busy models."""
         return self._models_of.keys()
 
     @property

@@ -27,7 +27,7 @@ from tinkex.store.operations import Operation
 __all__ = ["BatchLimits", "Computed", "Planner", "ReadyModel"]
 
 Models = Collection[str] | None
-"""The models that are asked about, None for all; engine slots ask about their own."""
+"""The models of a query, None for all; engine slots pass their own."""
 
 _MAX_COUNTED = 64
 """Operations of one model that count in a backlog: more would not change what is decided by it."""
@@ -108,7 +108,7 @@ class Planner:
         return sum([len(self._queues[model_id]) for model_id in self._busy.models_of(owner)])
 
     def owners(self) -> set[str]:
-        """Whose operations wait."""
+        """The owners whose operations wait."""
         return set(self._busy.owners)
 
     def busy_models(self) -> KeysView[str]:

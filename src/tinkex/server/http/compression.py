@@ -1,7 +1,7 @@
 """Compressed bodies: all zstd frames taken, within a size, and nothing that is not whole.
 
 A decompressor stops without a word at the end of a frame and where its input ends. So each frame is
-asked whether it is complete, and what follows it must be a frame as well.
+checked to be complete, and what follows it must be a frame as well.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a server's settings say about workers on Ray: whether they can work, and what the launcher
-is told."""
+"""What a server's settings say about workers on Ray: checked, and as the launcher's
+settings."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _mistakes(config: ServerConfig, address: str) -> Iterator[tuple[str, str]]:
         yield f"--ray-gpus-per-worker={gpus:g} is no whole number.", "Write 0.5, 1 or 2."
     if config.workers_tls_cert is not None and config.ray_tls_ca is None:
         yield (
-            "--workers-tls-cert encrypts what workers on Ray are not told to decrypt.",
+            "--workers-tls-cert is given, and no certificates that workers on Ray trust.",
             "Give --ray-tls-ca: a file of certificates on the nodes, or system.",
         )
 
