@@ -1,4 +1,4 @@
-"""Tenants that sent work a moment ago and will probably send more. Pure; the caller passes the time.
+"""Tenants that sent work a moment ago and will probably send more. Pure; the time is passed in.
 
 A tenant that waits for each of its results has nothing queued while the next batch is put together,
 so the queues alone do not show that it would wait for the end of that batch.
