@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from tinkex.config import Config
+from tinkex.config.credential_command import COMMAND_VARIABLE
 from tinkex.errors import ConfigError
 
 __all__ = ["get_tinker_token", "raise_if_tinker_not_accessible", "tinker_has_credentials"]
 
 
 def get_tinker_token() -> str | None:
-    """The API key that a client would use; None if there is none. Asks no server."""
+    """The API key that a client would use; None if there is none, or if a command prints it.
+
+    Asks no server and runs no command.
+    """
     try:
-        return Config().require_api_key()
+        config = Config()
+        is_printed = config.origin("api_key") == f"environment {COMMAND_VARIABLE}"
+        return None if is_printed else config.api_key
     except ConfigError:
         return None
 
 
 def tinker_has_credentials() -> bool:
-    """Whether a client would find an API key. Asks no server."""
-    return get_tinker_token() is not None
+    """Whether a client would find an API key, or a command that prints one. Asks no server."""
+    try:
+        return Config().has_api_key
+    except ConfigError:
+        return False
 
 
 def raise_if_tinker_not_accessible() -> None:

@@ -202,7 +202,7 @@ def check_disk(folder: Path, free_bytes: int | None = None) -> Finding:
 
 def check_server(config: Config, base_model: str | None) -> Iterator[Finding]:
     """Server, key, models and tokenizer, as far as each lets us get to the next."""
-    if config.api_key is None:
+    if not config.has_api_key:
         yield Finding(
             "key",
             "failed",

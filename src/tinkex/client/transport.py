@@ -37,6 +37,7 @@ from tinkex.errors import (
     TinkexError,
     status_error_class,
 )
+from tinkex.telemetry.redaction import is_secret_name
 from tinkex.version import __version__
 
 PROTOBUF = "application/x-protobuf"
@@ -94,6 +95,9 @@ class Transport:
         self._base_url = config.normalized_base_url
         self._fixed_headers = {**config.default_headers, "User-Agent": f"tinkex/{__version__}"}
         self._api_key = config.api_key
+        self._secret_headers = tuple(
+            value for name, value in config.default_headers.items() if is_secret_name(name)
+        )
         self.proxy_options = proxy_options(config.proxy)
         self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._urls: dict[str, URL] = {}
@@ -260,8 +264,8 @@ class Transport:
         )
 
     def _scrub(self, text: str) -> str:
-        """A server may echo what it was sent; the key must not travel into errors and logs."""
-        for secret in (self.config.api_key, self.credential):
+        """A server may echo what it was sent; no secret of it must travel into errors and logs."""
+        for secret in (self._api_key, self.credential, *self._secret_headers):
             if secret:
                 text = text.replace(secret, "<key>")
         return text

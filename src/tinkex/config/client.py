@@ -116,6 +116,8 @@ class Config:
         # A traceback that prints local variables must find no secret in this frame.
         del api_key, base_url, default_headers, user_metadata, environ
         values, origins = sources.resolve()
+        sources.add_access_headers(values, origins)
+        sources.add_command_key(values, origins)
         sources.add_stored_key(values, origins)
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_origins", origins)
@@ -164,6 +166,11 @@ class Config:
         return cast("Secret", secret).reveal()
 
     @property
+    def has_api_key(self) -> bool:
+        """Whether there is a key, or a command that prints one; runs no command."""
+        return self._values["api_key"] is not None
+
+    @property
     def normalized_base_url(self) -> str:
         """The base URL in the one spelling under which limits and pools are shared."""
         return normalize_base_url(self.base_url)
@@ -176,9 +183,10 @@ class Config:
 
     def as_dict(self) -> dict[str, Any]:
         """All settings as plain values, secrets masked; for showing, not for rebuilding."""
-        shown = {name: getattr(self, name) for name in _SETTINGS}
+        secret: Secret | None = self._values["api_key"]
+        shown = {name: getattr(self, name) for name in _SETTINGS if name != "api_key"}
         shown["tags"] = list(self.tags)
-        return cast("dict[str, Any]", redact(shown))
+        return {"api_key": None if secret is None else str(secret), **redact(shown)}
 
     def __repr__(self) -> str:
         if not hasattr(self, "_origins"):  # seen by debuggers while it is being made

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tinkex import credentials
+from tinkex.config.credential_command import COMMAND_VARIABLE, CommandKey
 from tinkex.config.environment import config_folder, credentials_file, home_folder, variables
 from tinkex.config.setting import Setting
 from tinkex.errors import ConfigError
@@ -14,6 +15,11 @@ from tinkex.setting_parsers import normalize_base_url
 from tinkex.telemetry.redaction import redact
 
 __all__ = ["KEY_HINT", "Sources", "unknown_setting"]
+
+_ACCESS_HEADERS: Final = {
+    "CF-Access-Client-Id": "CLOUDFLARE_ACCESS_CLIENT_ID",
+    "CF-Access-Client-Secret": "CLOUDFLARE_ACCESS_CLIENT_SECRET",
+}
 
 KEY_HINT: Final = (
     "Run 'tinkex auth login', set TINKER_API_KEY or pass api_key=; keys of the hosted service "
@@ -47,6 +53,26 @@ class Sources:
                 values[name], origins[name] = _parsed(setting, found, origin), origin
                 break
         return values, origins
+
+    def add_access_headers(self, values: dict[str, Any], origins: dict[str, str]) -> None:
+        """The headers that let requests through Cloudflare Access; those that are given win."""
+        given = {name.lower() for name in values["default_headers"]}
+        for header, variable in _ACCESS_HEADERS.items():
+            if header.lower() in given or not self._environ.get(variable):
+                continue
+            origin = f"environment {variable}"
+            found = _Found({header: self._environ[variable]})
+            added = _parsed(self._settings["default_headers"], found, origin)
+            values["default_headers"] = {**values["default_headers"], **added}
+            if origins["default_headers"] == "default":
+                origins["default_headers"] = origin
+
+    def add_command_key(self, values: dict[str, Any], origins: dict[str, str]) -> None:
+        """The key that a command prints, if none is given. The command is not run yet."""
+        command = self._environ.get(COMMAND_VARIABLE, "").strip()
+        if origins["api_key"] == "default" and command:
+            values["api_key"] = CommandKey(command)
+            origins["api_key"] = f"environment {COMMAND_VARIABLE}"
 
     def add_stored_key(self, values: dict[str, Any], origins: dict[str, str]) -> None:
         """The key of a login, if none is given; with it the server, if none is named either."""

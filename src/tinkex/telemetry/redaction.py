@@ -98,7 +98,7 @@ class Secret:
         """The hexadecimal SHA-256 of the text, which may serve as a key in a table."""
         from hashlib import sha256
 
-        return sha256(self._text.encode()).hexdigest()
+        return sha256(self.reveal().encode()).hexdigest()
 
     def __repr__(self) -> str:
         return f"Secret({mask_secret(self._text)})"
@@ -107,13 +107,13 @@ class Secret:
         return mask_secret(self._text)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and other._text == self._text
+        return isinstance(other, Secret) and other.reveal() == self.reveal()
 
     def __hash__(self) -> int:
         return hash(self.sha256)
 
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
-        return Secret, (self._text,)
+        return Secret, (self.reveal(),)
 
 
 def _redact(value: Any, depth: int) -> Any:

@@ -180,6 +180,17 @@ def test_a_key_in_an_error_body_is_not_repeated(
         assert "token-of-ours" not in text
 
 
+def test_secret_headers_are_sent_and_not_repeated(server: LoopbackServer, runtime: Runtime) -> None:
+    headers = {"CF-Access-Client-Id": "my-client", "CF-Access-Client-Secret": "hunter2-canary"}
+    transport = Transport(runtime, make_config(server, default_headers=headers))
+    server.on("healthz").reply(403, json_body={"detail": "my-client sent hunter2-canary"})
+    with pytest.raises(APIStatusError) as caught:
+        ask(transport)
+    assert server.requests[-1].headers["cf-access-client-secret"] == "hunter2-canary"
+    assert "my-client" in str(caught.value)
+    assert b"hunter2" not in pickle.dumps(caught.value)
+
+
 @pytest.mark.parametrize("before", range(1900, 2030, 7))
 def test_no_part_of_a_key_is_left_at_the_edge_of_a_long_body(
     transport: Transport, before: int
