@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from tinkex.cli.columns import Column, columns_option, csv_option, list_format, show_list
 from tinkex.cli.options import connection_options, json_option, limit_option, quick_config
 from tinkex.cli.output import plain, print_json, print_table, say, size_text, time_text
 from tinkex.errors import NotFoundError
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PAGE = 1000
+COLUMNS: Final[tuple[Column[Any], ...]] = (
+    Column("path", "PATH", lambda each: each.tinker_path),
+    Column("id", "ID", lambda each: each.checkpoint_id),
+    Column("type", "TYPE", lambda each: each.checkpoint_type),
+    Column("size", "SIZE", lambda each: each.size_bytes, size_text),
+    Column("made", "MADE", lambda each: each.time),
+    Column("expires", "EXPIRES", lambda each: each.expires_at),
+    Column("access", "ACCESS", lambda each: "public" if each.public else "private"),
+)
+USUAL: Final = ("path", "type", "size", "made", "expires", "access")
 KINDS = ("weights", "sampler_weights", "external_weights")
 
 
@@ -99,6 +110,8 @@ def _all_checkpoints(rest: RestClient, run_id: str | None, size: int) -> Iterato
 @filter_options
 @limit_option
 @click.option("-q", "--quiet", "is_quiet", is_flag=True, help="Print the paths alone.")
+@columns_option
+@csv_option
 @json_option
 @connection_options
 def list_checkpoints(
@@ -108,13 +121,18 @@ def list_checkpoints(
     after: datetime | None,
     limit: int,
     is_quiet: bool,
+    columns: str | None,
+    csv_path: str | None,
     is_json: bool,
     **connection: Any,
 ) -> None:
     """List checkpoints, newest first.
 
+    Columns: path, id, type, size, made, expires, access.
+
     \b
     Examples:
+      tinkex checkpoint list --limit 0 --csv checkpoints.csv
       tinkex checkpoint list --run-id RUN
       tinkex checkpoint list -q --type weights | xargs tinkex checkpoint set-ttl --ttl 30d
 
@@ -124,18 +142,16 @@ def list_checkpoints(
     """
     from tinkex.client.rest import RestClient
 
-    filters = Filters(run_id, kind, before, after)
+    filters, others = Filters(run_id, kind, before, after), [is_json, is_quiet]
+    form = list_format(COLUMNS, USUAL, names=columns, csv_path=csv_path, others=others)
     found = chosen(RestClient(config=quick_config(**connection)), filters, limit)
     if is_json:
         print_json({"run_id": run_id, "checkpoints": plain(found)})
     elif is_quiet:
         for each in found:
             click.echo(each.tinker_path)
-    elif found:
-        print_table(
-            [_row(each) for each in found],
-            header=("PATH", "TYPE", "SIZE", "MADE", "EXPIRES", "ACCESS"),
-        )
+    elif found or csv_path is not None:
+        show_list(found, form)
     else:
         say("There are no such checkpoints. 'tinkex train' makes some.")
 
@@ -189,15 +205,4 @@ def find(rest: RestClient, path: str) -> Checkpoint:
         f"There is no checkpoint {path}.",
         status=404,
         hint=f"Run 'tinkex checkpoint list --run-id {parsed.run_id}' to see those of its run.",
-    )
-
-
-def _row(each: Checkpoint) -> tuple[object, ...]:
-    return (
-        each.tinker_path,
-        each.checkpoint_type,
-        size_text(each.size_bytes),
-        time_text(each.time),
-        time_text(each.expires_at),
-        "public" if each.public else "private",
     )

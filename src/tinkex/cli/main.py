@@ -16,6 +16,7 @@ from tinkex.cli.lazy import Lazy, LazyGroup
 
 COMMANDS: Final[dict[str, Lazy]] = {
     "auth": Lazy("tinkex.cli.auth:command", "Log in to a server, and out."),
+    "billing": Lazy("tinkex.cli.billing:command", "Show usage and storage of an account."),
     "chat": Lazy("tinkex.cli.chat:command", "Talk to a model in the terminal."),
     "checkpoint": Lazy("tinkex.cli.checkpoint:command", "Make and manage saved weights."),
     "completion": Lazy("tinkex.cli.completion:command", "Print a completion script for a shell."),
@@ -25,6 +26,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "models": Lazy("tinkex.cli.models:command", "Fetch base models to serve."),
     "run": Lazy("tinkex.cli.sample:command", "Sample from a model; list training runs."),
     "serve": Lazy("tinkex.cli.serve:command", "Run a server."),
+    "session": Lazy("tinkex.cli.session:command", "Export the trace of a session."),
     "train": Lazy("tinkex.cli.train:command", "Fine-tune a model on a JSONL file."),
     "version": Lazy("tinkex.cli.version:command", "Print the version."),
     "worker": Lazy("tinkex.cli.worker:command", "Run an engine for a server elsewhere."),

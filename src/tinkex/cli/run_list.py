@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tinkex.cli.columns import Column, columns_option, csv_option, list_format, show_list
 from tinkex.cli.options import connection_options, json_option, limit_option, quick_config
 from tinkex.cli.output import plain, print_json, print_table, say, time_text
 
@@ -15,37 +16,58 @@ if TYPE_CHECKING:
     from tinkex.types.checkpoint import TrainingRun
 
 PAGE = 100
+COLUMNS: Final[tuple[Column[Any], ...]] = (
+    Column("id", "RUN", lambda run: run.training_run_id),
+    Column("model", "MODEL", lambda run: run.base_model),
+    Column("owner", "OWNER", lambda run: run.model_owner),
+    Column("lora", "RANK", lambda run: run.lora_rank),
+    Column("updated", "LAST REQUEST", lambda run: run.last_request_time),
+    Column("status", "STATUS", lambda run: "corrupted" if run.corrupted else "ok"),
+    Column("checkpoint", "LAST CHECKPOINT", lambda run: _last(run, "checkpoint_id")),
+    Column("checkpoint_time", "SAVED", lambda run: _last(run, "time")),
+)
+USUAL: Final = ("id", "model", "lora", "updated", "checkpoint")
 
 
 @click.command("list", short_help="List training runs, newest first.")
 @limit_option
 @click.option("-q", "--quiet", "is_quiet", is_flag=True, help="Print the ids alone.")
+@columns_option
+@csv_option
 @json_option
 @connection_options
-def list_runs(limit: int, is_quiet: bool, is_json: bool, **connection: Any) -> None:
+def list_runs(
+    limit: int,
+    is_quiet: bool,
+    columns: str | None,
+    csv_path: str | None,
+    is_json: bool,
+    **connection: Any,
+) -> None:
     """List training runs, newest first.
+
+    Columns: id, model, owner, lora, updated, status, checkpoint, checkpoint_time.
 
     \b
     Examples:
-      tinkex run list
-      tinkex run list --limit 0 --json
+      tinkex run list --columns id,model,status
+      tinkex run list --limit 0 --csv runs.csv
 
     \b
     JSON: {"runs": [RUN]}; RUN as in 'tinkex run info --json'
     """
     from tinkex.client.rest import RestClient
 
+    others = [is_json, is_quiet]
+    form = list_format(COLUMNS, USUAL, names=columns, csv_path=csv_path, others=others)
     runs = list(_all_runs(RestClient(config=quick_config(**connection)), limit))
     if is_json:
         print_json({"runs": plain(runs)})
     elif is_quiet:
         for run in runs:
             click.echo(run.training_run_id)
-    elif runs:
-        print_table(
-            [_row(run) for run in runs],
-            header=("RUN", "MODEL", "RANK", "LAST REQUEST", "LAST CHECKPOINT"),
-        )
+    elif runs or csv_path is not None:
+        show_list(runs, form)
     else:
         say("There are no training runs. Start one with 'tinkex train'.")
 
@@ -102,12 +124,6 @@ def _all_runs(rest: RestClient, limit: int) -> Iterator[TrainingRun]:
             return
 
 
-def _row(run: TrainingRun) -> tuple[object, ...]:
+def _last(run: TrainingRun, name: str) -> object:
     last = run.last_checkpoint or run.last_sampler_checkpoint
-    return (
-        run.training_run_id,
-        run.base_model,
-        run.lora_rank,
-        time_text(run.last_request_time),
-        last.checkpoint_id if last else None,
-    )
+    return getattr(last, name) if last else None

@@ -91,6 +91,17 @@ def _safe_name(name: str) -> str:
     return name
 
 
+async def download_file(transport: Transport, url: str, path: Path) -> Path:
+    """Downloads one file; it appears, or replaces an older one, only once it is whole."""
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        await _download_one(transport, url, staging, path.name, None)
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+    return path
+
+
 async def _download_one(
     transport: Transport, url: str, target: Path, name: str, on_progress: Progress | None
 ) -> None:

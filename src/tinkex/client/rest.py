@@ -13,10 +13,10 @@ from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.download import Progress, download_files
 from tinkex.client.futures import Future
 from tinkex.client.runtime import Runtime, default_runtime
+from tinkex.client.session_traces import SessionTraces
 from tinkex.client.shared_session import Holder
 from tinkex.client.transport import Answer, Call
 from tinkex.config import Config
-from tinkex.errors import APIResponseValidationError, RequestFailedError
 from tinkex.types.checkpoint import (
     CheckpointsListResponse,
     CopyWeightsResponse,
@@ -36,7 +36,6 @@ from tinkex.types.session import (
     GetSessionResponse,
     ListSessionsResponse,
     SessionSearchResponse,
-    TraceExportResponse,
     WhoamiResponse,
 )
 from tinkex.types.training import ModelID, WeightsInfoResponse
@@ -45,11 +44,10 @@ from tinkex.wire.paths import TinkerPath
 
 T = TypeVar("T")
 AccessScope = Literal["owned", "accessible"]
-TRACE_POLL_S = 5.0
 
 
 @errors_in_futures
-class RestClient(AccountCalls):
+class RestClient(AccountCalls, SessionTraces):
     """Looks at, and tidies up, what training has left on the server."""
 
     def __init__(
@@ -314,28 +312,6 @@ class RestClient(AccountCalls):
     async def assign_session_project_async(self, session_id: str, project_id: str) -> None:
         """`assign_session_project`, awaited."""
         await self.assign_session_project(session_id, project_id)
-
-    def export_session_trace(self, session_id: str) -> Future[str]:
-        """Where a session's trace can be fetched, waited for until it is ready."""
-        return self._holder.submit(self._export_trace(session_id))
-
-    async def export_session_trace_async(self, session_id: str) -> str:
-        """`export_session_trace`, awaited."""
-        return await self.export_session_trace(session_id)
-
-    async def _export_trace(self, session_id: str) -> str:
-        while True:
-            state = await self._get(f"/sessions/{session_id}/trace_export", TraceExportResponse)
-            if state.status == "failed":
-                raise RequestFailedError(
-                    f"The trace of session {session_id} could not be exported: {state.error}.",
-                    category="server",
-                )
-            if state.status == "ready":
-                if state.url is None:
-                    raise APIResponseValidationError("The trace is ready but has no address.")
-                return state.url
-            await self._holder.runtime.clock.sleep(TRACE_POLL_S)
 
     def get_sampler(self, sampler_id: str) -> Future[GetSamplerResponse]:
         """What a sampler samples from."""
