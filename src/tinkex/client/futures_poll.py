@@ -124,7 +124,7 @@ class FuturesPoll:
                 if answer.is_ok:
                     attempts.stop()
                     return await self._read(answer, clock.monotonic() - asked_at)
-                error = transport.status_error(answer)
+                error = transport.status_error(answer, call)
                 may_retry = should_retry(answer.status, answer.headers, answer.body)
             except APIConnectionError as failure:
                 error, may_retry = failure, True

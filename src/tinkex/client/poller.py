@@ -156,11 +156,11 @@ class Poller:
         step = polling.next_step(answer, self._promise.request_id)
         match step:
             case None:
-                raise self._transport.status_error(answer)
+                raise self._transport.status_error(answer, self._call())
             case polling.Failed():
                 raise step.error
             case polling.PollFailed():
-                await self._wait_out(self._transport.status_error(answer), answer)
+                await self._wait_out(self._transport.status_error(answer, self._call()), answer)
                 return step
             case polling.NotYet(queue=queue):
                 await self._wait_turn(queue, self._clock.monotonic() - asked_at)

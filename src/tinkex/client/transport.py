@@ -33,11 +33,12 @@ from tinkex.errors import (
     APIResponseValidationError,
     APIStatusError,
     APITimeoutError,
+    ErrorRequest,
     ErrorResponse,
     TinkexError,
     status_error_class,
 )
-from tinkex.telemetry.redaction import is_secret_name
+from tinkex.telemetry.redaction import is_secret_name, redact_text
 from tinkex.version import __version__
 
 PROTOBUF = "application/x-protobuf"
@@ -130,7 +131,7 @@ class Transport:
                 if answer.is_ok:
                     attempts.stop()
                     return answer
-                error: TinkexError = self.status_error(answer)
+                error: TinkexError = self.status_error(answer, call)
                 may_retry = should_retry(answer.status, answer.headers, answer.body)
                 if answer.status == 400 and retries >= MAX_EMPTY_400:
                     may_retry = False
@@ -185,12 +186,14 @@ class Transport:
                 )
         except (TimeoutError, aiohttp.ServerTimeoutError) as error:
             raise APITimeoutError(
-                f"{call.method} {call.path} had no answer within {timeout_s:g} s."
+                f"{call.method} {call.path} had no answer within {timeout_s:g} s.",
+                self.error_request(call),
             ) from error
         except (aiohttp.ClientError, OSError, EOFError, asyncio.IncompleteReadError) as error:
             raise APIConnectionError(
                 f"{call.method} {call.path} got no complete answer from "
-                f"{self._base_url}: {_reason(error)}."
+                f"{self._base_url}: {_reason(error)}.",
+                self.error_request(call),
             ) from error
 
     def timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
@@ -246,7 +249,12 @@ class Transport:
             headers["X-Stainless-Retry-Count"] = str(retry_count)
         return headers
 
-    def status_error(self, answer: Answer) -> APIStatusError:
+    def error_request(self, call: Call) -> ErrorRequest:
+        """The request that an error speaks of: no header, no body, and no secret in its address."""
+        url = redact_text(str(self.url(call.path, call.params)))
+        return ErrorRequest(call.method, self._scrub(url))
+
+    def status_error(self, answer: Answer, call: Call) -> APIStatusError:
         """The typed error for an answer with an error status."""
         # Cut only after scrubbing: of a key on the edge, a part would be left.
         text = self._scrub(answer.body[:ERROR_BYTES_LIMIT].decode("utf-8", "replace"))
@@ -255,7 +263,7 @@ class Transport:
         headers = {name: self._scrub(value) for name, value in answer.headers.items()}
         return status_error_class(answer.status)(
             f"The server answered {answer.status}: {detail}",
-            ErrorResponse(answer.status, text, headers),
+            ErrorResponse(answer.status, text, headers, self.error_request(call)),
             text,
             code=code,
             hint=hint,

@@ -30,12 +30,14 @@ from tinkex.errors import (
     APIStatusError,
     APITimeoutError,
     AuthenticationError,
+    ErrorRequest,
     GoneError,
     InternalServerError,
     NotFoundError,
 )
 
 KEY = "tml-0123456789abcdef-secret"
+CALL = Call(method="GET", path="/healthz")
 
 
 @pytest.fixture
@@ -180,6 +182,34 @@ def test_a_key_in_an_error_body_is_not_repeated(
         assert "token-of-ours" not in text
 
 
+def test_an_error_has_the_request_without_its_secrets(
+    server: LoopbackServer, transport: Transport
+) -> None:
+    server.on("healthz").reply(404, json_body={"detail": "no"})
+    with pytest.raises(NotFoundError) as caught:
+        ask(transport, params={"limit": "3", "note": KEY})
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert error.request == error.response.request
+    assert error.request.method == "GET"
+    assert error.request.url.startswith(f"{server.url}/api/v1/healthz?limit=3&note=")
+    assert KEY[4:20] not in error.request.url
+
+
+def test_an_error_without_an_answer_has_the_request_too(
+    server: LoopbackServer, connect: Connect, transport: Transport
+) -> None:
+    held = server.on("healthz").hold()
+    with pytest.raises(APITimeoutError) as caught:
+        ask(transport, timeout_s=0.05)
+    held.release()
+    assert caught.value.request == ErrorRequest("GET", f"{server.url}/api/v1/healthz")
+    training = connect().create_lora_training_client("tiny/model")
+    server.on("retrieve_future").reply(404, json_body={"detail": "no"}).always()
+    error = training.optim_step(AdamParams(learning_rate=1e-4)).outcome(10).error
+    assert isinstance(error, NotFoundError)
+    assert error.request == ErrorRequest("POST", f"{server.url}/api/v1/retrieve_future")
+
+
 def test_secret_headers_are_sent_and_not_repeated(server: LoopbackServer, runtime: Runtime) -> None:
     headers = {"CF-Access-Client-Id": "my-client", "CF-Access-Client-Secret": "hunter2-canary"}
     transport = Transport(runtime, make_config(server, default_headers=headers))
@@ -196,7 +226,7 @@ def test_no_part_of_a_key_is_left_at_the_edge_of_a_long_body(
     transport: Transport, before: int
 ) -> None:
     body = b"x" * before + KEY.encode() + b"y" * 100
-    error = transport.status_error(Answer(status=500, headers={}, body=body))
+    error = transport.status_error(Answer(status=500, headers={}, body=body), CALL)
     assert "tml-0" not in str(error)
     assert "tml-" not in (error.body or "")
 
@@ -219,18 +249,22 @@ def test_no_part_of_a_key_is_left_at_the_edge_of_a_long_body(
     ],
 )
 def test_an_error_has_a_message_for_any_body(transport: Transport, body: bytes, words: str) -> None:
-    error = transport.status_error(Answer(status=502, headers={}, body=body))
+    error = transport.status_error(Answer(status=502, headers={}, body=body), CALL)
     assert isinstance(error, InternalServerError)
     assert words in str(error)
 
 
 def test_a_typed_body_fills_the_error(transport: Transport) -> None:
     body = b'{"detail": "d", "code": "c", "hint": "h", "request_id": "r"}'
-    error = transport.status_error(Answer(status=404, headers={"retry-after": "3"}, body=body))
+    error = transport.status_error(
+        Answer(status=404, headers={"retry-after": "3"}, body=body), CALL
+    )
     assert isinstance(error, NotFoundError)
     assert (error.code, error.hint, error.request_id) == ("c", "h", "r")
     assert error.retry_after_s == 3.0
-    plain = transport.status_error(Answer(status=410, headers={}, body=b'{"code": 7, "hint": ""}'))
+    plain = transport.status_error(
+        Answer(status=410, headers={}, body=b'{"code": 7, "hint": ""}'), CALL
+    )
     assert isinstance(plain, GoneError)
     assert plain.code != "7"
 
