@@ -197,20 +197,31 @@ class ModelWork:
         request: msgspec.Struct,
         type_: type[T],
         request_type: str,
+        *,
+        is_numbered: bool = True,
     ) -> Future[T]:
-        """Numbers, sends and collects one JSON request."""
+        """Numbers, sends and collects one JSON request; one without a number keeps its place."""
         self.check_open()
         wire_json.encode(request)  # what cannot be written must not take a place in the order
-        send = self._send(self.order.take(), path, request, request_type)
+        slot = self.order.take()
+        send = self._send(slot, path, request, request_type, is_numbered=is_numbered)
         return self._runtime.submit_sent(send, lambda sent: self._collect(sent, type_))
 
     async def _send(
-        self, slot: SendSlot, path: str, request: msgspec.Struct, request_type: str
+        self,
+        slot: SendSlot,
+        path: str,
+        request: msgspec.Struct,
+        request_type: str,
+        *,
+        is_numbered: bool,
     ) -> Promise:
         try:
             await slot.wait()
-            seq_id = slot.numbers()
-            body = wire_json.encode(msgspec.structs.replace(request, seq_id=seq_id))
+            seq_id = slot.numbers() if is_numbered else None
+            if seq_id is not None:
+                request = msgspec.structs.replace(request, seq_id=seq_id)
+            body = wire_json.encode(request)
             promise, _ = await self._connection.promise(
                 path, (body,), request_type=request_type, about=self._about(seq_id)
             )
@@ -226,12 +237,9 @@ class ModelWork:
         if self.queue_observer is not None:
             self.queue_observer(queue)
 
-    def _about(self, seq_id: int) -> dict[str, Any]:
-        return {
-            "session_id": self._session.session_id,
-            "model_id": self._model_id,
-            "seq_id": seq_id,
-        }
+    def _about(self, seq_id: int | None) -> dict[str, Any]:
+        about = {"session_id": self._session.session_id, "model_id": self._model_id}
+        return about if seq_id is None else {**about, "seq_id": seq_id}
 
 
 def _check_config(config: LossConfig) -> None:

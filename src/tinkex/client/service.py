@@ -26,7 +26,7 @@ from tinkex.config import Config
 from tinkex.errors import TinkexError
 from tinkex.types.custom_loss import CustomLossInputRank
 from tinkex.types.optimizers import OptimizerConfig
-from tinkex.types.session import GetServerCapabilitiesResponse
+from tinkex.types.session import GetServerCapabilitiesResponse, HealthResponse
 
 log = logging.getLogger("tinkex")
 
@@ -95,6 +95,19 @@ class ServiceClient(ServiceFutures, SessionInfo):
     async def get_server_capabilities_async(self) -> GetServerCapabilitiesResponse:
         """`get_server_capabilities`, awaited."""
         return await self.get_server_capabilities_future()
+
+    def get_server_health(self) -> HealthResponse:
+        """Whether the server takes work now; asked once, without retries.
+
+        Raises:
+            APIStatusError: it does not, such as while it starts or stops.
+            APIConnectionError: no server answers.
+        """
+        return self.get_server_health_future().result()
+
+    async def get_server_health_async(self) -> HealthResponse:
+        """`get_server_health`, awaited."""
+        return await self.get_server_health_future()
 
     # Training ---------------------------------------------------------------------------------
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
 from tinkex.client.model_creation import create_from_state, create_model
-from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
+from tinkex.client.retry import NO_RETRIES, RetryConfig, RetryPolicy, chosen_policy
 from tinkex.client.sampling import SamplingClient
 from tinkex.client.shared_session import Holder
 from tinkex.client.training import TrainingClient
 from tinkex.client.transport import Call
 from tinkex.errors import ValidationError
 from tinkex.types.optimizers import OptimizerConfig
-from tinkex.types.session import GetServerCapabilitiesResponse
+from tinkex.types.session import GetServerCapabilitiesResponse, HealthResponse
 from tinkex.types.training import LoraConfig
 from tinkex.wire import json as wire_json
 from tinkex.wire.paths import TinkerPath
@@ -39,6 +39,16 @@ class ServiceFutures:
             Call(method="GET", path="/get_server_capabilities")
         )
         return wire_json.decode(answer.body, GetServerCapabilitiesResponse)
+
+    def get_server_health_future(self) -> Future[HealthResponse]:
+        """`get_server_health`, without waiting."""
+        return self._holder.submit(self._health())
+
+    async def _health(self) -> HealthResponse:
+        connection = await self._holder.connection()
+        call = Call(method="GET", path="/healthz")
+        answer = await connection.transport.request(call, NO_RETRIES)
+        return wire_json.decode(answer.body, HealthResponse)
 
     def create_lora_training_client_future(
         self,

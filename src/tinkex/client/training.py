@@ -29,6 +29,7 @@ from tinkex.types.requests import (
     SaveWeightsForSamplerRequest,
     SaveWeightsRequest,
 )
+from tinkex.types.session import UnloadModelResponse
 from tinkex.types.training import (
     ForwardBackwardOutput,
     GetInfoResponse,
@@ -347,6 +348,17 @@ class TrainingClient(TrainingFutures):
         return await self.create_sampling_client_future(
             model_path, retry_config, record_stability_info, retry=retry
         )
+
+    def unload_model(self) -> UnloadModelResponse:
+        """Gives the model up for good, so that the server may forget it; its checkpoints stay.
+
+        Wait first for what is still under way: it may fail, and so may anything asked afterwards.
+        """
+        return self.unload_model_future().result()
+
+    async def unload_model_async(self) -> UnloadModelResponse:
+        """`unload_model`, awaited."""
+        return await self.unload_model_future()
 
     # Facts ----------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.session import Session
 from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
 from tinkex.client.weights_snapshot import SamplerOptions
-from tinkex.types.requests import GetInfoRequest
+from tinkex.types.requests import GetInfoRequest, UnloadModelRequest
+from tinkex.types.session import UnloadModelResponse
 from tinkex.types.training import GetInfoResponse, ModelID
 
 if TYPE_CHECKING:
@@ -71,6 +72,16 @@ class TrainingFutures:
             GetInfoResponse,
             pool="session",
             about={"model_id": self.model_id},
+        )
+
+    def unload_model_future(self) -> Future[UnloadModelResponse]:
+        """`unload_model`, without waiting."""
+        return self._work.run(
+            "/unload_model",
+            UnloadModelRequest(model_id=self.model_id),
+            UnloadModelResponse,
+            "UnloadModel",
+            is_numbered=False,
         )
 
     def get_tokenizer_future(self) -> Future[Tokenizer]:
