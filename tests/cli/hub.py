@@ -44,6 +44,8 @@ class Hub:
             name = f"{asked['organization']}/{asked['name']}"
             self.repos[name] = asked
             return {"url": f"{self.url}/{name}"}
+        if path == "/api/whoami-v2":
+            return {"type": "user", "name": "me"}
         if path.startswith("/lfs/"):
             self.large[path.removeprefix("/lfs/")] = body
             return {}

@@ -53,6 +53,44 @@ def test_options(push, hub):
     assert hub.messages == ["My words"]
 
 
+def test_without_a_repository_it_is_named_after_the_run(shell, hub, model):
+    shell.environ["HF_HUB_DISABLE_XET"] = "1"
+    (shell.folder / "token").write_text("hf_secret\n")
+    path = shell("checkpoint", "--base-model", model, "--name", "end").stdout.strip()
+    options = ("--hub-url", hub.url, "--hf-token-file", "token", "--json")
+    ran = shell("checkpoint", "push-hf", path, *options)
+    assert ran.returncode == 0, ran.stderr
+    document = json.loads(ran.stdout)
+    run = path.split("/")[2].replace(":", "-")
+    assert document["repo_id"] == f"me/tinkex-{model.rpartition('/')[2]}-{run}"
+    assert document["revision"] == path.split("/", 3)[3].replace("/", "-")
+    pushed = hub.files[document["repo_id"], document["revision"]]
+    assert document["repo_id"] in pushed["README.md"].decode()
+    assert "adapter_config.json" in pushed
+    ran = shell("checkpoint", "push-hf", path, *options, "--revision", "main")
+    assert json.loads(ran.stdout)["revision"] == "main"
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("Qwen/Qwen3-8B", "tinkex-Qwen3-8B-9f-train-0"),
+        ("/models/a b (c)..d/", "tinkex-a-b-c-d-9f-train-0"),
+        ("x" * 200, f"tinkex-{'x' * 78}-9f-train-0"),
+    ],
+)
+def test_names_that_the_hub_takes(base, expected):
+    from huggingface_hub.utils import validate_repo_id
+
+    from tinkex.cli.checkpoint_push import _names_of
+    from tinkex.wire.paths import TinkerPath
+
+    path = TinkerPath.parse("tinker://9f:train:0/weights/step-1")
+    name, revision = _names_of(path, base, "me")
+    validate_repo_id(name)
+    assert (name, revision) == (f"me/{expected}", "weights-step-1")
+
+
 @pytest.mark.parametrize(
     ("status", "code", "step"), [(401, 3, "hf auth login"), (400, 1, "--repo")]
 )
@@ -69,6 +107,14 @@ def test_hub_that_is_not_there(push):
     ran = push("--hub-url", "http://127.0.0.1:1")
     assert ran.returncode == 7
     assert "The hub could not be reached" in ran.stderr
+
+
+def test_a_name_needs_a_login(shell, hub, model):
+    path = shell("checkpoint", "--base-model", model).stdout.strip()
+    ran = shell("checkpoint", "push-hf", path, "--hub-url", hub.url)
+    assert ran.returncode == 1, ran.stderr
+    assert "hf auth login" in ran.stderr
+    assert not hub.repos
 
 
 def test_wrong_repository_name(push):

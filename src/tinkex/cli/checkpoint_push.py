@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +26,18 @@ from tinkex.errors import (
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+    from tinkex.wire.paths import TinkerPath
+
 ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+_MAX_NAME = 96
 _REPO = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
 @click.command("push-hf", short_help="Upload to the Hugging Face Hub.")
 @click.argument("path")
-@click.option("-r", "--repo", required=True, metavar="OWNER/NAME", help="The repository.")
+@click.option(
+    "-r", "--repo", metavar="OWNER/NAME", help="The repository.  [default: named after the run]"
+)
 @click.option("--public", "is_public", is_flag=True, help="Make the repository public.  [private]")
 @click.option("--revision", metavar="BRANCH", help="The branch to commit to.  [main]")
 @click.option("--commit-message", metavar="TEXT", help="Words of your own for the commit.")
@@ -44,7 +51,7 @@ _REPO = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 @connection_options
 def push_hf(
     path: str,
-    repo: str,
+    repo: str | None,
     is_public: bool,
     revision: str | None,
     commit_message: str | None,
@@ -61,9 +68,13 @@ def push_hf(
 
     Needs 'pip install huggingface_hub' and a login ('hf auth login').
 
+    Without --repo the repository is yours, is named after base model and run, and has a branch for
+    each checkpoint, such as weights-final.
+
     \b
-    Example:
+    Examples:
       tinkex checkpoint push-hf tinker://RUN/weights/final --repo me/my-adapter
+      tinkex checkpoint push-hf tinker://RUN/weights/final
 
     \b
     JSON: {"checkpoint_path", "repo_id", "revision", "public", "url"}
@@ -71,7 +82,7 @@ def push_hf(
     from tinkex.client.service import ServiceClient
     from tinkex.wire.paths import TinkerPath
 
-    if not _REPO.fullmatch(repo):
+    if repo is not None and not _REPO.fullmatch(repo):
         raise click.UsageError(f"--repo {repo!r} is no repository such as me/my-adapter.")
     parsed = TinkerPath.parse(path)
     hub = _hub(hub_url, read_text(hf_token_file).strip() if hf_token_file else None)
@@ -81,6 +92,9 @@ def push_hf(
             weights = service.create_rest_client().get_weights_info_by_tinker_path(path).result()
             fetch(service, parsed, files)
         _check_adapter(files)
+        if repo is None:
+            repo, branch = _names_of(parsed, weights.base_model, _user(hub))
+            revision = revision or (None if is_pull_request else branch)
         if not has_no_card:
             (files / "README.md").write_text(_card(repo, weights.base_model, path))
         say(f"Uploading to {repo}…")
@@ -102,6 +116,19 @@ def push_hf(
         click.echo(url)
 
 
+def _names_of(path: TinkerPath, base_model: str, user: str) -> tuple[str, str]:
+    """A repository for the run, within what the hub takes as a name, and a branch for the path."""
+    run = f"-{path.run_id}"
+    base = base_model.rstrip("/").rpartition("/")[2]
+    name = f"tinkex-{base}"[: max(0, _MAX_NAME - len(run))] + run
+    return f"{user}/{_plain_name(name[-_MAX_NAME:])}", _plain_name(path.checkpoint_id)
+
+
+def _plain_name(text: str) -> str:
+    """The text with a single '-' for whatever the hub does not take in a name."""
+    return re.sub(r"(?:[^A-Za-z0-9_.]|\.\.)+\.*", "-", text).strip("-.")
+
+
 def _hub(url: str | None, token: str | None) -> HfApi:
     try:
         from huggingface_hub import HfApi
@@ -117,19 +144,40 @@ def _hub(url: str | None, token: str | None) -> HfApi:
 def _upload(
     hub: HfApi, folder: Path, repo: str, *, is_public: bool, revision: str | None, **options: Any
 ) -> str:
-    from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    # The base classes are those of the HTTP library the installed hub client is built on.
-    network_errors: Any = HfHubHTTPError.__bases__
     disable_progress_bars()
-    try:
+    with _hub_errors():
         hub.create_repo(repo, private=not is_public, exist_ok=True)
         if revision is not None and not options["create_pr"]:
             hub.create_branch(repo, branch=revision, exist_ok=True)
         commit = hub.upload_folder(repo_id=repo, folder_path=folder, revision=revision, **options)
+    return str(commit.pr_url or commit.commit_url)
+
+
+def _user(hub: HfApi) -> str:
+    """Whose token it is."""
+    with _hub_errors():
+        return str(hub.whoami()["name"])
+
+
+@contextmanager
+def _hub_errors() -> Iterator[None]:
+    """Has errors of the hub, and of the way to it, raised as ours."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+
+    # The base classes are those of the HTTP library the installed hub client is built on.
+    network_errors: Any = HfHubHTTPError.__bases__
+    try:
+        yield
     except HfHubHTTPError as error:
         raise _refusal(error) from error
+    except LocalTokenNotFoundError as error:
+        raise ValidationError(
+            "There is no token for the hub.",
+            hint="Log in with 'hf auth login', or give --hf-token-file.",
+            code="no-hub-token",
+        ) from error
     except network_errors as error:
         raise APIConnectionError(
             f"The hub could not be reached: {type(error).__name__}.",
@@ -139,7 +187,6 @@ def _upload(
         raise ValidationError(
             f"The hub's client refuses: {error}", hint="Check --repo, --revision and --hub-url."
         ) from error
-    return str(commit.pr_url or commit.commit_url)
 
 
 def _refusal(error: Any) -> TinkexError:
