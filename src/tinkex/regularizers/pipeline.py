@@ -170,8 +170,8 @@ async def _observed(regularizer: Regularizer, batch: RegularizerBatch) -> _Compu
         computed = await _compute(regularizer, batch)
     except Exception as error:
         elapsed = {"duration": time.perf_counter() - started}
-        about["error"] = str(error)
-        telemetry.execute(events.REGULARIZER_COMPUTE_EXCEPTION, elapsed, about)
+        why = {**about, "error": str(error)}
+        telemetry.execute(events.REGULARIZER_COMPUTE_EXCEPTION, elapsed, why)
         raise
     measured = {
         "duration": time.perf_counter() - started,
