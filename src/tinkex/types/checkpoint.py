@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from tinkex.errors import InvalidPathError
 from tinkex.types._model import AnswerModel
@@ -74,6 +74,8 @@ class TrainingRunUsage(AnswerModel, frozen=True, kw_only=True):
 
 class TrainingRun(AnswerModel, frozen=True, kw_only=True):
     """One model that was trained; its id is the model's id."""
+
+    beyond_protocol: ClassVar[frozenset[str]] = frozenset({"ended", "usage"})
 
     training_run_id: str
     base_model: str
