@@ -121,7 +121,7 @@ def test_state_of_another_optimizer_is_refused(name: str, service: ServiceClient
     other.load_state(path).result()
     assert _step(other, OTHER[name])[1] > 0
     fresh = service.create_training_client_from_state(path, optimizer=CONFIGS[OTHER[name]])
-    assert fresh.get_info().optimizer_config["type"] == OTHER[name]
+    assert fresh.get_info().optimizer_config.type == OTHER[name]
     assert _step(fresh, OTHER[name])[1] > 0
 
 
