@@ -74,7 +74,7 @@ def _run(command: Secret) -> tuple[Secret | None, str]:
     text = command.reveal()
     arguments = _arguments(text)
     try:
-        done = subprocess.run(  # noqa: S603  the user's own command
+        done = subprocess.run(  # noqa: S603  # nosec B602 # the user's own command
             text if arguments is None else arguments,
             shell=arguments is None,
             stdin=subprocess.DEVNULL,
