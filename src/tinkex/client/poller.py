@@ -39,6 +39,7 @@ class Announcer(Protocol):
 
     async def ready(self, request_id: str, observer: QueueObserver | None) -> int:
         """Returns once the result can be fetched: its size in bytes, 0 if unknown."""
+        ...
 
     def note_fetched(self, request_id: str) -> None:
         """Notes that the server may forget the result."""

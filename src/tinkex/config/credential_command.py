@@ -71,12 +71,9 @@ def _run(command: Secret) -> tuple[Secret | None, str]:
     """What the command printed, or None and what went wrong."""
     import subprocess
 
-    text = command.reveal()
-    arguments = _arguments(text)
     try:
-        done = subprocess.run(  # noqa: S603  # nosec B602 # the user's own command
-            text if arguments is None else arguments,
-            shell=arguments is None,
+        done = subprocess.run(  # noqa: S603  the user's own command
+            _arguments(command.reveal()),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -93,11 +90,12 @@ def _run(command: Secret) -> tuple[Secret | None, str]:
     return (Secret(printed), "") if printed else (None, "printed nothing")
 
 
-def _arguments(text: str) -> list[str] | None:
-    """The command's words; None if only a shell understands it."""
-    if os.name != "posix" or _NEEDS_SHELL.search(text):
-        return None
+def _arguments(text: str) -> list[str]:
+    """The program and its arguments: those of a shell if only a shell understands the command."""
+    if os.name != "posix":
+        return ["cmd", "/c", text]
     try:
-        return shlex.split(text) or None
-    except ValueError:  # a quotation that does not end: the shell will say so
-        return None
+        words = [] if _NEEDS_SHELL.search(text) else shlex.split(text)
+    except ValueError:  # a quotation that does not end: the shell fails at it
+        words = []
+    return words or ["/bin/sh", "-c", text]

@@ -23,7 +23,8 @@ def as_int(name: str, value: Any) -> int:
         if isinstance(value, str) or (isinstance(value, float) and value.is_integer()):
             return int(value)
         if not isinstance(value, bool):
-            return operator.index(value)
+            index: int = operator.index(value)  # pyright: ignore[reportArgumentType]
+            return index
     except (TypeError, ValueError):
         pass
     raise ValidationError(f"{name}={value!r} must be a whole number.")

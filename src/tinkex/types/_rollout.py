@@ -57,7 +57,9 @@ def _is_text(prompt: ModelInput) -> bool:
 
 
 def _advantages(advantage: float | Sequence[float], num_tokens: int) -> list[float]:
-    given: Any = advantage.tolist() if hasattr(advantage, "tolist") else advantage
+    given: Any = advantage
+    if hasattr(given, "tolist"):
+        given = given.tolist()
     if isinstance(given, int | float):
         return [float(given)] * num_tokens
     advantages = [float(each) for each in given]

@@ -56,7 +56,7 @@ class EncodedTextChunk(_TextForm, ModelMethods):
         self, tokens: Iterable[int] = (), type: Literal["encoded_text"] = "encoded_text"
     ) -> None:
         self._raw = _packed(tokens)
-        self.type = type
+        self.type = type  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
         """Called by msgspec alone, which makes a chunk by setting its fields one by one."""
@@ -83,7 +83,7 @@ class EncodedTextChunk(_TextForm, ModelMethods):
         return values.tolist()
 
     @tokens.setter
-    def tokens(self, values: Iterable[int]) -> None:
+    def tokens(self, values: Iterable[int]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         if hasattr(self, "_raw"):
             raise AttributeError("A chunk does not change; make another one.")
         self._raw = _packed(values)

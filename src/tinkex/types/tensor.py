@@ -203,7 +203,7 @@ class TensorData(_TensorForm, ModelMethods):
         return list(given)  # msgspec asks for it before `__post_init__`
 
     @data.setter
-    def data(self, values: Any) -> None:
+    def data(self, values: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         if hasattr(self, "_raw"):
             raise AttributeError("A tensor does not change; make another one.")
         self._raw = values  # `__post_init__` makes bytes of them
