@@ -202,7 +202,7 @@ SPECIAL_CODES = {
     "disk-failed": "The disk of the server failed to read or write. Try again; the operator should "
     "look at the disk.",
     "depot-failed": "The object store that keeps the server's folders does not answer or refuses. "
-    "Nothing was half written. Try again; the operator should look at the store and the server's "
+    "No partial folder was left. Try again; the operator should look at the store and the server's "
     "credentials for it.",
     "files-damaged": "A file of a checkpoint, a sampler or a run's recovery state is not as it was "
     "saved: its hash differs, or it is cut, exchanged or lost. It is not used; load another "

@@ -215,14 +215,14 @@ class WatchedRun:
             RecoveryFailedError: none did.
         """
         policy = self._monitor.policy
-        self._tell(events.RECOVERY_DETECTED, 0, error=reason)
+        self._emit(events.RECOVERY_DETECTED, 0, error=reason)
         _call(policy.on_detected, self.client.model_id, reason)
         bad: set[str] = set()
         for attempt in range(1, policy.max_attempts + 1):
             try:
                 recovered = self._attempt(attempt, reason, bad)
             except TinkexError as error:
-                self._tell(events.RECOVERY_FAILED, attempt, error=error.message)
+                self._emit(events.RECOVERY_FAILED, attempt, error=error.message)
                 has_more = attempt < policy.max_attempts and not isinstance(
                     error, RecoveryFailedError
                 )
@@ -233,17 +233,17 @@ class WatchedRun:
             return
 
     def _attempt(self, attempt: int, reason: EndReason, bad: set[str]) -> Recovered:
-        self._tell(events.RECOVERY_STARTED, attempt)
+        self._emit(events.RECOVERY_STARTED, attempt)
         checkpoint = self._chosen(bad)
         path = checkpoint.tinker_path
-        self._tell(events.RECOVERY_CHECKPOINT_SELECTED, attempt, path)
+        self._emit(events.RECOVERY_CHECKPOINT_SELECTED, attempt, path)
         try:
             client = self._created(path)
         except TinkexError as error:
             if is_fault_of_checkpoint(error):
                 bad.add(path)
             raise
-        self._tell(events.RECOVERY_CLIENT_CREATED, attempt, path)
+        self._emit(events.RECOVERY_CLIENT_CREATED, attempt, path)
         return Recovered(
             run_id=self.client.model_id,
             reason=reason,
@@ -287,12 +287,12 @@ class WatchedRun:
         self._last_checkpoint = recovered.checkpoint
         self._gave_up = False
         path = recovered.checkpoint.tinker_path
-        self._tell(events.RECOVERY_COMPLETED, recovered.attempts, path, run_id=run_id)
+        self._emit(events.RECOVERY_COMPLETED, recovered.attempts, path, run_id=run_id)
         _call(self._monitor.policy.on_recovered, recovered)
 
     def _exhausted(self, attempt: int, error: TinkexError) -> RecoveryFailedError:
         self._gave_up = True
-        self._tell(events.RECOVERY_EXHAUSTED, attempt, error=error.message)
+        self._emit(events.RECOVERY_EXHAUSTED, attempt, error=error.message)
         failed = RecoveryFailedError(
             f"The run {self.client.model_id} could not be recovered in {attempt} "
             f"attempt{'s' if attempt > 1 else ''}: {error.message}",
@@ -301,7 +301,7 @@ class WatchedRun:
         _call(self._monitor.policy.on_exhausted, self.client.model_id, failed)
         return failed
 
-    def _tell(
+    def _emit(
         self,
         event: str,
         attempt: int,

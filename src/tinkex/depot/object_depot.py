@@ -259,8 +259,8 @@ class ObjectDepot:
                 _logger.error("The object store %s failed: %s", self.url, _line(error))
                 if time.monotonic() >= deadline:
                     raise StorageError(
-                        f"{what}: the object store of the server does not answer. Nothing was "
-                        "half written; try again once it is well.",
+                        f"{what}: the object store of the server does not answer. No partial "
+                        "folder was left. Retry when the store is available.",
                         code="depot-failed",
                     ) from error
             time.sleep(_WAIT_S)

@@ -35,7 +35,7 @@ def files_told(what: str) -> Iterator[None]:
     except OSError as error:
         code = _CODES.get(error.errno or 0, "disk-failed")
         raise StorageError(
-            f"{what}: {_WORDS[code]}. Nothing was half written; try again once it is well.",
+            f"{what}: {_WORDS[code]}. No partial file was left. Retry when the disk is available.",
             code=code,
         ) from error
 
