@@ -15,23 +15,39 @@ STAMP := $(VENV)/.installed
 RAY_VENV ?= .venv-ray
 RAY_PIP := $(RAY_VENV)/bin/python -m pip --disable-pip-version-check
 RAY_STAMP := $(RAY_VENV)/.installed
+UV := uv==0.13.8
+LOCK_VENV := .cache/lock-venv
 TESTED := .cache/tested
 TESTED_FILES := $(shell find src tests examples docs -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.md')
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-ray soak qa lint types coverage docs bench release clean
+.PHONY: help install lock demo test test-ray soak qa lint types coverage docs bench release clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-# PyTorch goes first and alone: whatever depends on it would otherwise pull the largest build.
-$(STAMP): pyproject.toml constraints.txt
+# PyTorch goes first and alone: whatever depends on it would otherwise pull the largest build. It comes
+# in many builds, so it is the one package without a hash here.
+$(STAMP): pyproject.toml constraints.txt requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet "$(TORCH)" $(TORCH_INDEX)
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(PIP) install --quiet --constraint constraints.txt "$(TORCH)" $(TORCH_INDEX)
+	$(PIP) install --quiet --require-hashes --no-deps --requirement requirements.lock
+	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
+	$(PIP) check
 	touch $(STAMP)
 
 install: $(STAMP)  ## a virtual environment with everything for development
+
+# The hashes of all files of each pinned version, for every platform. PyTorch is left out by a marker
+# that is never true.
+lock:  ## write requirements.lock again after a change of constraints.txt or of dependencies
+	test -x $(LOCK_VENV)/bin/uv || $(PYTHON) -m venv $(LOCK_VENV)
+	$(LOCK_VENV)/bin/python -m pip --disable-pip-version-check install --quiet $(UV)
+	echo "torch; python_version < '3'" > $(LOCK_VENV)/no-torch.txt
+	$(LOCK_VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11.0 --extra dev \
+	  --constraint constraints.txt --override $(LOCK_VENV)/no-torch.txt --generate-hashes \
+	  --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	  --output-file requirements.lock pyproject.toml
 
 demo: $(STAMP)  ## start the embedded server, train a LoRA adapter, sample before and after
 	$(BIN)/python examples/demo.py

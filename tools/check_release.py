@@ -37,6 +37,7 @@ IN_SOURCE_PACKAGE = (
     "constraints.txt",
     "mkdocs.yml",
     "pyproject.toml",
+    "requirements.lock",
     "docs/contributing/map.md",
     "src/tinkex/py.typed",
     "tests/conftest.py",

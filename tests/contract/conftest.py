@@ -18,7 +18,10 @@ Outcome = dict[str, Any]
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[], Any]], Any]:
-    """A JSON value by its name, made once per test session by whoever asks first."""
+    """A JSON value by its name, made once per test session by the first test that asks.
+
+    What fails is not tried again: each test that asks gets the same failure at once.
+    """
     folder = tmp_path_factory.getbasetemp()
     if folder.name.startswith("popen-"):
         folder = folder.parent  # of all workers
@@ -28,10 +31,20 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.is_file():
-                path.write_text(json.dumps(make()))
-            return json.loads(path.read_text())
+                path.write_text(json.dumps(attempt(make)))
+        made = json.loads(path.read_text())
+        assert made["failure"] is None, made["failure"]
+        return made["value"]
 
     return value
+
+
+def attempt(make: Callable[[], Any]) -> Outcome:
+    """The value that is made, or why it could not be made."""
+    try:
+        return {"value": make(), "failure": None}
+    except AssertionError as error:
+        return {"value": None, "failure": str(error)}
 
 
 @pytest.fixture(scope="session")
