@@ -484,7 +484,12 @@ def routes() -> list[tuple[str, list[str], str, str]]:
     from starlette.routing import Mount, Route
 
     from tinkex.server.app import build_app
-    from tinkex.server.gate.auth import OPERATOR_PREFIX, PUBLIC_PATHS, SIGNED_PREFIX
+    from tinkex.server.gate.auth import (
+        OPERATOR_PREFIX,
+        PAGE_PREFIX,
+        PUBLIC_PATHS,
+        SIGNED_PREFIX,
+    )
 
     found = []
 
@@ -495,8 +500,10 @@ def routes() -> list[tuple[str, list[str], str, str]]:
             elif isinstance(route, Route):
                 path = prefix + route.path
                 access = "key"
-                if path in PUBLIC_PATHS:
+                if path in PUBLIC_PATHS or path == "/":
                     access = "**no key**"
+                elif path.startswith(PAGE_PREFIX):
+                    access = "**file of the page**"
                 elif path.startswith(SIGNED_PREFIX):
                     access = "**signed link**"
                 elif path.startswith(OPERATOR_PREFIX):

@@ -150,6 +150,15 @@ def _number_options(command: Command) -> Command:
 @loss_option
 @click.option("--public-url", envvar="TINKEX_PUBLIC_URL", help="How clients reach this server.")
 @click.option(
+    "--allowed-hosts",
+    envvar="TINKEX_ALLOWED_HOSTS",
+    metavar="NAME,...",
+    default="",
+    callback=lambda _context, _parameter, text: tuple(text.replace(",", " ").split()),
+    help="Names under which browsers may open the page, beside localhost, IP addresses and that of "
+    "--public-url; .example.org for all below it, * for any.",
+)
+@click.option(
     "--deterministic",
     "is_deterministic",
     is_flag=True,

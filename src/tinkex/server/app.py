@@ -26,8 +26,10 @@ from tinkex.server.routes import (
     account,
     downloads,
     futures,
+    keys,
     legacy,
     operator,
+    page,
     runs,
     sampling,
     service,
@@ -48,6 +50,7 @@ API_ROUTES = [
     *legacy.ROUTES,
     *downloads.ROUTES,
     *account.ROUTES,
+    *keys.ROUTES,
     *operator.ROUTES,
 ]
 
@@ -66,6 +69,7 @@ def build_app(
             RouteTable("/api/v1", API_ROUTES),
             Mount("/api/v1", routes=API_ROUTES),
             Route("/healthz", service.healthz),
+            *page.ROUTES,
         ],
         middleware=[
             Middleware(

@@ -56,6 +56,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     operator_token_file: Path | None = None  # default: a file in the data folder, made if missing
     worker_token_file: Path | None = None  # the same
     public_url: str | None = None  # how clients reach us, if not by the Host they send
+    allowed_hosts: tuple[str, ...] = ()  # names beside loopback under which the page is served
     is_deterministic: bool = False
     has_kernels: bool = True  # compiled ones for sampling, where there is a C compiler
     verbosity: int = 0  # of the log: 1 adds a line per request, 2 also for polls

@@ -103,6 +103,17 @@ class UnknownTransferCoding(ClientError):
     default_hint = "Send the body with a Content-Length, or as 'Transfer-Encoding: chunked' alone."
 
 
+class WrongHost(ClientError):
+    """421: the page was asked for under a name that this server was not told."""
+
+    code = "wrong-host"
+    status = 421
+    default_hint = (
+        "Open it by the server's IP address, or start the server with --allowed-hosts NAME or "
+        "--public-url."
+    )
+
+
 class BadRange(ClientError):
     """400: the Range header of a download is not understood."""
 

@@ -208,6 +208,7 @@ _PLAIN = (
     "operator_token_file",
     "worker_token_file",
     "public_url",
+    "allowed_hosts",
     "is_deterministic",
     "has_kernels",
     "verbosity",

@@ -7,7 +7,7 @@ import secrets
 import time
 
 import msgspec
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, delete, select, update
 
 from tinkex.store.owners import new_owner
 from tinkex.store.schema import keys
@@ -74,6 +74,19 @@ def find_many(conn: Connection, digests: list[bytes]) -> dict[bytes, Key]:
 def list_all(conn: Connection) -> list[Key]:
     """Every key, oldest first."""
     return [_to_key(row) for row in conn.execute(select(keys).order_by(keys.c.key_id))]
+
+
+def list_in_use(conn: Connection, owner: str) -> list[Key]:
+    """The owner's keys that are not revoked, oldest first."""
+    in_use = select(keys).where(keys.c.owner == owner, keys.c.revoked_at.is_(None))
+    return [_to_key(row) for row in conn.execute(in_use.order_by(keys.c.key_id))]
+
+
+def forget_revoked(conn: Connection, owner: str, *, keep: int) -> None:
+    """Deletes the owner's revoked keys but the last `keep` that were made."""
+    revoked = select(keys.c.key_id).where(keys.c.owner == owner, keys.c.revoked_at.is_not(None))
+    old = conn.execute(revoked.order_by(keys.c.key_id.desc()).offset(keep)).scalars().all()
+    conn.execute(delete(keys).where(keys.c.key_id.in_(old)))
 
 
 def revoke(conn: Connection, key_id: int) -> bool:

@@ -296,6 +296,12 @@ class CopyWeightsRequest(_Request, frozen=True, kw_only=True):
     weights_access_token: str | None = None
 
 
+class CreateKeyRequest(ProtocolModel, frozen=True, kw_only=True):
+    """Makes another key of the caller's owner. No part of the official protocol."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=128)] = "key"
+
+
 class SetTTLRequest(ProtocolModel, frozen=True, kw_only=True):
     """Sets when a checkpoint expires; null means never."""
 

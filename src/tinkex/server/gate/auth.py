@@ -16,9 +16,11 @@ from tinkex.server.errors import Unauthenticated
 from tinkex.server.gate.signing import Signer
 from tinkex.store import Database, keys
 from tinkex.store.keys import Key
+from tinkex.web import files
 
 PUBLIC_PATHS = frozenset({"/api/v1/healthz", "/healthz", "/api/v1/version"})
-"""Answered without a key. Signed downloads are the one other exception: the link is the key."""
+"""Answered without a key. The other exceptions are signed downloads, where the link is the key, and
+the files of the page."""
 
 SIGNED_PREFIX = "/api/v1/download/"
 
@@ -30,9 +32,14 @@ _REMEMBER_MOST = 4096
 _LOOK_UP = 256  # keys at once
 
 
+PAGE_PREFIX = "/page/"
+_PAGE_PATHS = frozenset({"/", *(PAGE_PREFIX + name for name in files.names())})
+"""The page: static files, each named here. Any other path below the prefix needs a key."""
+
+
 def is_public(path: str) -> bool:
     """Whether a request to this path needs no key."""
-    return path in PUBLIC_PATHS or path.startswith(SIGNED_PREFIX)
+    return path in PUBLIC_PATHS or path.startswith(SIGNED_PREFIX) or path in _PAGE_PATHS
 
 
 def is_for_operators(path: str) -> bool:

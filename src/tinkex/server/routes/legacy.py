@@ -57,6 +57,8 @@ async def archive(request: Request) -> Response:
         f"{base}/api/v1/download/archive/{found.checkpoint_id}"
         f"?expires={expires}&signature={signature}"
     )
+    if request.query_params.get("redirect") == "false":  # a browser may not read a Location
+        return json_response({"url": link})
     headers = {"location": link, "expires": formatdate(time.time() + life_s, usegmt=True)}
     return Response(status_code=302, headers=headers)
 

@@ -1,0 +1,1 @@
+"""The page of a server: its files, and nothing of how they are sent."""

@@ -1,0 +1,80 @@
+// Checkpoints in a table, with what can be done to each.
+
+import { checkpointActions } from "./checkpoint_actions.js";
+import { nameOf, runOf } from "./checkpoint_model.js";
+import { failure, h, put, throttled } from "./dom.js";
+import { ago, bytes, when } from "./format.js";
+import { Table } from "./table.js";
+
+const KINDS = { training: "Training state", sampler: "For sampling", external: "Export", external_weights: "Export" };
+
+function columns(ofOneRun, refresh) {
+  return [
+    {
+      label: "Name", lead: true, sort: nameOf,
+      cell: (each) => h("div", { class: "run-name" },
+        h("span", { class: "strong break" }, nameOf(each)),
+        h("span", { class: "mono muted small break" }, ofOneRun ? each.checkpoint_id : each.tinker_path)),
+    },
+    ofOneRun ? null : {
+      label: "Run", sort: runOf,
+      cell: (each) => h("a", { href: `#/runs/${encodeURIComponent(runOf(each))}`, class: "mono small break" }, shortened(runOf(each))),
+    },
+    { label: "Kind", sort: (each) => each.checkpoint_type, cell: (each) => KINDS[each.checkpoint_type] ?? each.checkpoint_type },
+    {
+      label: "Shared", sort: (each) => Number(each.public),
+      cell: (each) => h("span", { class: `badge ${each.public ? "good" : ""}` }, each.public ? "Public" : "Private"),
+    },
+    { label: "Size", right: true, sort: (each) => each.size_bytes, cell: (each) => bytes(each.size_bytes ?? NaN) },
+    { label: "Made", right: true, sort: (each) => Date.parse(each.time), cell: (each) => time(each.time) },
+    {
+      label: "Expires", right: true, sort: (each) => Date.parse(each.expires_at ?? ""),
+      cell: (each) => (each.expires_at ? time(each.expires_at) : h("span", { class: "muted" }, "never")),
+    },
+    { label: "", cell: (each) => checkpointActions(each, refresh) },
+  ].filter(Boolean);
+}
+
+function shortened(id) {
+  return id.length > 24 ? `${id.slice(0, 8)}…${id.slice(-10)}` : id;
+}
+
+function time(iso) {
+  return h("time", { datetime: iso, title: when(iso) }, ago(iso));
+}
+
+export class CheckpointList {
+  /** `load()` gives the checkpoints; `onChange` is called whenever they are known anew. */
+  constructor({ load, caption, ofOneRun = false }) {
+    this.load = load;
+    this.items = [];
+    this.onChange = () => {};
+    this.filter = () => true;
+    this.element = h("div", {}, h("p", { class: "loading" }, "Loading checkpoints …"));
+    this.table = new Table({
+      caption, columns: columns(ofOneRun, () => this.#read()), idOf: (each) => each.tinker_path,
+      sortBy: "Made", descending: true, pageSize: ofOneRun ? 10 : 50,
+    });
+    this.refresh = throttled(500, () => this.#read());
+  }
+
+  async #read() {
+    try {
+      this.items = await this.load();
+      this.draw();
+      this.onChange(this.items);
+    } catch (error) {
+      if (error.name === "AbortError" || error.status === 401) return;
+      put(this.element, failure(error, () => this.#read()));
+    }
+  }
+
+  draw() {
+    const shown = this.items.filter((each) => this.filter(each));
+    if (this.items.length === 0) put(this.element, h("p", { class: "muted" }, "No checkpoints yet."));
+    else {
+      this.table.show(shown);
+      if (this.table.element.parentElement !== this.element) put(this.element, this.table.element);
+    }
+  }
+}

@@ -1,0 +1,11 @@
+// A table that neither sorts nor pages.
+
+import { h } from "./dom.js";
+
+/** Rows of cells under heads; the first cell of a row names it. */
+export function simpleTable(caption, heads, rows) {
+  return h("div", { class: "scroll" }, h("table", { class: "plain" },
+    h("caption", { class: "unseen" }, caption),
+    h("thead", {}, h("tr", {}, heads.map((head, place) => h("th", { scope: "col", class: place ? "right" : null }, head)))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h(place ? "td" : "th", { class: place ? "right" : "break", scope: place ? null : "row" }, cell)))))));
+}
