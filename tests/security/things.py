@@ -37,6 +37,7 @@ class Things:
     export: str
     archive_link: Link
     file_link: Link
+    key_id: int
     _seq: Any = field(default_factory=lambda: itertools.count(20))
     _sample: Any = field(default_factory=lambda: itertools.count(1))
     _model: Any = field(default_factory=lambda: itertools.count(10))
@@ -94,6 +95,7 @@ class Things:
             export="export",
             archive_link=Link.of(archive.headers["location"]),
             file_link=Link.of(next(iter(files.values()))),
+            key_id=_spare_key(http),
         )
 
     @classmethod
@@ -112,4 +114,12 @@ class Things:
             export="export",
             archive_link=Link(f"/download/archive/{uuid.uuid4().hex}", query),
             file_link=Link(f"/download/{uuid.uuid4().hex}/adapter_config.json", query),
+            key_id=999_999_999,
         )
+
+
+def _spare_key(http: Http) -> int:
+    """The id of a key of the tenant that is not the one it uses."""
+    spare = [each for each in http.get("keys")["keys"] if not each["is_this_key"]]
+    made = spare[0] if spare else http.post("keys", {"name": "spare"})
+    return int(made["key_id"])

@@ -13,13 +13,13 @@ from tinkex.client.futures import Future
 from tinkex.client.logs import show_log
 from tinkex.client.loss_handle import LossHandle, make_handle
 from tinkex.client.loss_trace import PerDatumLossFn, TracedLoss, trace
+from tinkex.client.page_links import ServerPage
 from tinkex.client.rest import RestClient
 from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sampling import SamplingClient
 from tinkex.client.service_futures import ServiceFutures
 from tinkex.client.session import FinishStatus
-from tinkex.client.session_info import SessionInfo
 from tinkex.client.shared_session import Holder
 from tinkex.client.training import TrainingClient
 from tinkex.config import Config
@@ -34,7 +34,7 @@ CLOSE_PATIENCE_S = 5.0
 
 
 @errors_in_futures
-class ServiceClient(ServiceFutures, SessionInfo):
+class ServiceClient(ServiceFutures, ServerPage):
     """A server, seen by one tenant: makes training, sampling and REST clients.
 
     ```python

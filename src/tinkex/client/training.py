@@ -15,6 +15,7 @@ from tinkex.client.custom_pass import run_custom
 from tinkex.client.futures import Future
 from tinkex.client.loss_handle import LossHandle
 from tinkex.client.model_operations import LossConfig, ModelWork
+from tinkex.client.page_links import RunPage
 from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.session import Session
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 @errors_in_futures
-class TrainingClient(TrainingFutures):
+class TrainingClient(TrainingFutures, RunPage):
     """Trains one LoRA adapter.
 
     ```python
@@ -64,6 +65,7 @@ class TrainingClient(TrainingFutures):
         self.model_id = model_id
         self._session = session
         self._connection = session.connection
+        self._base_url = session.connection.config.normalized_base_url
         self._runtime = session.connection.runtime
         self._work = ModelWork(session, model_id)
 

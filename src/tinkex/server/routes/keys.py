@@ -61,7 +61,7 @@ async def revoke_key(request: Request) -> Response:
     found = await services.db.aread(keys.list_in_use, owner(request))
     key = next((each for each in found if each.key_id == key_id), None)
     if key is None:
-        raise NotFound(f"There is no key {key_id} in use.", code="unknown-key")
+        raise NotFound("There is no such key in use.", code="unknown-key")
     if key.key_id == asking.key_id and request.query_params.get("confirm") != "true":
         raise Unprocessable(_warning(len(found)), hint="Add ?confirm=true.", code="revokes-itself")
     await services.db.awrite(keys.revoke, key.key_id)

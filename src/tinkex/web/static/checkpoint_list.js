@@ -14,13 +14,10 @@ function columns(ofOneRun, refresh) {
       label: "Name", lead: true, sort: nameOf,
       cell: (each) => h("div", { class: "run-name" },
         h("span", { class: "strong break" }, nameOf(each)),
-        h("span", { class: "mono muted small break" }, ofOneRun ? each.checkpoint_id : each.tinker_path)),
+        ofOneRun ? null : h("a", { href: `#/runs/${encodeURIComponent(runOf(each))}`, class: "run-of mono small break" }, runOf(each))),
     },
-    ofOneRun ? null : {
-      label: "Run", sort: runOf,
-      cell: (each) => h("a", { href: `#/runs/${encodeURIComponent(runOf(each))}`, class: "mono small break" }, shortened(runOf(each))),
-    },
-    { label: "Kind", sort: (each) => each.checkpoint_type, cell: (each) => KINDS[each.checkpoint_type] ?? each.checkpoint_type },
+    { label: "Kind", sort: (each) => each.checkpoint_type,
+      cell: (each) => h("span", { class: "nowrap" }, KINDS[each.checkpoint_type] ?? each.checkpoint_type) },
     {
       label: "Shared", sort: (each) => Number(each.public),
       cell: (each) => h("span", { class: `badge ${each.public ? "good" : ""}` }, each.public ? "Public" : "Private"),
@@ -33,10 +30,6 @@ function columns(ofOneRun, refresh) {
     },
     { label: "", cell: (each) => checkpointActions(each, refresh) },
   ].filter(Boolean);
-}
-
-function shortened(id) {
-  return id.length > 24 ? `${id.slice(0, 8)}…${id.slice(-10)}` : id;
 }
 
 function time(iso) {

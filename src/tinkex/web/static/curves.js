@@ -33,17 +33,18 @@ export class Curves {
     this.chart = new Chart("Curves of the run");
     this.legend = h("div", { class: "row legend" });
     this.message = h("div", { class: "muted" });
+    this.hint = h("p", { class: "muted small" }, "Drag to zoom, double-click for all. With the keyboard: + and −, ← and →, 0.");
     this.values = h("details", {}, h("summary", {}, "Values as a table"));
     this.values.addEventListener("toggle", () => this.#fillTable());
     this.element = h("section", { class: "panel", "aria-label": "Curves" },
       h("div", { class: "panel-head" },
         h("div", { class: "row" }, h("h2", {}, "Curves"), this.metric, this.axis),
-        h("div", { class: "row" },
+        this.options = h("div", { class: "row" },
           h("label", { class: "check" }, this.log, "Log scale"),
           h("label", { class: "check" }, "Smoothing", this.weight),
           h("button", { type: "button", on: { click: () => this.#choose() } }, "Compare …"))),
       this.message, this.chart.element, this.legend,
-      h("p", { class: "muted small" }, "Drag to zoom, double-click for all. With the keyboard: + and −, ← and →, 0."),
+      this.hint,
       this.values);
     for (const id of otherIds) this.#add(id);
     this.read();
@@ -118,8 +119,7 @@ export class Curves {
     const y = this.metric.value;
     const hasPoints = Boolean(y);
     put(this.message, hasPoints ? null : this.#why());
-    this.chart.element.hidden = !hasPoints;
-    this.values.hidden = !hasPoints;
+    for (const part of [this.chart.element, this.values, this.hint, this.metric, this.axis, this.options]) part.hidden = !hasPoints;
     if (!hasPoints) return;
     const weight = Number(this.weight.value);
     const drawn = [];

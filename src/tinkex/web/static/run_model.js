@@ -16,8 +16,18 @@ export function stateOf(run) {
   return { state, kind, label, reason: run.status?.reason ?? "" };
 }
 
+/** The tags as texts: `team=math`, or the name alone where there is no value. */
 export function tagsOf(run) {
-  return run.tags ?? [];
+  return Object.entries(run.tags ?? {}).map(([name, value]) => (value ? `${name}=${value}` : name));
+}
+
+/** The tags in what was typed, as the server keeps them. */
+export function tagsIn(text) {
+  const parts = text.split(",").map((part) => part.trim()).filter(Boolean);
+  return Object.fromEntries(parts.map((part) => {
+    const [name, ...value] = part.split("=");
+    return [name.trim(), value.join("=").trim()];
+  }));
 }
 
 export function stepsOf(run) {
@@ -30,15 +40,12 @@ export function tokensOf(run) {
 
 /** The loss that says most: per token where it is known. */
 export function lossOf(run) {
-  const latest = run.latest ?? {};
-  const values = latest.metrics ?? latest;
-  return values.loss_per_token ?? values["loss:sum"] ?? null;
+  return run.latest?.loss_per_token ?? run.latest?.["loss:sum"] ?? null;
 }
 
 /** The values of the sparkline; some servers send none. */
 export function sparkOf(run) {
-  const spark = run.spark;
-  return Array.isArray(spark) ? spark : spark?.values ?? spark?.loss_per_token ?? [];
+  return run.spark ?? [];
 }
 
 export function runLink(run) {

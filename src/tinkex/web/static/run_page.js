@@ -5,10 +5,10 @@ import { CheckpointList } from "./checkpoint_list.js";
 import { Curves } from "./curves.js";
 import { asked } from "./dialogs.js";
 import { announce, failure, h, put, snippet, throttled, toast } from "./dom.js";
-import { ago, compact, count, duration, measured, when } from "./format.js";
+import { ago, compact, count, measured, when } from "./format.js";
 import { LiveFeed, stateLabel } from "./live.js";
 import { Operations } from "./operations.js";
-import { lossOf, nameOf, stateOf, stepsOf, tagsOf, tokensOf } from "./run_model.js";
+import { lossOf, nameOf, stateOf, stepsOf, tagsIn, tagsOf, tokensOf } from "./run_model.js";
 import { resumeLines } from "./snippets.js";
 import { statusBadge } from "./status_badge.js";
 
@@ -73,13 +73,12 @@ export function runView(runId, query) {
         title: "Name and tags", action: "Save",
         fields: [
           h("label", { class: "field" }, h("span", {}, "Name"), h("input", { name: "name", value: run.name ?? "", maxlength: "200" })),
-          h("label", { class: "field" }, h("span", {}, "Tags, with commas between"), h("input", { name: "tags", value: tagsOf(run).join(", ") })),
+          h("label", { class: "field" }, h("span", {}, "Tags, such as team=math, baseline"), h("input", { name: "tags", value: tagsOf(run).join(", ") })),
         ],
       });
       if (given === null) return;
-      const tags = given.tags.split(",").map((tag) => tag.trim()).filter(Boolean);
       try {
-        await patch(path("training_runs", runId), { name: given.name.trim(), tags });
+        await patch(path("training_runs", runId), { name: given.name.trim(), tags: tagsIn(given.tags) });
         await reread();
         toast("Saved.");
       } catch (error) {
@@ -168,7 +167,7 @@ function drawHead(head, run, badge, edit) {
 }
 
 function drawStats(stats, run) {
-  const latest = run.latest?.metrics ?? run.latest ?? {};
+  const latest = run.latest ?? {};
   const items = [
     ["Loss per token", measured(latest.loss_per_token ?? lossOf(run))],
     ["Steps", count(stepsOf(run) ?? NaN)],
@@ -186,11 +185,8 @@ function drawFacts(facts, run) {
     ["Base model", run.base_model],
     ["LoRA rank", run.lora_rank],
     ["Owner", run.model_owner],
-    ...Object.entries(run.lora_config ?? {}).filter(([name]) => name !== "rank"),
-    ...Object.entries(run.optimizer ?? {}),
     ["Tokens", count(usage.tokens ?? NaN)],
     ["Optimizer steps", count(usage.optimizer_steps ?? NaN)],
-    usage.engine_s === undefined ? null : ["Engine time", duration(usage.engine_s)],
     ["Last request", when(run.last_request_time)],
     ...Object.entries(run.user_metadata ?? {}),
   ];

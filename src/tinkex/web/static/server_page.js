@@ -91,10 +91,10 @@ function drawState(state, status) {
   const isGood = status.state === "ready";
   put(state,
     h("span", { class: `badge ${isGood ? "good" : "warn"}` }, isGood ? "Ready" : String(status.state).replace("_", " ")),
-    `Tinkex ${status.version}`,
-    status.uptime_s === undefined ? null : `up for ${duration(status.uptime_s)}`,
+    h("span", {}, `Tinkex ${status.version}`),
+    status.uptime_s === undefined ? null : h("span", {}, `up for ${duration(status.uptime_s)}`),
     status.isAll ? h("span", { class: "badge plain warn" }, "Operator’s view") : null,
-    status.isShort ? "This server says no more about itself." : null);
+    status.isShort ? h("span", {}, "This server says no more about itself.") : null);
 }
 
 function cards({ engine, tokens_per_s: speed, memory, disk }) {

@@ -7,7 +7,7 @@ import { simpleTable } from "./simple_table.js";
 
 const COLUMNS = [
   ["tokens_trained", "Trained", compact], ["tokens_sampled", "Sampled", compact], ["tokens_scored", "Scored", compact],
-  ["tokens_cached", "Cached", compact], ["engine_s", "Engine", duration], ["bytes_kept", "Kept", bytes],
+  ["tokens_cached", "Cached", compact], ["engine_seconds", "Engine", duration], ["bytes_kept", "Kept", bytes],
 ];
 const MOST_ROWS = 14;
 
@@ -25,7 +25,7 @@ export class UsagePanel {
   async #read() {
     try {
       const answer = await get("/usage", { by: this.by.value }, { signal: this.signal });
-      this.#draw(answer.usage ?? answer.rows ?? answer.items ?? answer.data ?? []);
+      this.#draw(answer.rows);
     } catch (error) {
       if (this.signal.aborted || error.status === 401) return;
       put(this.content, error.isMissingRoute ? h("p", { class: "muted" }, "This server keeps no usage.") : failure(error, () => this.#read()));
@@ -46,5 +46,6 @@ export class UsagePanel {
 
 function labelOf(row, by) {
   if (by === "total") return "Since the beginning";
-  return String(row.name ?? row[by] ?? row[`${by}_id`] ?? row.key ?? "–");
+  if (by === "run" && row.run) return h("a", { href: `#/runs/${encodeURIComponent(row.run)}`, class: "mono small break" }, row.run);
+  return String(row[by] ?? "other");
 }
