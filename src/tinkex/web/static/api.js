@@ -76,10 +76,14 @@ export async function send(method, url, { headers = {}, ...options } = {}) {
   }
   if (response.ok) return response;
   const error = await errorOf(response);
-  if (response.status === 401 && error.code === "unauthenticated") {
+  if (response.status === 401 && error.code !== "not-an-operator" && session.key === usedKey(headers)) {
     window.dispatchEvent(new CustomEvent("tinkex:refused", { detail: error }));
   }
   throw error;
+}
+
+function usedKey(headers) {
+  return headers["X-Api-Key"] ?? headers.Authorization?.replace("Bearer ", "");
 }
 
 async function errorOf(response) {

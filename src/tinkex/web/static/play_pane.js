@@ -78,7 +78,7 @@ export class Pane {
     const response = await send("POST", isChat ? "/v1/chat/completions" : "/v1/completions", {
       body: JSON.stringify(body), signal: this.#running.signal, headers: { Authorization: `Bearer ${session.key}` },
     });
-    if (!body.stream) {
+    if (!response.headers.get("content-type")?.startsWith("text/event-stream")) {
       const { choices } = await response.json();
       shown.add(tokensOf(choices[0], isChat));
       return null;
