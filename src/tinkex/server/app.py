@@ -24,10 +24,13 @@ from tinkex.server.gate.overload import Overload
 from tinkex.server.http.route_table import RouteTable
 from tinkex.server.routes import (
     account,
+    account_usage,
     downloads,
     futures,
     legacy,
+    live,
     operator,
+    run_metrics,
     runs,
     sampling,
     service,
@@ -45,6 +48,9 @@ API_ROUTES = [
     *sampling.ROUTES,
     *futures.ROUTES,
     *runs.ROUTES,
+    *run_metrics.ROUTES,
+    *account_usage.ROUTES,
+    *live.ROUTES,
     *legacy.ROUTES,
     *downloads.ROUTES,
     *account.ROUTES,
