@@ -65,6 +65,7 @@ class Bench:
             [engine, *others],
             config or SchedulerConfig(),
             self._publish,
+            announce=lambda _operations, _state: None,
         )
 
     def start(self) -> Bench:

@@ -205,6 +205,35 @@ REQUESTS: dict[RouteKey, Entry] = {
     ("GET", "/sessions/{session_id}/trace_export"): Entry(
         lambda t: Call("GET", f"/sessions/{t.session}/trace_export"), names=True
     ),
+    ("PATCH", "/training_runs/{run_id}"): Entry(
+        lambda t: Call(
+            "PATCH", f"/training_runs/{t.model}", {"name": "run one", "tags": {"k": "v"}}
+        ),
+        names=True,
+    ),
+    ("GET", "/training_runs/{run_id}/metrics"): Entry(
+        lambda t: Call(
+            "GET",
+            f"/training_runs/{t.model}/metrics",
+            query={"names": "loss:sum", "after": "0", "max_points": "10", "chain": "1"},
+        ),
+        names=True,
+    ),
+    ("POST", "/training_runs/{run_id}/metrics"): Entry(
+        lambda t: Call(
+            "POST",
+            f"/training_runs/{t.model}/metrics",
+            {"metrics": {"reward": 1.5, "bad": None}, "step": 3, "after_seq": 1, "log_id": "a"},
+        ),
+        names=True,
+    ),
+    ("GET", "/usage"): Entry(
+        _get("/usage", **{"by": "day", "from": "2026-01-01", "to": "2026-12-31"})
+    ),
+    ("GET", "/live"): Entry(
+        lambda t: Call("GET", "/live", query={"runs": t.model, "after": f"{t.model}=0"}),
+        names=True,
+    ),
     ("POST", "/create_model"): Entry(
         _post(
             "/create_model",

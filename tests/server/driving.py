@@ -26,6 +26,7 @@ def null_config(data_dir: Path, **changes: Any) -> ServerConfig:
         models=(ServedModel(name=MODEL, source=""), ServedModel(name="org/named", source="")),
         scheduler=SchedulerConfig(hole_grace_s=1.0),
         poll_hold_s=3.0,
+        live_stream_s=1.0,
         metadata_only_bytes=2_000,
         reserve_bytes=1 << 20,  # the tests leave hundreds of data folders behind
     )

@@ -14,9 +14,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from tests.store.work import OWNER, add_model, new_operation
-from tinkex.store import Database, models, operations, results
+from tinkex.store import Database, models, operation_outcomes, operations, results
 from tinkex.store.bulk_sql import BatchableWrite, BulkStatement
-from tinkex.store.operations import Appended, NewOperation, OperationOutcome, SequenceError
+from tinkex.store.operation_outcomes import OperationOutcome
+from tinkex.store.operations import Appended, NewOperation, SequenceError
 from tinkex.store.results import Result
 
 
@@ -149,7 +150,9 @@ def test_more_than_fits_one_statement_is_kept_all_the_same(db: Database) -> None
     new = [new_operation(model, number) for number in range(1, 6001)]
     made = db.write(lambda conn: [append_one(conn, each).operation for each in new])
     done = Result(encoding="json", body=b"{}")
-    db.write(operations.finish, [OperationOutcome(operation=each, result=done) for each in made])
+    db.write(
+        operation_outcomes.finish, [OperationOutcome(operation=each, result=done) for each in made]
+    )
     for operation in (made[0], made[-1]):
         found = db.read(results.find, OWNER, operation.request_id)
         assert found is not None
@@ -191,7 +194,7 @@ def finish_some(db: Database, dice: random.Random) -> list[Any]:
     dice.shuffle(outcomes)
     for start in range(0, len(outcomes), 6):
         again = dice.sample(outcomes[:start], min(start, dice.randrange(3)))
-        db.write(operations.finish, outcomes[start : start + 6] + again)
+        db.write(operation_outcomes.finish, outcomes[start : start + 6] + again)
     kept = [db.read(results.find, OWNER, each.operation.request_id) for each in appended]
     usage = db.read(
         lambda conn: [

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.store.work import OWNER, add_model, append, new_operation
-from tinkex.store import Database, models, operations, result_retention, results
+from tinkex.store import (
+    Database,
+    models,
+    operation_outcomes,
+    operations,
+    result_retention,
+    results,
+)
 from tinkex.store.models import SnapshotRecord
-from tinkex.store.operations import OperationOutcome, SequenceError
+from tinkex.store.operation_outcomes import OperationOutcome
+from tinkex.store.operations import SequenceError
 from tinkex.store.results import Result, error_result
 
 DONE = Result(encoding="json", body=b"{}")
@@ -55,9 +63,9 @@ def test_a_result_is_kept_once(db: Database) -> None:
     model = db.write(add_model)
     operation = db.write(append, model, 1).operation
     outcome = OperationOutcome(operation=operation, result=DONE, num_tokens=7, num_steps=1)
-    db.write(operations.finish, [outcome])
+    db.write(operation_outcomes.finish, [outcome])
     other = OperationOutcome(operation=operation, result=error_result("no", category="server"))
-    db.write(operations.finish, [other, outcome])
+    db.write(operation_outcomes.finish, [other, outcome])
     found = db.read(results.find, OWNER, operation.request_id)
     assert found is not None
     assert found.result == DONE
@@ -79,7 +87,8 @@ def test_positions_after_a_restart(db: Database) -> None:
     model = db.write(add_model)
     finished = [db.write(append, model, n).operation for n in (0, 1)]
     db.write(
-        operations.finish, [OperationOutcome(operation=each, result=DONE) for each in finished]
+        operation_outcomes.finish,
+        [OperationOutcome(operation=each, result=DONE) for each in finished],
     )
     db.write(append, model, 3)
     db.write(operations.consume, new_operation(model, 4), "refused")
@@ -94,7 +103,7 @@ def test_what_is_replayed_is_what_was_applied_after_the_snapshot(db: Database) -
     outcomes = [
         OperationOutcome(operation=op, result=bad if op.seq_id == 4 else DONE) for op in logged[:4]
     ]
-    db.write(operations.finish, outcomes)
+    db.write(operation_outcomes.finish, outcomes)
     db.write(models.record_snapshot, model, 2, SnapshotRecord(folder="f" * 32, size_bytes=10))
     assert [op.seq_id for op in db.read(operations.to_replay, model, 2)] == [3]
     assert db.write(operations.drop_bodies, model, 0, 2) == 2
@@ -108,7 +117,7 @@ def test_bodies_go_a_few_at_a_time_and_what_is_left_is_found_again(db: Database)
         db.write(append, whose, n).operation for n in range(1, 131) for whose in (model, other)
     ]
     outcomes = [OperationOutcome(operation=op, result=DONE) for op in logged if op.seq_id != 90]
-    db.write(operations.finish, outcomes)
+    db.write(operation_outcomes.finish, outcomes)
 
     def numbers_with_body(whose: str) -> list[int]:
         kept = db.read(operations.bodies, [op.request_id for op in logged if op.model_id == whose])
@@ -131,7 +140,7 @@ def test_dropped_results_are_distinguished_from_unfinished_ones(db: Database) ->
     waiting = db.read(results.find, OWNER, operation.request_id)
     assert waiting is not None
     assert not waiting.is_finished
-    db.write(operations.finish, [OperationOutcome(operation=operation, result=DONE)])
+    db.write(operation_outcomes.finish, [OperationOutcome(operation=operation, result=DONE)])
     assert db.write(result_retention.drop_results, OWNER, 1e12) == 1
     dropped = db.read(results.find, OWNER, operation.request_id)
     assert dropped is not None

@@ -16,6 +16,7 @@ from tinkex.store import (
     Database,
     clock,
     models,
+    operation_outcomes,
     operations,
     result_retention,
     results,
@@ -27,7 +28,8 @@ from tinkex.store import (
 from tinkex.store.clock import SteadyClock, steady_now
 from tinkex.store.migrations import MIGRATIONS
 from tinkex.store.models import SnapshotRecord
-from tinkex.store.operations import OperationDropped, OperationOutcome
+from tinkex.store.operation_outcomes import OperationOutcome
+from tinkex.store.operations import OperationDropped
 from tinkex.store.request_ids import was_made_for
 from tinkex.store.results import Result, error_result
 from tinkex.store.samplers import SamplerRecord
@@ -64,7 +66,7 @@ def run(db: Database, model: str, seq_id: int, kind: str = "optim_step", body: i
     """The request id of an operation that was done."""
     new = msgspec.structs.replace(new_operation(model, seq_id, b"x" * body), kind=kind)
     operation = db.write(operations.append, new).operation
-    db.write(operations.finish, [OperationOutcome(operation=operation, result=DONE)])
+    db.write(operation_outcomes.finish, [OperationOutcome(operation=operation, result=DONE)])
     return operation.request_id
 
 
@@ -128,7 +130,7 @@ def test_one_that_waits_or_is_young_or_has_its_result_holds_the_rest(
     trim(db, model, steady_now() - 50)
     assert numbers(db, model) == [2, 3]
     failed = error_result("no", category="user")
-    db.write(operations.finish, [OperationOutcome(operation=waiting, result=failed)])
+    db.write(operation_outcomes.finish, [OperationOutcome(operation=waiting, result=failed)])
     db.write(result_retention.trim_operations, model, steady_now() - 50)
     assert numbers(db, model) == [2, 3], "its result is not old"
     pass_by(100)

@@ -16,6 +16,7 @@ from tinkex.store import (
     checkpoints,
     keys,
     models,
+    operation_outcomes,
     operations,
     results,
     samplers,
@@ -24,7 +25,8 @@ from tinkex.store import (
 )
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.models import SnapshotBefore, SnapshotRecord
-from tinkex.store.operations import OperationOutcome, SequenceError
+from tinkex.store.operation_outcomes import OperationOutcome
+from tinkex.store.operations import SequenceError
 from tinkex.store.results import Result
 from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import NewSample
@@ -115,7 +117,10 @@ def test_the_log_works_here_too(db: Database) -> None:
     assert appended.is_new
     assert not db.write(append, model, 1).is_new
     operation = appended.operation
-    db.write(operations.finish, [OperationOutcome(operation=operation, result=DONE, num_tokens=3)])
+    db.write(
+        operation_outcomes.finish,
+        [OperationOutcome(operation=operation, result=DONE, num_tokens=3)],
+    )
     found = db.read(results.find, OWNER, operation.request_id)
     assert found is not None
     assert found.result == DONE

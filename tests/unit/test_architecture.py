@@ -131,7 +131,7 @@ LAYERS = {
     "server": [
         {"config", "errors"},
         {"settings", "data_folder", "http"},
-        {"gate", "open_folders", "result_waiters"},
+        {"gate", "live_feed", "open_folders", "result_waiters"},
         {"models"},
         {"leadership", "listen", "services"},
         {"standby", "submit", "upkeep"},

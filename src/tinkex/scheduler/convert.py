@@ -9,6 +9,7 @@ import numpy as np
 
 from tinkex.engine import interface as engine
 from tinkex.engine.errors import EngineUserError
+from tinkex.store.run_series import TrainedBatch
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import EncodedTextChunk, ModelInput
 from tinkex.types.optimizers import OptimParams, tagged
@@ -44,6 +45,20 @@ def train_output(result: engine.TrainResult) -> ForwardBackwardOutput:
         loss_fn_output_type="logprobs",
         loss_fn_outputs=[{"logprobs": _float_tensor(array)} for array in result.logprobs],
         metrics=result.metrics,
+    )
+
+
+def trained_batch(request: engine.TrainRequest, result: engine.TrainResult) -> TrainedBatch:
+    """What a forward_backward adds to its run's series."""
+    learned = [each.inputs.get("weights") for each in request.data]
+    return TrainedBatch(
+        metrics=result.metrics,
+        num_tokens=result.num_tokens,
+        num_learned=sum(
+            each.tokens.size if weights is None else int(np.count_nonzero(weights))
+            for each, weights in zip(request.data, learned, strict=True)
+        ),
+        num_examples=len(request.data),
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -21,12 +21,13 @@ from tinkex.scheduler.placement import Placement
 from tinkex.scheduler.queues.arrivals import Arrival, Arrivals
 from tinkex.scheduler.queues.missing_numbers import MissingNumbers
 from tinkex.scheduler.queues.model_queue import ModelQueue
-from tinkex.scheduler.queues.planner import BatchLimits, Planner
+from tinkex.scheduler.queues.planner import Activity, BatchLimits, Planner
 from tinkex.scheduler.queues.sample_queue import SampleQueue
 from tinkex.scheduler.queues.slot_samples import QueuedSample
-from tinkex.scheduler.running.outcomes import Publish
+from tinkex.scheduler.running.outcomes import Announce, Publish
 from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
+from tinkex.scheduler.running.series_keeper import SeriesKeeper
 from tinkex.scheduler.shared import SharedParts
 from tinkex.scheduler.slot import EngineSlot
 from tinkex.scheduler.slot_load import SlotLoad
@@ -77,9 +78,11 @@ class Scheduler:
         config: SchedulerConfig,
         publish: Publish,
         *,
+        announce: Announce,
         num_remote: int = 0,
     ) -> None:
         self._db = db
+        self._announce = announce
         self._num_remote = num_remote
         self.folders = folders
         self.disk_quota = DiskQuota(folders.root, config.max_disk_bytes_per_owner)
@@ -115,6 +118,8 @@ class Scheduler:
             missing_numbers=MissingNumbers(db, self._planner, config.hole_grace_s),
             placement=self._placement,
             publish=self._publish,
+            announce=announce,
+            series=SeriesKeeper(db),
             sample_writer=self._sample_writer,
             cleanup=self._cleanup,
             wakeup=self._wakeup,
@@ -221,6 +226,7 @@ class Scheduler:
         with self._wakeup:
             self._planner.add(operation, time.monotonic())
             self._wake_for(operation.model_id)
+        self._announce([operation], "queued")
 
     def arrival(self, owner: str) -> Arrival:
         """A request of the owner that is being received; its body names the model later."""
@@ -300,6 +306,12 @@ class Scheduler:
             num_finished=self._publish.num_finished,
             busy_seconds=self._busiest.update(busy),
         )
+
+    def activities(self, model_ids: Iterable[str]) -> dict[str, Activity]:
+        """What becomes of the operations of those of these models that have an open queue."""
+        with self._wakeup:
+            found = {model_id: self._planner.activity(model_id) for model_id in model_ids}
+        return {model_id: each for model_id, each in found.items() if each is not None}
 
     def tenants_waiting(self) -> int:
         """How many tenants have operations that wait."""

@@ -12,8 +12,10 @@ from tinkex.scheduler.placement import Placement
 from tinkex.scheduler.queues.missing_numbers import MissingNumbers
 from tinkex.scheduler.queues.planner import Planner
 from tinkex.scheduler.queues.sample_queue import SampleQueue
+from tinkex.scheduler.running.outcomes import Announce
 from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
+from tinkex.scheduler.running.series_keeper import SeriesKeeper
 from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.store import Database
 from tinkex.store.disk_quota import DiskQuota
@@ -35,6 +37,8 @@ class SharedParts:
     missing_numbers: MissingNumbers
     placement: Placement
     publish: CountedPublish
+    announce: Announce
+    series: SeriesKeeper
     sample_writer: SampleResultWriter
     cleanup: SnapshotCleanup
     wakeup: SlotWakeups  # guards the planner; notified when there is work

@@ -85,6 +85,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     engine_hang_s: float = HANG_S
     poll_hold_s: float = 30.0
     error_hold_s: float = 1.0
+    live_stream_s: float = 3600.0  # of a live stream, after which its reader connects anew
     busy_after_s: float = 0.5  # submissions that all take longer are a standing queue: some get 429
     metadata_only_bytes: int = 4 * 1024 * 1024
     max_pending_samples: int = 20_000

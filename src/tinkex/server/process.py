@@ -46,6 +46,7 @@ from tinkex.server.leadership import (
 from tinkex.server.listen.connections import protocol_class
 from tinkex.server.listen.socket import listen, url_of
 from tinkex.server.listen.uvicorn_server import HttpServer
+from tinkex.server.live_feed import LiveFeed
 from tinkex.server.models.engine_factory import engine_factories
 from tinkex.server.models.launcher_process import LauncherProcess
 from tinkex.server.models.ray_settings import check_ray_settings, launch_settings
@@ -249,7 +250,7 @@ class ServerProcess:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        waiters = Waiters()
+        waiters, live = Waiters(), LiveFeed()
         remote = [] if self._remote is None else self._remote.engine_factories()
         scheduler = Scheduler(
             self._db,
@@ -260,6 +261,7 @@ class ServerProcess:
                 max_disk_bytes_per_owner=self._config.limits.max_disk_bytes_per_owner,
             ),
             waiters.publish,
+            announce=live.note_operations,
             num_remote=len(remote),
         )
         services = Services(
@@ -267,6 +269,7 @@ class ServerProcess:
             db=self._db,
             scheduler=scheduler,
             waiters=waiters,
+            live=live,
             keyring=self._keyring,
             signer=self._signer,
             admission=self._admission,
@@ -326,6 +329,7 @@ class ServerProcess:
                 self._tell_of_drain(self._services)
             self._services.is_draining = True
             self._services.waiters.close()
+            self._services.live.close()
 
     def _tell_ready(self, url: str, on_ready: OnStarted) -> None:
         """Calls `on_ready` with a first key if one is needed; stops the server if it fails.

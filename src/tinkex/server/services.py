@@ -14,6 +14,7 @@ from tinkex.server.errors import DiskLow, Gone, NotFound, NotReady
 from tinkex.server.gate.admission import Admission, ReleasedSlot
 from tinkex.server.gate.auth import Keyring
 from tinkex.server.gate.signing import Signer
+from tinkex.server.live_feed import LiveFeed
 from tinkex.server.models.catalog import Catalog
 from tinkex.server.result_waiters import Waiters
 from tinkex.store import Database, models, sessions
@@ -34,6 +35,7 @@ class Services:
     db: Database
     scheduler: Scheduler
     waiters: Waiters
+    live: LiveFeed
     keyring: Keyring
     signer: Signer
     admission: Admission

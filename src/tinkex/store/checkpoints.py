@@ -10,8 +10,12 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, or_, select, update
 
+from tinkex.store import models, run_points
 from tinkex.store.clock import not_before
-from tinkex.store.schema import checkpoints, models
+from tinkex.store.models import Resumed
+from tinkex.store.run_series import SeriesHead
+from tinkex.store.schema import checkpoints
+from tinkex.store.schema import models as model_rows
 
 _EXPIRED_AT_ONCE = 100
 
@@ -34,6 +38,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     is_public: bool = False
     created_at: float
     expires_at: float | None = None
+    at_point: int | None = None
+    at_step: int | None = None
+    at_tokens: int | None = None
 
     @property
     def tinker_path(self) -> str:
@@ -54,6 +61,34 @@ def put(conn: Connection, checkpoint: Checkpoint) -> str | None:
     conn.execute(checkpoints.insert().values(**values))
     # It may have been stored already, with its answer lost.
     return None if replaced == checkpoint.checkpoint_id else replaced
+
+
+def put_new(conn: Connection, checkpoint: Checkpoint) -> str | None:
+    """`put` of a checkpoint that its run has just saved: notes what the run has done so far."""
+    model_id = checkpoint.model_id
+    head = models.series_head(conn, model_id)
+    return put(
+        conn,
+        msgspec.structs.replace(
+            checkpoint,
+            at_point=run_points.last_number(conn, model_id),
+            at_step=head.step,
+            at_tokens=head.tokens,
+        ),
+    )
+
+
+def resumed(conn: Connection, owner: str, checkpoint: Checkpoint) -> Resumed:
+    """What a run of the owner has of the runs before it, if it goes on from this checkpoint."""
+    before = models.get(conn, owner, checkpoint.model_id)
+    return Resumed(
+        resumed_from=checkpoint.model_id,
+        root_id=None if before is None else before.root,
+        first_point=checkpoint.at_point or 0,
+        series=SeriesHead(step=checkpoint.at_step or 0, tokens=checkpoint.at_tokens or 0),
+        name=None if before is None else before.name,
+        tags={} if before is None else before.tags or {},
+    )
 
 
 def find(
@@ -109,10 +144,10 @@ def totals_of_sessions(
 ) -> dict[str, tuple[int, int]]:
     """How many checkpoints the runs of each session have and their bytes; none is left out."""
     query = (
-        select(models.c.session_id, func.count(), func.sum(checkpoints.c.size_bytes))
-        .join(models, models.c.model_id == checkpoints.c.model_id)
-        .where(checkpoints.c.owner == owner, models.c.session_id.in_(session_ids), _alive())
-        .group_by(models.c.session_id)
+        select(model_rows.c.session_id, func.count(), func.sum(checkpoints.c.size_bytes))
+        .join(model_rows, model_rows.c.model_id == checkpoints.c.model_id)
+        .where(checkpoints.c.owner == owner, model_rows.c.session_id.in_(session_ids), _alive())
+        .group_by(model_rows.c.session_id)
     )
     return {session_id: (count, int(size)) for session_id, count, size in conn.execute(query)}
 

@@ -91,6 +91,22 @@ def m008_leases(conn: Connection) -> None:
     leases.ensure_table(conn)
 
 
+def m009_series_and_usage(conn: Connection) -> None:
+    """Series of metrics, names and chains of runs; usage by key, run and day, from now on."""
+    for table in (schema.run_points, schema.usage):
+        table.create(conn, checkfirst=True)
+    of_models = ("key_id", "name", "tags", "root_id", "resumed_from", "first_point")
+    for table, names in (
+        (schema.models, (*of_models, "series", "logged")),
+        (schema.operations, ("key_id",)),
+        (schema.samples, ("key_id", "run_id")),
+        (schema.checkpoints, ("at_point", "at_step", "at_tokens")),
+    ):
+        for name in names:
+            _add_column(conn, table.c[name])
+    schema.models_by_root.create(conn, checkfirst=True)
+
+
 MIGRATIONS: list[Callable[[Connection], None]] = [
     m001_first_tables,
     m002_sizes_on_disk,
@@ -100,6 +116,7 @@ MIGRATIONS: list[Callable[[Connection], None]] = [
     m006_no_signing_secret,
     m007_last_use_of_keys,
     m008_leases,
+    m009_series_and_usage,
 ]
 
 

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, Row, bindparam, func, or_, select, update
 
 from tinkex.store.bulk_sql import update_rows
 from tinkex.store.compiled_sql import Prepared
+from tinkex.store.run_series import LoggedHead, SeriesHead
 from tinkex.store.schema import models, sessions
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder(SeriesHead).decode
+_decode_logged = msgspec.msgpack.Decoder(LoggedHead).decode
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +39,30 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     trimmed_seq: int | None = None
     num_tokens: int = 0
     num_steps: int = 0
+    key_id: int | None = None
+    name: str | None = None
+    tags: dict[str, str] | None = None
+    root_id: str | None = None
+    resumed_from: str | None = None
+    first_point: int | None = None
+    series: bytes | None = None
+    logged: bytes | None = None
+
+    @property
+    def root(self) -> str:
+        """The first run of the chain of runs that this one goes on."""
+        return self.root_id or self.model_id
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that goes on from a checkpoint has of the runs before it."""
+
+    resumed_from: str
+    root_id: str | None
+    first_point: int
+    series: SeriesHead
+    name: str | None
+    tags: dict[str, str]
 
 
 class SubmitState(msgspec.Struct, frozen=True):
@@ -44,10 +73,11 @@ class SubmitState(msgspec.Struct, frozen=True):
 
 
 class Used(msgspec.Struct):
-    """What a model's operations took."""
+    """What a model's operations took, and the head of its series if they changed it."""
 
     num_tokens: int = 0
     num_steps: int = 0
+    series: bytes | None = None
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +99,7 @@ def insert(conn: Connection, model: Model) -> None:
     values["optimizer_config"] = _dump(model.optimizer_config)
     if model.user_metadata is not None:
         values["user_metadata"] = _dump(model.user_metadata)
+    values["tags"] = _dump(model.tags or {})
     conn.execute(models.insert().values(**values))
 
 
@@ -109,6 +140,7 @@ def set_state(conn: Connection, model_id: str, state: str) -> None:
     conn.execute(update(models).where(models.c.model_id == model_id).values(state=state))
 
 
+_BLOB = models.c.series.type
 _ADDING_USAGE = (
     update(models)
     .where(models.c.model_id == bindparam("id"))
@@ -116,10 +148,11 @@ _ADDING_USAGE = (
         num_tokens=models.c.num_tokens + bindparam("tokens", type_=models.c.num_tokens.type),
         num_steps=models.c.num_steps + bindparam("steps", type_=models.c.num_steps.type),
         last_request_at=bindparam("now"),
+        series=func.coalesce(bindparam("head", type_=_BLOB), models.c.series, type_=_BLOB),
     )
 )
 _ADD_USAGE = Prepared(_ADDING_USAGE)
-_ADD_USAGE_ALL = update_rows(_ADDING_USAGE, "id", "tokens", "steps", "now")
+_ADD_USAGE_ALL = update_rows(_ADDING_USAGE, "id", "tokens", "steps", "now", "head")
 _STANDING = Prepared(
     select(models.c.state, models.c.trimmed_seq).where(
         models.c.model_id == bindparam("id"), models.c.owner == bindparam("by")
@@ -130,11 +163,14 @@ _STANDING = Prepared(
 def add_usage(conn: Connection, used: Mapping[str, Used]) -> None:
     """Counts trained tokens and optimizer steps, and notes that the models were just used."""
     now = time.time()
-    rows = [(model_id, each.num_tokens, each.num_steps, now) for model_id, each in used.items()]
+    rows = [
+        (model_id, each.num_tokens, each.num_steps, now, each.series)
+        for model_id, each in used.items()
+    ]
     if _ADD_USAGE_ALL.did_all(conn, rows):
         return
-    for model_id, num_tokens, num_steps, _ in rows:
-        _ADD_USAGE.count(conn, id=model_id, tokens=num_tokens, steps=num_steps, now=now)
+    for model_id, num_tokens, num_steps, _, head in rows:
+        _ADD_USAGE.count(conn, id=model_id, tokens=num_tokens, steps=num_steps, now=now, head=head)
 
 
 def submit_state(conn: Connection, owner: str, model_id: str) -> SubmitState | None:
@@ -146,6 +182,55 @@ def submit_state(conn: Connection, owner: str, model_id: str) -> SubmitState | N
 def set_spec(conn: Connection, model_id: str, spec: str) -> None:
     """Notes what the adapter looks like after other weights were loaded into it."""
     conn.execute(update(models).where(models.c.model_id == model_id).values(spec=spec))
+
+
+def series_head(conn: Connection, model_id: str) -> SeriesHead:
+    """The head of the run's series; an empty one if it has none."""
+    found = conn.execute(select(models.c.series).where(models.c.model_id == model_id)).scalar()
+    return decode_series(found)
+
+
+def decode_series(stored: bytes | None) -> SeriesHead:
+    """The head of a series as a model's row has it."""
+    return SeriesHead() if stored is None else _decode_head(stored)
+
+
+def decode_logged(stored: bytes | None) -> LoggedHead:
+    """What users logged last, as a model's row has it."""
+    return LoggedHead() if stored is None else _decode_logged(stored)
+
+
+def set_logged(conn: Connection, model_id: str, logged: LoggedHead) -> None:
+    """Notes what users logged last."""
+    row = update(models).where(models.c.model_id == model_id)
+    conn.execute(row.values(logged=_encode(logged)))
+
+
+def resumed_values(resumed: Resumed) -> dict[str, Any]:
+    """The fields of a `Model` that goes on the chain from its beginning."""
+    return {**msgspec.structs.asdict(resumed), "series": _encode(resumed.series)}
+
+
+def resume(conn: Connection, model_id: str, resumed: Resumed) -> None:
+    """Has the run go on the chain that it was resumed from."""
+    values = {**resumed_values(resumed), "tags": _dump(resumed.tags)}
+    conn.execute(update(models).where(models.c.model_id == model_id).values(**values))
+
+
+def rename(
+    conn: Connection, owner: str, model_id: str, changes: Mapping[str, str | dict[str, str] | None]
+) -> bool:
+    """Whether the owner has the run; it and all runs of its chain have this name or these tags."""
+    model = get(conn, owner, model_id)
+    if model is None:
+        return False
+    values = {
+        name: _dump(value) if isinstance(value, dict) else value for name, value in changes.items()
+    }
+    chain = or_(models.c.model_id == model.root, models.c.root_id == model.root)
+    if values:
+        conn.execute(update(models).where(models.c.owner == owner, chain).values(**values))
+    return True
 
 
 def record_snapshot(
@@ -189,6 +274,7 @@ def _to_model(row: Row[tuple[object, ...]]) -> Model:
     values["optimizer_config"] = msgspec.json.decode(values["optimizer_config"])
     if values["user_metadata"] is not None:
         values["user_metadata"] = msgspec.json.decode(values["user_metadata"])
+    values["tags"] = msgspec.json.decode(values["tags"] or "{}")
     return Model(**values)
 
 

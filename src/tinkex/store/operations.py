@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, bindparam, case, func, null, select, update
+from sqlalchemy import ColumnElement, Connection, func, select, update
 from sqlalchemy.dialects import sqlite
 
 from tinkex.errors import ClientError
-from tinkex.store import models
-from tinkex.store.bulk_sql import BulkStatement, many_rows, update_rows
+from tinkex.store.bulk_sql import BulkStatement, many_rows
 from tinkex.store.clock import steady_now
-from tinkex.store.compiled_sql import Prepared
 from tinkex.store.request_ids import new_request_id
-from tinkex.store.results import Result, keep, keep_all
 from tinkex.store.schema import models as model_rows
 from tinkex.store.schema import operations
 from tinkex.store.upsert import insert_if_absent
@@ -55,6 +52,7 @@ class NewOperation(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     digest: bytes
     cost: int
+    key_id: int | None = None
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +66,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     cost: int
     state: str
     created_at: float
+    key_id: int | None = None
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,28 +76,11 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool
 
 
-class OperationOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operation ended."""
-
-    operation: Operation
-    result: Result
-    num_tokens: int = 0
-    num_steps: int = 0
-
-
 _BODIES_AT_ONCE = 50  # they lie in as many places of the file
 
 _COLUMNS = [operations.c[name] for name in Operation.__struct_fields__]
 _STORED = (*Operation.__struct_fields__, "body", "body_hash")
 _ADD = insert_if_absent(operations, *_STORED)
-_CLOSING = (
-    update(operations)
-    .where(operations.c.request_id == bindparam("id"), operations.c.state == "queued")
-    .values(state=bindparam("new_state"))
-)
-_CLOSE, _CLOSE_FOR_GOOD = Prepared(_CLOSING), Prepared(_CLOSING.values(body=null()))
-_KEPT_BODY = case((bindparam("keeps_body") == 1, operations.c.body), else_=null())
-_CLOSE_ALL = update_rows(_CLOSING.values(body=_KEPT_BODY), "id", "new_state", "keeps_body")
 
 
 def _insert_for_models() -> BulkStatement:
@@ -304,43 +286,6 @@ def free_seq(conn: Connection, model_id: str) -> int:
     return max(0, conn.execute(last).scalar() or 0, conn.execute(mark).scalar() or 0) + 1
 
 
-def finish(conn: Connection, outcomes: list[OperationOutcome]) -> None:
-    """Keeps the results and closes the operations; one already closed stays as it was."""
-    rows = [(each.operation.request_id, *_closed(each)) for each in outcomes]
-    if _CLOSE_ALL.did_all(conn, rows):
-        keep_all(conn, [(each.operation, each.result) for each in outcomes])
-        _add_usage(conn, outcomes)
-        return
-    closed = [each for each in outcomes if _close(conn, each)]
-    for each in closed:
-        keep(conn, each.operation.owner, each.operation.request_id, each.result)
-    _add_usage(conn, closed)
-
-
-def _close(conn: Connection, outcome: OperationOutcome) -> bool:
-    """Whether the operation was open."""
-    state, keeps_body = _closed(outcome)
-    close = _CLOSE if keeps_body else _CLOSE_FOR_GOOD
-    return bool(close.count(conn, id=outcome.operation.request_id, new_state=state))
-
-
-def _closed(outcome: OperationOutcome) -> tuple[str, bool]:
-    """The operation's last state, and whether its body stays because a replay may ask for it."""
-    is_failed = outcome.result.encoding == "error"
-    keeps_body = outcome.operation.kind in REPLAYED and not is_failed
-    return "failed" if is_failed else "done", keeps_body
-
-
-def _add_usage(conn: Connection, outcomes: list[OperationOutcome]) -> None:
-    """Adds up what each model used, so that each is touched once."""
-    used: dict[str, models.Used] = {}
-    for each in outcomes:
-        so_far = used.setdefault(each.operation.model_id, models.Used())
-        so_far.num_tokens += each.num_tokens
-        so_far.num_steps += each.num_steps
-    models.add_usage(conn, used)
-
-
 def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, bytes] | None:
     query = select(*_COLUMNS, operations.c.body_hash).where(
         operations.c.model_id == model_id, operations.c.seq_id == seq_id
@@ -370,6 +315,7 @@ def _new_operation(new: NewOperation, state: str) -> Operation:
         cost=new.cost,
         state=state,
         created_at=steady_now(),
+        key_id=new.key_id,
     )
 
 

@@ -7,6 +7,7 @@ requests at once cannot both take the last place.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -14,6 +15,12 @@ from sqlalchemy import Connection, Select, func, select
 
 from tinkex.errors import ClientError
 from tinkex.store.schema import checkpoints, models, sampling_sessions, sessions
+
+_SIZES = (
+    (checkpoints, checkpoints.c.size_bytes),
+    (sampling_sessions, sampling_sessions.c.size_bytes),
+    (models, models.c.snapshot_bytes),
+)
 
 
 class QuotaExceeded(ClientError):
@@ -64,6 +71,38 @@ def disk_use_of_all(conn: Connection) -> int:
     """What lies on disk for all owners together, in bytes."""
     columns = (checkpoints.c.size_bytes, sampling_sessions.c.size_bytes, models.c.snapshot_bytes)
     return sum(_number(conn, select(func.sum(column))) for column in columns)
+
+
+def bytes_by_owner(conn: Connection) -> dict[str, int]:
+    """What lies on disk for each owner, in bytes; owners of nothing are left out."""
+    found: Counter[str] = Counter()
+    for table, size in _SIZES:
+        query = select(table.c.owner, func.sum(size)).where(size.is_not(None))
+        for owner, num_bytes in conn.execute(query.group_by(table.c.owner)):
+            found[owner] += int(num_bytes)
+    return {owner: num_bytes for owner, num_bytes in found.items() if num_bytes}
+
+
+def bytes_by_run(conn: Connection, owner: str) -> dict[str, int]:
+    """What lies on disk for each of the owner's runs, in bytes; runs without any are left out."""
+    found: Counter[str] = Counter()
+    for table, size in _SIZES:
+        query = select(table.c.model_id, func.sum(size)).where(
+            table.c.owner == owner, size.is_not(None), table.c.model_id.is_not(None)
+        )
+        for model_id, num_bytes in conn.execute(query.group_by(table.c.model_id)):
+            found[model_id] += int(num_bytes)
+    return {model_id: num_bytes for model_id, num_bytes in found.items() if num_bytes}
+
+
+def bytes_by_key(conn: Connection, owner: str) -> dict[int | None, int]:
+    """What lies on disk for the owner's runs, by the key that made the run."""
+    query = select(models.c.model_id, models.c.key_id).where(models.c.owner == owner)
+    of_run = bytes_by_run(conn, owner)
+    found: Counter[int | None] = Counter()
+    for model_id, key_id in conn.execute(query):
+        found[key_id] += of_run.get(model_id, 0)
+    return {key_id: num_bytes for key_id, num_bytes in found.items() if num_bytes}
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from sqlalchemy import Connection, bindparam, func, null, select, update
 
 from tinkex.errors import ClientError
+from tinkex.store import usage_sums
 from tinkex.store.bulk_sql import BatchableWrite, insert_rows, update_rows
 from tinkex.store.clock import steady_now
 from tinkex.store.compiled_sql import Prepared
@@ -14,6 +17,7 @@ from tinkex.store.request_ids import new_request_id
 from tinkex.store.results import Result, keep, keep_all
 from tinkex.store.schema import results, sample_marks, samples
 from tinkex.store.upsert import insert_if_absent
+from tinkex.store.usage_sums import Spent, UsageOf
 from tinkex.types.requests import CLONE_STRIDE
 
 
@@ -37,6 +41,8 @@ class NewSample(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes
     num_samples: int
     cost: int
+    key_id: int | None = None
+    run_id: str | None = None  # whose weights it samples from
     may_be_trimmed: bool = False  # the session is so old that rows of it may be gone
 
 
@@ -51,6 +57,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     cost: int
     state: str
     created_at: float
+    key_id: int | None = None
+    run_id: str | None = None
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +135,15 @@ def queued(conn: Connection) -> list[Sample]:
     return [Sample(**row._mapping) for row in conn.execute(query)]
 
 
-def finish(conn: Connection, outcomes: list[tuple[Sample, Result]]) -> None:
-    """Keeps the results and numbers the completions; a request already closed stays as it was."""
+def finish(
+    conn: Connection,
+    outcomes: list[tuple[Sample, Result]],
+    spent: Mapping[str, Spent] | None = None,
+) -> None:
+    """Keeps the results and numbers the completions; a request already closed stays as it was.
+
+    `spent` is what requests used, by their ids.
+    """
     number = _LAST.rows(conn)[0][0] or 0
     states = ["failed" if result.encoding == "error" else "done" for _, result in outcomes]
     rows = [
@@ -137,11 +152,15 @@ def finish(conn: Connection, outcomes: list[tuple[Sample, Result]]) -> None:
     ]
     if _CLOSE_ALL.did_all(conn, rows):
         keep_all(conn, outcomes)
+        _add_usage(conn, [sample for sample, _ in outcomes], spent or {})
         return
+    closed = []
     for (sample, result), state in zip(outcomes, states, strict=True):
         if _CLOSE.count(conn, id=sample.request_id, new_state=state, number=number + 1):
             number += 1
             keep(conn, sample.owner, sample.request_id, result)
+            closed.append(sample)
+    _add_usage(conn, closed, spent or {})
 
 
 def completions(
@@ -167,6 +186,15 @@ def completions(
         .limit(limit)
     )
     return [Completion(**row._mapping) for row in conn.execute(query)]
+
+
+def _add_usage(conn: Connection, closed: list[Sample], spent: Mapping[str, Spent]) -> None:
+    used = (
+        (UsageOf(each.owner, each.key_id, each.run_id), spent[each.request_id])
+        for each in closed
+        if each.request_id in spent
+    )
+    usage_sums.add(conn, used)
 
 
 def _refuse_trimmed(conn: Connection, new: NewSample) -> None:
@@ -215,4 +243,6 @@ def _new_sample(new: NewSample) -> Sample:
         cost=new.cost,
         state="queued",
         created_at=steady_now(),
+        key_id=new.key_id,
+        run_id=new.run_id,
     )

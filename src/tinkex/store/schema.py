@@ -93,8 +93,22 @@ models = Table(
     Column("trimmed_seq", Integer),  # operations up to this number are no longer in the log
     Column("num_tokens", _BigId, nullable=False, default=0),
     Column("num_steps", _BigId, nullable=False, default=0),
+    Column("key_id", _BigId),  # the key that made it
+    Column("name", Text),
+    Column("tags", Text),
+    Column("root_id", String(128)),  # the first run of its chain; none if it is that
+    Column("resumed_from", String(128)),  # the run whose checkpoint it was made from
+    Column("first_point", _BigId),  # that run's last point at the checkpoint
+    Column("series", LargeBinary),  # `run_series.SeriesHead`
+    Column("logged", LargeBinary),  # `run_series.LoggedHead`
     Index("models_by_owner", "owner", "created_at"),
     Index("models_by_session", "session_id"),
+)
+models_by_root = Index(
+    "models_by_root",
+    models.c.root_id,
+    sqlite_where=models.c.root_id.is_not(None),
+    postgresql_where=models.c.root_id.is_not(None),
 )
 models_on_disk = Index(
     "models_on_disk",
@@ -118,6 +132,7 @@ operations = Table(
     Column("cost", Integer, nullable=False),
     Column("state", String(16), nullable=False),  # queued, done, failed, refused, skipped
     Column("created_at", Float, nullable=False),
+    Column("key_id", _BigId),
     UniqueConstraint("model_id", "seq_id", name="operations_in_order"),
     Index("operations_by_state", "state"),
 )
@@ -175,6 +190,8 @@ samples = Table(
     Column("state", String(16), nullable=False),  # queued, done, failed
     Column("completion", BigInteger),  # its place in the order of completions
     Column("created_at", Float, nullable=False),
+    Column("key_id", _BigId),
+    Column("run_id", String(128)),  # the run whose weights it samples from
     UniqueConstraint("sampling_session_id", "seq_id", name="samples_once"),
     Index("samples_by_state", "state"),
     Index("samples_by_completion", "sampling_session_id", "completion"),
@@ -207,6 +224,10 @@ checkpoints = Table(
     Column("is_public", Boolean, nullable=False, default=False),
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),
+    # What the run had done when it was saved: its last point, steps and tokens.
+    Column("at_point", _BigId),
+    Column("at_step", _BigId),
+    Column("at_tokens", _BigId),
     UniqueConstraint("model_id", "kind", "name", name="checkpoints_by_name"),
     Index("checkpoints_by_owner", "owner", "created_at"),
 )
@@ -230,3 +251,27 @@ leases = Table(
     Column("expires_at", Float, nullable=False),
 )
 checkpoints_on_disk = Index("checkpoints_on_disk", checkpoints.c.owner, checkpoints.c.size_bytes)
+
+run_points = Table(
+    "run_points",
+    metadata,
+    Column("model_id", String(128), primary_key=True),
+    Column("number", _BigId, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),  # `run_points.PointBody`
+    sqlite_with_rowid=False,
+)
+usage = Table(
+    "usage",
+    metadata,
+    Column("owner", String(128), primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),  # since the epoch, in UTC
+    Column("key_id", _BigId, primary_key=True, autoincrement=False),  # 0: not known
+    Column("run_id", String(128), primary_key=True),  # empty: no run's
+    Column("tokens_trained", BigInteger, nullable=False),
+    Column("tokens_sampled", BigInteger, nullable=False),
+    Column("tokens_scored", BigInteger, nullable=False),
+    Column("tokens_cached", BigInteger, nullable=False),
+    Column("engine_s", Float, nullable=False),
+    Column("bytes_kept", BigInteger, nullable=False),  # at the last count of the day
+    Index("usage_by_day", "day"),
+)

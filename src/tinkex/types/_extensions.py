@@ -15,6 +15,8 @@ from tinkex.types.sampling import SamplingParams
 __all__ = [
     "FUTURES_QUEUE_STATE",
     "LORA_ALPHA",
+    "RUNS_METRICS",
+    "USAGE",
     "all_extensions",
     "optimizers_of",
     "sampling_extension",
@@ -26,6 +28,12 @@ LORA_ALPHA = "lora.alpha"
 FUTURES_QUEUE_STATE = "futures.queue_state"
 """`known_queue_state` in `retrieve_futures`, and the queue's state in its answer."""
 
+RUNS_METRICS = "runs.metrics"
+"""Series of metrics, names, tags and status of runs, and what users log."""
+
+USAGE = "usage"
+"""Usage by key, run and day."""
+
 _OPTIMIZER, _SAMPLING = "optimizer.", "sampling."
 
 
@@ -35,6 +43,8 @@ def all_extensions() -> list[str]:
     return [
         FUTURES_QUEUE_STATE,
         LORA_ALPHA,
+        RUNS_METRICS,
+        USAGE,
         *(f"{_OPTIMIZER}{each}" for each in optimizers),
         *map(sampling_extension, extensions(SamplingParams)),
     ]

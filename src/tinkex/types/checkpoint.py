@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from tinkex.errors import InvalidPathError
 from tinkex.types._model import AnswerModel
+from tinkex.types.runs import TrainingRunStatus
 
 CheckpointType = Literal["training", "sampler", "external"]
 
@@ -75,7 +76,9 @@ class TrainingRunUsage(AnswerModel, frozen=True, kw_only=True):
 class TrainingRun(AnswerModel, frozen=True, kw_only=True):
     """One model that was trained; its id is the model's id."""
 
-    beyond_protocol: ClassVar[frozenset[str]] = frozenset({"ended", "usage"})
+    beyond_protocol: ClassVar[frozenset[str]] = frozenset(
+        {"ended", "usage", "name", "tags", "status", "latest", "spark", "resumed_from"}
+    )
 
     training_run_id: str
     base_model: str
@@ -89,7 +92,16 @@ class TrainingRun(AnswerModel, frozen=True, kw_only=True):
     last_sampler_checkpoint: Checkpoint | None = None
     user_metadata: dict[str, Any] | None = None
     usage: TrainingRunUsage | None = None
-    """Only Tinkex servers say."""
+    """This and what follows: only Tinkex servers say."""
+    name: str | None = None
+    tags: dict[str, str] = {}
+    status: TrainingRunStatus | None = None
+    latest: dict[str, float | None] | None = None
+    """The last point: step, time, tokens, and the last value of each metric."""
+    spark: list[float] | None = None
+    """A few losses per token, oldest first, if they were asked for."""
+    resumed_from: str | None = None
+    """The run whose checkpoint it goes on from."""
 
 
 class Cursor(AnswerModel, frozen=True, kw_only=True):

@@ -91,6 +91,26 @@ class CreateModelRequest(_Request, frozen=True, kw_only=True):
     type: Literal["create_model"] = sent("create_model")
 
 
+class LogMetricsRequest(_Request, frozen=True, kw_only=True):
+    """Adds a point to a run's metrics; None stands for a number that is not finite.
+
+    Without a `step` it is that of the run now, or after the request numbered `after_seq`. Sent
+    again with the same `log_id`, it is kept once.
+    """
+
+    metrics: dict[str, float | None]
+    step: Count | None = None
+    after_seq: Count | None = None
+    log_id: str | None = None
+
+
+class UpdateRunRequest(_Request, frozen=True, kw_only=True):
+    """Names or tags a run, and those it is resumed from or by; an empty name takes it away."""
+
+    name: str | None = None
+    tags: dict[str, str] | None = None
+
+
 class GetInfoRequest(_Request, frozen=True, kw_only=True):
     """Asks about a training model."""
 

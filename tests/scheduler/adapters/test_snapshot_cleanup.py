@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from tests.store.work import add_model, new_operation
 from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
-from tinkex.store import Database, operations
-from tinkex.store.operations import OperationOutcome
+from tinkex.store import Database, operation_outcomes, operations
+from tinkex.store.operation_outcomes import OperationOutcome
 from tinkex.store.results import Result
 
 DONE = Result(encoding="json", body=b"{}")
@@ -34,7 +34,8 @@ class Scene:
             for number in range(first, last + 1)
         ]
         self.db.write(
-            operations.finish, [OperationOutcome(operation=op, result=DONE) for op in appended]
+            operation_outcomes.finish,
+            [OperationOutcome(operation=op, result=DONE) for op in appended],
         )
 
     def sweep(self, up_to: int, *old_folders: str) -> None:

@@ -29,8 +29,9 @@ from tinkex.store import Database, StoreError, checkpoints, models, samplers
 from tinkex.store.checkpoints import Checkpoint
 from tinkex.store.clock import steady_now
 from tinkex.store.disk_quota import DiskQuota
-from tinkex.store.models import Model
+from tinkex.store.models import Model, Resumed
 from tinkex.store.operations import Operation
+from tinkex.store.run_series import SeriesHead
 from tinkex.store.samplers import SamplerRecord
 from tinkex.wire.paths import TinkerPath
 
@@ -49,6 +50,7 @@ class Completed(msgspec.Struct, kw_only=True):
     answer: dict[str, object]
     effects: list[Callable[[Connection], object]] = msgspec.field(default_factory=list)
     afterwards: Callable[[], None] | None = None
+    resumed: SeriesHead | None = None  # of the chain of runs that a load has this one go on
 
 
 class Checkpointer:
@@ -102,7 +104,7 @@ class Checkpointer:
             answer["size_bytes"] = size
         return Completed(
             answer=answer,
-            effects=[lambda conn: replaced.append(checkpoints.put(conn, checkpoint))],
+            effects=[lambda conn: replaced.append(checkpoints.put_new(conn, checkpoint))],
             afterwards=lambda: self._saved(checkpoint, replaced),
         )
 
@@ -175,9 +177,14 @@ class Checkpointer:
         except StorageError:
             self._adapters.snapshot_writer.drop(model.model_id)  # it comes back as it was before
             raise
+        effects: list[Callable[[Connection], object]] = []
+        resumed = self._resumed(model, checkpoint) if command.optimizer else None
+        if resumed is not None:
+            effects.append(lambda conn: models.resume(conn, model.model_id, resumed))
         return Completed(
             answer={"path": command.path, "model_id": model.model_id, "type": "load_weights"},
             effects=[
+                *effects,
                 lambda conn: models.set_spec(conn, model.model_id, checkpoint.spec),
                 lambda conn: models.set_state(conn, model.model_id, "ready"),
                 # Not before the result: a load that a crash undid must leave the model as it was.
@@ -186,7 +193,15 @@ class Checkpointer:
                 ),
             ],
             afterwards=lambda: self._loaded(model, checkpoint),
+            resumed=None if resumed is None else resumed.series,
         )
+
+    def _resumed(self, model: Model, checkpoint: Checkpoint) -> Resumed | None:
+        """What the model has of the runs before it, if it was made anew to go on from there."""
+        has_begun = model.num_tokens or model.num_steps or model.resumed_from is not None
+        if has_begun:
+            return None
+        return self._db.read(checkpoints.resumed, model.owner, checkpoint)
 
     def _saved(self, checkpoint: Checkpoint, replaced: list[str | None]) -> None:
         size, owner = checkpoint.size_bytes, checkpoint.owner

@@ -24,7 +24,7 @@ from tinkex.scheduler.queues.model_queue import ModelQueue
 from tinkex.scheduler.queues.recent_owners import RecentOwners
 from tinkex.store.operations import Operation
 
-__all__ = ["BatchLimits", "Computed", "Planner", "ReadyModel"]
+__all__ = ["Activity", "BatchLimits", "Computed", "Planner", "ReadyModel"]
 
 Models = Collection[str] | None
 """The models of a query, None for all; engine slots pass their own."""
@@ -57,6 +57,15 @@ class ReadyModel(NamedTuple):
     used_s: float  # engine time that its owner has used, less what all have
     num_tokens: int  # of its waiting operations
     is_running: bool  # whether others of its operations are being computed
+
+
+class Activity(NamedTuple):
+    """What becomes of a model's operations."""
+
+    num_running: int
+    num_waiting: int
+    ran_at: float  # when one was last taken to run, by the monotonic clock
+    missing_seq: int | None  # the number that those that wait are waiting for
 
 
 class Planner:
@@ -265,6 +274,15 @@ class Planner:
             )
             for base, waiting in by_base.items()
         )
+
+    def activity(self, model_id: str) -> Activity | None:
+        """What becomes of the model's operations; None if its queue is not open."""
+        queue = self._queues.get(model_id)
+        if queue is None:
+            return None
+        is_blocked = len(queue) > 0 and queue.head() is None
+        missing_seq = queue.next_seq if is_blocked else None
+        return Activity(self._running[model_id], len(queue), queue.ran_at, missing_seq)
 
     def ran_since(self, model_id: str, since: float) -> bool:
         """Whether an operation of the model was taken to run since then."""

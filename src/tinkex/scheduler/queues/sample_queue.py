@@ -289,6 +289,11 @@ class SampleQueue:
         with self._lock:
             return len(self._slots[slot_id].running)
 
+    def num_sequences(self, slot_id: int) -> int:
+        """How many sequences the requests that run in the slot are to give."""
+        with self._lock:
+            return self._slots[slot_id].num_sequences()
+
     def waiting(self) -> tuple[int, int]:
         """How many requests wait to run in any engine, and their tokens."""
         with self._lock:

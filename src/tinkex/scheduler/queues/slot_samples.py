@@ -26,6 +26,8 @@ class QueuedSample(msgspec.Struct):
     is_bound: bool = False  # whether it waits for one slot alone
     queued_at: float | None = None  # when it came to the queue
     not_before: float = 0.0  # no slot takes it earlier
+    joined_at: float = 0.0  # when it joined those that run, by the clock of `sampling_time`
+    engine_s: float = 0.0
 
 
 class SlotSamples:
@@ -38,6 +40,10 @@ class SlotSamples:
         self.cancelled: list[str] = []  # while they ran
         self.loaded: set[str] = set()  # sampling sessions whose sampler its engine has
         self.is_open = True
+
+    def num_sequences(self) -> int:
+        """How many sequences its engine is to sample."""
+        return sum(queued.sample.num_samples for queued in self.running.values())
 
     def given(self) -> Iterator[QueuedSample]:
         """Requests that the engine has or had when it failed."""

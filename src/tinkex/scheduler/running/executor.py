@@ -34,20 +34,23 @@ from tinkex.errors import ClientError
 from tinkex.files.errors import StorageError
 from tinkex.scheduler.adapters.checkpointing import Checkpointer, Completed
 from tinkex.scheduler.adapters.engine_adapters import EngineAdapters
-from tinkex.scheduler.convert import optim_request, train_output, train_request
+from tinkex.scheduler.convert import optim_request, train_output, train_request, trained_batch
 from tinkex.scheduler.operation_bodies import BodyCache, LoadCommand, SaveCommand
 from tinkex.scheduler.queues.cost_model import FORWARD_KINDS
 from tinkex.scheduler.queues.planner import Computed
 from tinkex.scheduler.running.outcomes import (
     MAX_OUTSIDE_LOSSES,
+    Announce,
     Publish,
     as_request_error,
     as_server_error,
     failure_result,
 )
+from tinkex.scheduler.running.series_keeper import SeriesKeeper
 from tinkex.scheduler.running.store_retries import StoreRetries
-from tinkex.store import Database, models, operations
-from tinkex.store.operations import Operation, OperationOutcome
+from tinkex.store import Database, models, operation_outcomes
+from tinkex.store.operation_outcomes import OperationOutcome, SeriesChange
+from tinkex.store.operations import Operation
 from tinkex.store.results import Result
 from tinkex.types.requests import OptimStepRequest
 from tinkex.wire import protobuf
@@ -81,14 +84,18 @@ class Executor:
         checkpointer: Checkpointer,
         bodies: BodyCache,
         publish: Publish,
+        announce: Announce,
+        series: SeriesKeeper,
     ) -> None:
         self._db = db
+        self._series = series
         self._supervisor = adapters.supervisor
         self._cache = adapters.cache
         self._recovery = adapters.recovery
         self._checkpointer = checkpointer
         self._bodies = bodies
         self._publish = publish
+        self._announce = announce
         self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
         self._outside_losses = 0  # of the engine during the running batch
         self._computed: list[Computed] = []  # of that batch
@@ -104,6 +111,7 @@ class Executor:
         were lost with an engine, and the start of another, are not charged to the batch.
         """
         self._outside_losses, self._computed, self._finished = 0, [], set()
+        self._announce(batch, "running")
         self._supervisor.is_patient = not may_give_back
         try:
             self._run_to_end(batch)
@@ -167,8 +175,10 @@ class Executor:
             results = self._supervisor.engine.forward_backward(requests)
             crashpoints.passing("execute.after", batch[0].kind)
         done_at = time.monotonic()
-        seconds = (done_at - began) / max(1, len(prepared))
-        for (operation, request), result in zip(prepared, results, strict=True):
+        engine_s = done_at - began
+        seconds = engine_s / max(1, len(prepared))
+        parts = [_work(each[1], done) for each, done in zip(prepared, results, strict=True)]
+        for (operation, request), result, part in zip(prepared, results, parts, strict=True):
             if isinstance(result, RequestError):
                 outcomes.append(_failed(operation, result))
                 continue
@@ -180,6 +190,8 @@ class Executor:
                     operation=operation,
                     result=Result(encoding="proto", body=body),
                     num_tokens=result.num_tokens,
+                    engine_s=engine_s * part / max(1, sum(parts)),
+                    trained=trained_batch(request, result) if request.backward else None,
                 )
             )
         self._finish(outcomes)
@@ -196,14 +208,20 @@ class Executor:
             crashpoints.passing("execute.after", "optim_step")
         done_at = time.monotonic()
         seconds = (done_at - began) / max(1, len(prepared))
-        for (operation, _), result in zip(prepared, results, strict=True):
+        for (operation, request), result in zip(prepared, results, strict=True):
             if isinstance(result, RequestError):
                 outcomes.append(_failed(operation, result))
                 continue
             self._cache.record_applied(operation, seconds)
             answer = {"metrics": result.metrics, "type": "optim_step"}
             outcomes.append(
-                OperationOutcome(operation=operation, result=_json_result(answer), num_steps=1)
+                OperationOutcome(
+                    operation=operation,
+                    result=_json_result(answer),
+                    num_steps=1,
+                    engine_s=seconds,
+                    step_metrics={**result.metrics, "learning_rate": request.params.learning_rate},
+                )
             )
         self._finish(outcomes)
         self._note(prepared, results, _Times(asked_at, began, done_at))
@@ -221,7 +239,12 @@ class Executor:
         seconds = time.monotonic() - began
         self._computed.append(Computed(operations=[operation], busy_seconds=seconds))
         self._cache.record_applied(operation, seconds)
-        outcome = OperationOutcome(operation=operation, result=_json_result(done.answer))
+        outcome = OperationOutcome(
+            operation=operation,
+            result=_json_result(done.answer),
+            engine_s=seconds,
+            resumed=done.resumed,
+        )
         self._finish([outcome], done.effects)
         if done.afterwards is not None:
             self._follow_up(done.afterwards)
@@ -291,16 +314,27 @@ class Executor:
     def _finish(
         self, outcomes: list[OperationOutcome], effects: list[Effect] | None = None
     ) -> None:
-        self._store_retries.run(lambda: self._db.write(_keep, outcomes, effects or []))
+        changes = self._store_retries.run(lambda: self._series.changes(outcomes))
+        self._store_retries.run(lambda: self._db.write(_keep, outcomes, changes, effects or []))
+        self._series.accept(changes)
         self._finished |= {each.operation.request_id for each in outcomes}
         kind = outcomes[0].operation.kind
         crashpoints.passing("result.kept", kind)
         self._publish({each.operation.request_id: each.result for each in outcomes}, set())
         crashpoints.passing("result.published", kind)
+        failed = [each.operation for each in outcomes if each.is_failed]
+        self._announce([each.operation for each in outcomes if not each.is_failed], "done")
+        if failed:
+            self._announce(failed, "failed")
 
 
-def _keep(conn: Connection, outcomes: list[OperationOutcome], effects: list[Effect]) -> None:
-    operations.finish(conn, outcomes)
+def _keep(
+    conn: Connection,
+    outcomes: list[OperationOutcome],
+    changes: dict[str, SeriesChange],
+    effects: list[Effect],
+) -> None:
+    operation_outcomes.finish(conn, outcomes, changes)
     for effect in effects:
         effect(conn)
 
@@ -309,6 +343,13 @@ def _on_failure(operation: Operation) -> list[Effect]:
     if operation.seq_id != 0:
         return []
     return [lambda conn: models.set_state(conn, operation.model_id, "failed")]
+
+
+def _work(request: TrainRequest, result: TrainResult | RequestError) -> int:
+    """The request's part of its batch: tokens, twice for a backward pass."""
+    if isinstance(result, RequestError):
+        return 0
+    return result.num_tokens * (2 if request.backward else 1)
 
 
 def _failed(operation: Operation, error: RequestError) -> OperationOutcome:

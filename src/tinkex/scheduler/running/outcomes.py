@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -11,6 +12,7 @@ from tinkex.engine.errors import request_error
 from tinkex.engine.interface import EngineError, EngineUserError, RequestError
 from tinkex.errors import ClientError
 from tinkex.files.errors import StorageError
+from tinkex.store.operations import Operation
 from tinkex.store.results import Result, error_result
 
 MAX_OUTSIDE_LOSSES = 3
@@ -24,6 +26,9 @@ Publish = Callable[[dict[str, Result], set[str]], None]
 
 Called from the threads of the engine slots and of the sample result writer.
 """
+
+Announce = Callable[[list[Operation], Literal["queued", "running", "done", "failed"]], None]
+"""Says what has become of operations. Called from any thread; must return at once."""
 
 
 def failure_result(error: RequestError) -> Result:

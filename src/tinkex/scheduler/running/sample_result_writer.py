@@ -20,6 +20,8 @@ from tinkex.scheduler.running.outcomes import Publish, as_server_error, failure_
 from tinkex.scheduler.running.store_retries import StoreRetries
 from tinkex.store import Database, samples
 from tinkex.store.results import Result
+from tinkex.store.usage_sums import Spent
+from tinkex.types.model_input import EncodedTextChunk
 from tinkex.wire import protobuf
 
 _logger = logging.getLogger(__name__)
@@ -63,12 +65,28 @@ class SampleResultWriter:
     def _write(self, finished: Finished) -> None:
         outcomes = [(queued.sample, _encode(result, queued)) for queued, result in finished]
         crashpoints.passing("sample.finished")
-        self._store_retries.run(lambda: self._db.write(samples.finish, outcomes))
+        spent = {queued.sample.request_id: _spent(result, queued) for queued, result in finished}
+        self._store_retries.run(lambda: self._db.write(samples.finish, outcomes, spent))
         crashpoints.passing("result.kept", "sample")
         self._publish(
             {sample.request_id: result for sample, result in outcomes},
             {sample.sampling_session_id for sample, _ in outcomes},
         )
+
+
+def _spent(result: SampleResult | RequestError, queued: QueuedSample) -> Spent:
+    """What the request used; of its prompt, tokens are either computed or found in the cache."""
+    if isinstance(result, RequestError) or result.error is not None or queued.request is None:
+        return Spent(engine_s=queued.engine_s)
+    chunks = queued.request.prompt.chunks
+    num_prompt = sum(each.length for each in chunks if isinstance(each, EncodedTextChunk))
+    cached = min(num_prompt, result.prompt_cache_hit_tokens or 0)
+    return Spent(
+        tokens_sampled=sum(len(each.tokens) for each in result.sequences),
+        tokens_scored=num_prompt - cached,
+        tokens_cached=cached,
+        engine_s=queued.engine_s,
+    )
 
 
 def _encode(result: SampleResult | RequestError, queued: QueuedSample) -> Result:

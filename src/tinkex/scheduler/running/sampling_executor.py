@@ -7,6 +7,7 @@ are quarantined: they run again apart from others, and one that fails twice ends
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 
 from tinkex import crashpoints
@@ -24,6 +25,7 @@ from tinkex.scheduler.running.outcomes import (
 )
 from tinkex.scheduler.running.sample_preparation import OtherSlotError, SamplePreparation
 from tinkex.scheduler.running.sample_result_writer import Finished, SampleResultWriter
+from tinkex.scheduler.running.sampling_time import SamplingTime
 from tinkex.scheduler.running.store_retries import StoreRetries
 from tinkex.scheduler.slot_wakeups import SlotWakeups
 
@@ -53,6 +55,7 @@ class SamplingExecutor:
         self._writer = writer
         self._wakeup = wakeup
         self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
+        self._time = SamplingTime()
         self._submitting: list[QueuedSample] = []  # taken from the queue, not in the engine yet
         self._supervisor.on_loss(self._requeue_running)
 
@@ -63,10 +66,12 @@ class SamplingExecutor:
         try:
             self._submit()
             crashpoints.passing("sample.submitted")
+            began = time.monotonic()
             progress = self._supervisor.engine.step_sampling(budget_s)
         except Exception as error:
             self._recover(error)
             return
+        self._time.passed(time.monotonic() - began, self._sample_queue.num_sequences(self._slot_id))
         self._finish(progress.finished)
 
     def _submit(self) -> None:
@@ -77,6 +82,7 @@ class SamplingExecutor:
             try:
                 request = self._store_retries.run(partial(self._preparation.prepare, queued))
                 prepared.append((queued, request))
+                self._time.join(queued)
             except OtherSlotError as other:
                 self._pass_on(queued, other)
             except (EngineUserError, StorageError, ClientError) as error:
@@ -114,6 +120,7 @@ class SamplingExecutor:
             queued = self._sample_queue.finish(result.request_id, self._slot_id)
             if queued is None:
                 continue  # cancelled
+            self._time.leave(queued)
             if result.error is not None and result.error.kind == "server":
                 failed.append(queued)
                 error = result.error

@@ -1,4 +1,4 @@
-"""`limit` and `offset` of lists."""
+"""`limit` and `offset` of lists, and other numbers in a query."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ def page_of(request: Request, *, default: int) -> tuple[int, int]:
     Raises:
         Unprocessable: one of them is not a number of 0 or more.
     """
-    values = []
-    for name, fallback in (("limit", default), ("offset", 0)):
-        text = request.query_params.get(name, str(fallback))
-        if not text.isdecimal() or len(text) > 12:
-            raise Unprocessable(f"{name}={text[:40]!r} must be a number, 0 or more.")
-        values.append(int(text))
-    return min(values[0], _MOST), values[1]
+    return min(number_of(request, "limit", default), _MOST), number_of(request, "offset", 0)
+
+
+def number_of(request: Request, name: str, default: int) -> int:
+    """The number under this name in the query.
+
+    Raises:
+        Unprocessable: it is not a number of 0 or more.
+    """
+    text = request.query_params.get(name, str(default))
+    if not text.isdecimal() or len(text) > 12:
+        raise Unprocessable(f"{name}={text[:40]!r} must be a number, 0 or more.")
+    return int(text)

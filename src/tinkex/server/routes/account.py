@@ -92,7 +92,7 @@ async def no_billing(_request: Request) -> Response:
     """There is no money on a server of one's own."""
     raise NotSupported(
         "This server has no billing.",
-        hint="Token counts are in each training run's record under 'usage'.",
+        hint="GET /usage (tinkex usage) has tokens, engine time and bytes.",
         code="no-billing",
     )
 

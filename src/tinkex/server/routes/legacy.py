@@ -21,8 +21,9 @@ from tinkex.server.services import owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
 from tinkex.server.submit.model_submission import require_model
-from tinkex.store import checkpoints, models, operations
-from tinkex.store.operations import NewOperation, OperationOutcome
+from tinkex.store import checkpoints, models, operation_outcomes, operations
+from tinkex.store.operation_outcomes import OperationOutcome
+from tinkex.store.operations import NewOperation
 from tinkex.store.results import Result
 from tinkex.types.requests import UnloadModelRequest
 from tinkex.types.session import UnloadModelResponse, UntypedPromise
@@ -96,7 +97,7 @@ def _unload(conn: Connection, me: str, model_id: str) -> str:
     )
     operation = operations.append(conn, new).operation
     answer = json.encode(UnloadModelResponse(model_id=model_id))
-    operations.finish(
+    operation_outcomes.finish(
         conn, [OperationOutcome(operation=operation, result=Result(encoding="json", body=answer))]
     )
     return operation.request_id

@@ -6,29 +6,24 @@ import asyncio
 import re
 import time
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import quote
 
-import msgspec
 from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex import crashpoints
-from tinkex.engine.interface import LoraSpec
 from tinkex.files.atomic_folder import payload_files
 from tinkex.server.errors import NotFound, Unprocessable, json_response
 from tinkex.server.gate.limits import check_ttl
 from tinkex.server.http.paging import page_of
+from tinkex.server.routes.run_summaries import run_page, show_checkpoint, show_runs, some_runs
 from tinkex.server.services import owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
 from tinkex.store import checkpoints, deletions, models
-from tinkex.store.models import Model
 from tinkex.types.checkpoint import (
-    CHECKPOINT_TYPES,
-    Checkpoint,
     CheckpointsListResponse,
     Cursor,
     ExternalWeightsUrlsResponse,
@@ -39,23 +34,25 @@ _OFFICIAL_CLIENT = re.compile(r"Tinker/Python 0\.(\d{1,4})\.")
 
 
 async def list_runs(request: Request) -> Response:
-    """The caller's runs, last used first."""
+    """The caller's runs, last used first; with `spark=1` each with a few of its losses."""
     limit, offset = page_of(request, default=20)
-    runs, total = await services_of(request).db.aread(
-        _runs_page, owner(request), limit, offset, request.query_params.get("project_id")
+    with_spark = request.query_params.get("spark") == "1"
+    services = services_of(request)
+    runs, total = await services.db.aread(
+        run_page, owner(request), limit, offset, request.query_params.get("project_id")
     )
     cursor = Cursor(offset=offset, limit=limit, total_count=total)
-    return json_response({"training_runs": runs, "cursor": cursor})
+    shown = show_runs(services, runs, with_spark=with_spark)
+    return json_response({"training_runs": shown, "cursor": cursor})
 
 
 async def get_run(request: Request) -> Response:
     """One run."""
-    run = await services_of(request).db.aread(
-        _one_run, owner(request), request.path_params["run_id"]
-    )
-    if run is None:
+    services, run_id = services_of(request), request.path_params["run_id"]
+    found = await services.db.aread(some_runs, owner(request), [run_id])
+    if not found:
         raise _no_run(request)
-    return json_response(run)
+    return json_response(show_runs(services, found)[0])
 
 
 async def list_of_run(request: Request) -> Response:
@@ -64,7 +61,9 @@ async def list_of_run(request: Request) -> Response:
     if await db.aread(models.get, me, run_id) is None:
         raise _no_run(request)
     found = await db.aread(checkpoints.list_of_run, me, run_id, without=_unreadable_kinds(request))
-    return json_response(CheckpointsListResponse(checkpoints=[_shown(each) for each in found]))
+    return json_response(
+        CheckpointsListResponse(checkpoints=[show_checkpoint(each) for each in found])
+    )
 
 
 async def list_of_owner(request: Request) -> Response:
@@ -79,7 +78,9 @@ async def list_of_owner(request: Request) -> Response:
     )
     cursor = Cursor(offset=offset, limit=limit, total_count=total)
     return json_response(
-        CheckpointsListResponse(checkpoints=[_shown(each) for each in found], cursor=cursor)
+        CheckpointsListResponse(
+            checkpoints=[show_checkpoint(each) for each in found], cursor=cursor
+        )
     )
 
 
@@ -193,52 +194,6 @@ def _unreadable_kinds(request: Request) -> frozenset[str]:
     version = _OFFICIAL_CLIENT.search(request.headers.get("user-agent", ""))
     is_old = version is not None and int(version[1]) < 28
     return frozenset({"external_weights"}) if is_old else frozenset()
-
-
-def _shown(found: checkpoints.Checkpoint) -> Checkpoint:
-    expires = found.expires_at
-    return Checkpoint(
-        checkpoint_id=f"{found.kind}/{found.name}",
-        checkpoint_type=CHECKPOINT_TYPES[found.kind],
-        time=datetime.fromtimestamp(found.created_at, UTC),
-        tinker_path=found.tinker_path,
-        size_bytes=found.size_bytes,
-        public=found.is_public,
-        user_metadata=found.user_metadata,
-        expires_at=None if expires is None else datetime.fromtimestamp(expires, UTC),
-    )
-
-
-def _runs_page(
-    conn: Connection, me: str, limit: int, offset: int, project_id: str | None
-) -> tuple[list[dict[str, Any]], int]:
-    found, total = models.list_runs(conn, me, limit=limit, offset=offset, project_id=project_id)
-    return [_run(conn, model) for model in found], total
-
-
-def _one_run(conn: Connection, me: str, run_id: str) -> dict[str, Any] | None:
-    model = models.get(conn, me, run_id)
-    return None if model is None else _run(conn, model)
-
-
-def _run(conn: Connection, model: Model) -> dict[str, Any]:
-    """A run as clients see it, with what it used as extra fields."""
-    saved = checkpoints.list_of_run(conn, model.owner, model.model_id)
-    last: dict[str, Checkpoint] = {each.kind: _shown(each) for each in saved}
-    return {
-        "training_run_id": model.model_id,
-        "base_model": model.base_model,
-        "model_owner": model.owner,
-        "is_lora": True,
-        "corrupted": model.state == "failed",
-        "ended": model.state in ("ended", "unloaded"),
-        "lora_rank": msgspec.json.decode(model.spec, type=LoraSpec).rank,
-        "last_request_time": datetime.fromtimestamp(model.last_request_at, UTC),
-        "last_checkpoint": last.get("weights"),
-        "last_sampler_checkpoint": last.get("sampler_weights"),
-        "user_metadata": model.user_metadata,
-        "usage": {"tokens": model.num_tokens, "optimizer_steps": model.num_steps},
-    }
 
 
 def _no_run(request: Request) -> NotFound:

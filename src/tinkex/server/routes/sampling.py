@@ -12,7 +12,7 @@ from tinkex.server.errors import NotFound, Unprocessable, json_response
 from tinkex.server.gate.limits import check_sample, check_text
 from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.bodies import decode_json, read_body, read_json
-from tinkex.server.submit.checkpoint_lookup import find_checkpoint
+from tinkex.server.submit.checkpoint_lookup import find_checkpoint, parse_path
 from tinkex.server.submit.sample_submission import SampleSubmission
 from tinkex.server.submit.submission import check_number, submit_route
 from tinkex.store import samplers
@@ -79,6 +79,7 @@ async def asample(request: Request) -> SampleSubmission:
         digest=hashlib.sha256(body).digest(),
         num_samples=payload.num_samples,
         cost=min(cost, 2**31 - 1),
+        run_id=_run_of(sampler),
         may_be_trimmed=now - sampler.created_at > services.config.result_life_s,
     )
     return SampleSubmission(new, payload)
@@ -132,6 +133,13 @@ async def _describe(
         engine_model=info.name,
         created_at=steady_now(),
     )
+
+
+def _run_of(sampler: SamplerRecord) -> str | None:
+    """The run whose weights are sampled from; None is the base model."""
+    if sampler.model_path is None:
+        return sampler.model_id
+    return parse_path(sampler.model_path).run_id
 
 
 async def _require(services: Services, me: str, sampling_session_id: str) -> SamplerRecord:

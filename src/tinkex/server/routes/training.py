@@ -21,6 +21,7 @@ from tinkex.server.submit.model_submission import (
     NewModelSubmission,
     require_model,
 )
+from tinkex.server.submit.run_names import name_in, tags_in
 from tinkex.server.submit.sequence_numbers import is_json, numbered_route
 from tinkex.server.submit.submission import check_number, submit_route
 from tinkex.store.models import Model
@@ -60,6 +61,8 @@ async def create_model(request: Request) -> NewModelSubmission:
         state="creating",
         created_at=now,
         last_request_at=now,
+        name=name_in(payload.user_metadata, services.config.limits),
+        tags=tags_in(payload.user_metadata, services.config.limits),
     )
     return NewModelSubmission(model, "create_model", json.encode(payload))
 

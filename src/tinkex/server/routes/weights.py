@@ -28,6 +28,7 @@ from tinkex.server.submit.model_submission import (
     NewModelSubmission,
     require_model,
 )
+from tinkex.server.submit.run_names import name_in, tags_in
 from tinkex.server.submit.sequence_numbers import numbered_route
 from tinkex.server.submit.submission import check_number
 from tinkex.store import checkpoints, models, sessions
@@ -217,6 +218,11 @@ async def _create_by_loading(
     check_metadata(payload.user_metadata, services.config.limits)
     check_text("base_model", base_model, services.config.limits.max_text_chars)
     now = time.time()
+    limits, metadata = services.config.limits, payload.user_metadata
+    resumed = await services.db.aread(checkpoints.resumed, me, checkpoint)
+    chain = models.resumed_values(resumed)
+    chain["name"] = name_in(metadata, limits) or resumed.name
+    chain["tags"] = {**resumed.tags, **tags_in(metadata, limits)}
     model = Model(
         model_id=f"{payload.session_id}:train:{payload.model_seq_id}",
         owner=me,
@@ -229,6 +235,7 @@ async def _create_by_loading(
         state="creating",
         created_at=now,
         last_request_at=now,
+        **chain,
     )
     return NewModelSubmission(model, "load_weights", json.encode(command))
 

@@ -65,8 +65,9 @@ class ModelSubmission(Submission[Operation]):
         if services.scheduler.pending_operations(owner) >= most:
             raise Busy(f"{most} operations of yours are waiting already.", retry_after_s=2.0)
 
-    async def keep(self, services: Services) -> tuple[Operation, bool]:
-        appended = await self._append(services, self._new)
+    async def keep(self, services: Services, key_id: int) -> tuple[Operation, bool]:
+        new = msgspec.structs.replace(self._new, key_id=key_id)
+        appended = await self._append(services, new)
         return appended.operation, appended.is_new
 
     def is_scheduled(self, services: Services, row: Operation) -> bool:
@@ -97,7 +98,8 @@ class NewModelSubmission(ModelSubmission):
 
     async def _append(self, services: Services, new: NewOperation) -> Appended:
         most = services.config.limits.max_models_per_owner
-        return await services.db.awrite(_insert_model, self._model, new, most)
+        model = msgspec.structs.replace(self._model, key_id=new.key_id)
+        return await services.db.awrite(_insert_model, model, new, most)
 
 
 async def require_model(services: Services, owner: str, model_id: str) -> Model:

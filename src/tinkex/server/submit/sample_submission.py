@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tinkex.server.errors import Busy
 from tinkex.server.services import Services
 from tinkex.server.submit.submission import Submission
@@ -33,8 +35,9 @@ class SampleSubmission(Submission[Sample]):
             most = config.max_pending_samples_per_owner
             raise Busy(f"{most} sampling requests of yours are waiting already.")
 
-    async def keep(self, services: Services) -> tuple[Sample, bool]:
-        sample, is_new = await services.db.awrite(samples.append, self._new)
+    async def keep(self, services: Services, key_id: int) -> tuple[Sample, bool]:
+        new = msgspec.structs.replace(self._new, key_id=key_id)
+        sample, is_new = await services.db.awrite(samples.append, new)
         services.heard[sample.sampling_session_id] = steady_now()
         return sample, is_new
 

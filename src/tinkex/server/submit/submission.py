@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from tinkex import crashpoints
 from tinkex.server.errors import Unprocessable, json_response
-from tinkex.server.services import Services, owner, services_of
+from tinkex.server.services import Services, caller, owner, services_of
 from tinkex.types.session import UntypedPromise
 
 __all__ = ["ReadSubmission", "Submission", "check_number", "submit_handler", "submit_route"]
@@ -53,8 +53,9 @@ class Submission(ABC, Generic[R]):
         """
 
     @abstractmethod
-    async def keep(self, services: Services) -> tuple[R, bool]:
-        """The request's row, and whether it came for the first time."""
+    async def keep(self, services: Services, key_id: int) -> tuple[R, bool]:
+        """The request's row, and whether it came for the first time; `key_id` is whose usage it
+        counts for."""
 
     @abstractmethod
     def is_scheduled(self, services: Services, row: R) -> bool:
@@ -87,12 +88,12 @@ def submit_handler(
         services = services_of(request)
         services.check_disk()
         kind.check_room(services, owner(request))
-        return await _submit(services, await read(request))
+        return await _submit(services, await read(request), caller(request).key_id)
 
     return answer
 
 
-async def _submit(services: Services, submission: Submission[R]) -> Response:
+async def _submit(services: Services, submission: Submission[R], key_id: int) -> Response:
     """Keeps a request and schedules it, unless the scheduler has it already.
 
     One that came before may be in the log and nowhere else: the store had kept it and then failed,
@@ -100,7 +101,7 @@ async def _submit(services: Services, submission: Submission[R]) -> Response:
     """
     kind = submission.kind
     crashpoints.passing("submit.before", kind)
-    row, is_new = await submission.keep(services)
+    row, is_new = await submission.keep(services, key_id)
     if row.state == "queued" and (is_new or not submission.is_scheduled(services, row)):
         crashpoints.passing("submit.kept", kind)
         services.waiters.expect(row.request_id, row.owner, kind)
