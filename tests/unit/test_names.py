@@ -17,7 +17,7 @@ CLASHES: dict[str, set[str]] = {
     "SampleRequest": {"engine/interface.py", "types/requests.py"},
     "SampledSequence": {"engine/interface.py", "types/sampling.py"},
     "Session": {"client/session.py", "store/sessions.py"},
-    "Tokenizer": {"client/tokenizer.py", "types/model_input.py"},
+    "Tokenizer": {"tokenizers/tokenizer.py", "types/model_input.py"},
 }
 
 _RETIRED = """

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tinkex.client.chat_template import Message, choose_template, read_templates, render_chat
-from tinkex.client.tokenizer_folder import failure, find_folder, resolve_tokenizer_id
 from tinkex.config import ProcessSettings, process_settings
 from tinkex.errors import TokenizerError, ValidationError
+from tinkex.tokenizers.chat_template import Message, choose_template, read_templates, render_chat
+from tinkex.tokenizers.folder import failure, find_folder, resolve_tokenizer_id
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
