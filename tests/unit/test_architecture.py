@@ -138,7 +138,7 @@ LAYERS = {
         {"models"},
         {"leadership", "listen", "services"},
         {"standby", "submit", "upkeep"},
-        {"routes", "admin"},
+        {"routes", "admin", "openai"},
         {"app"},
         {"process"},
         {"embedded"},

@@ -22,6 +22,7 @@ from tinkex.server.gate.gate import Gate
 from tinkex.server.gate.operator_token import OperatorToken
 from tinkex.server.gate.overload import Overload
 from tinkex.server.http.route_table import RouteTable
+from tinkex.server.openai.routes import openai_routes
 from tinkex.server.routes import (
     account,
     downloads,
@@ -65,6 +66,7 @@ def build_app(
         routes=[
             RouteTable("/api/v1", API_ROUTES),
             Mount("/api/v1", routes=API_ROUTES),
+            *openai_routes(),
             Route("/healthz", service.healthz),
         ],
         middleware=[

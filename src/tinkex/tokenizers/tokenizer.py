@@ -191,6 +191,17 @@ class Tokenizer:
         return choose_template(self.chat_template, chat_template, has_tools=tools is not None)
 
     @property
+    def backend(self) -> Backend:
+        """The tokenizer of the library that does the work."""
+        return self._backend
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that `decode` leaves out with `skip_special_tokens`."""
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(index for index, token in added.items() if token.special)
+
+    @property
     def vocab_size(self) -> int:
         """The size of the vocabulary without added tokens; `len(tokenizer)` counts them too."""
         return int(self._backend.get_vocab_size(with_added_tokens=False))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.server.errors import NotFound, Unprocessable, json_response
-from tinkex.server.gate.limits import check_sample, check_text
+from tinkex.server.gate.limits import check_text
 from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.bodies import decode_json, read_body, read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
@@ -18,7 +16,6 @@ from tinkex.server.submit.submission import check_number, submit_route
 from tinkex.store import samplers
 from tinkex.store.clock import steady_now
 from tinkex.store.samplers import SamplerRecord
-from tinkex.store.samples import NewSample
 from tinkex.types.requests import (
     CreateSamplingSessionRequest,
     JoinSamplingSessionRequest,
@@ -66,22 +63,7 @@ async def asample(request: Request) -> SampleSubmission:
         )
     check_number("seq_id", payload.seq_id, bits=63)
     sampler = await _require(services, me, payload.sampling_session_id)
-    info = (await services.models()).find(sampler.engine_model)
-    cost = check_sample(payload, limits, info.context_length)
-    now = steady_now()
-    if sampler.model_id is not None:
-        services.sampler_uses[sampler.sampling_session_id] = now
-    new = NewSample(
-        owner=me,
-        sampling_session_id=payload.sampling_session_id,
-        seq_id=payload.seq_id,
-        body=body,
-        digest=hashlib.sha256(body).digest(),
-        num_samples=payload.num_samples,
-        cost=min(cost, 2**31 - 1),
-        may_be_trimmed=now - sampler.created_at > services.config.result_life_s,
-    )
-    return SampleSubmission(new, payload)
+    return await SampleSubmission.of(services, sampler, payload, body)
 
 
 async def get_sampler(request: Request) -> Response:
