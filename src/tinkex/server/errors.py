@@ -35,8 +35,8 @@ class Unauthenticated(ClientError):
     code = "unauthenticated"
     status = 401
     default_hint = (
-        "Send a key of this server in X-API-Key, or as 'Authorization: Bearer'; 'tinkex keys create' "
-        "makes one."
+        "Send a key of this server in X-API-Key, or as 'Authorization: Bearer'; "
+        "'tinkex keys create' makes one."
     )
 
 

@@ -7,8 +7,8 @@ fitting unjudged. Annotations (`title`, `description`, ...) judge nothing and ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sized
+from typing import Any, Final, cast
 
 __all__ = ["SchemaError", "check_schema", "mismatch"]
 
@@ -65,9 +65,11 @@ def _schemas_in(argument: Any, holder: type, where: str) -> list[Any]:
     """The schemas that a keyword's argument holds."""
     if holder is object:
         return [argument]
-    if not isinstance(argument, holder):
-        raise SchemaError(f"{where} has the wrong type.")
-    return list(argument.values() if isinstance(argument, dict) else argument)
+    if holder is dict and isinstance(argument, dict):
+        return list(argument.values())
+    if holder is list and isinstance(argument, list):
+        return argument
+    raise SchemaError(f"{where} has the wrong type.")
 
 
 def _resolve(reference: Any, root: Any) -> Any:
@@ -192,7 +194,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _sized(kind: type, holds: Callable[[int, int], bool]) -> Callable[[Any, Any], bool]:
-    return lambda value, bound: type(value) is not kind or holds(len(value), bound)
+    def has_size(value: Any, bound: Any) -> bool:
+        return not isinstance(value, kind) or holds(len(cast(Sized, value)), bound)
+
+    return has_size
 
 
 def _numeric(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
