@@ -103,7 +103,7 @@ MAY_IMPORT = {
 
 LAYERS = {
     "engine": [
-        {"busy_lock", "errors", "interface", "machine_memory", "options"},
+        {"busy_lock", "errors", "interface", "machine_memory", "options", "sampling_values"},
         {"validation", "loss_plugins"},
         {"ops"},
         {"attention", "lora"},

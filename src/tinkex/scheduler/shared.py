@@ -14,6 +14,7 @@ from tinkex.scheduler.queues.planner import Planner
 from tinkex.scheduler.queues.sample_queue import SampleQueue
 from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
+from tinkex.scheduler.running.sample_streams import SampleStreams
 from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.store import Database
 from tinkex.store.disk_quota import DiskQuota
@@ -36,5 +37,6 @@ class SharedParts:
     placement: Placement
     publish: CountedPublish
     sample_writer: SampleResultWriter
+    streams: SampleStreams
     cleanup: SnapshotCleanup
     wakeup: SlotWakeups  # guards the planner; notified when there is work

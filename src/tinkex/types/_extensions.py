@@ -15,6 +15,7 @@ from tinkex.types.sampling import SamplingParams
 __all__ = [
     "FUTURES_QUEUE_STATE",
     "LORA_ALPHA",
+    "SAMPLING_STREAM",
     "all_extensions",
     "optimizers_of",
     "sampling_extension",
@@ -26,6 +27,9 @@ LORA_ALPHA = "lora.alpha"
 FUTURES_QUEUE_STATE = "futures.queue_state"
 """`known_queue_state` in `retrieve_futures`, and the queue's state in its answer."""
 
+SAMPLING_STREAM = "sampling.stream"
+"""`stream` in `asample`, and the route `stream_sample`."""
+
 _OPTIMIZER, _SAMPLING = "optimizer.", "sampling."
 
 
@@ -35,6 +39,7 @@ def all_extensions() -> list[str]:
     return [
         FUTURES_QUEUE_STATE,
         LORA_ALPHA,
+        SAMPLING_STREAM,
         *(f"{_OPTIMIZER}{each}" for each in optimizers),
         *map(sampling_extension, extensions(SamplingParams)),
     ]
