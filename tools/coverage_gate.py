@@ -31,6 +31,7 @@ FLOORS = {
     "server": 90,
     "store": 93,
     "telemetry": 95,
+    "tokenizers": 92,
     "types": 92,
     "wire": 97,
 }

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from tinkex.client.runtime import Runtime, default_runtime
     from tinkex.client.sampling import SamplingClient
     from tinkex.client.service import ServiceClient
-    from tinkex.client.tokenizer import load_tokenizer
     from tinkex.client.training import TrainingClient
     from tinkex.compat.names import RequestOptions, Timeout
     from tinkex.config import Config
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
         UnprocessableEntityError,
         ValidationError,
     )
+    from tinkex.tokenizers.tokenizer import load_tokenizer
     from tinkex.types import (
         AdamOptimizerConfig,
         AdamParams,
@@ -179,7 +179,7 @@ _HOMES = {
     "await_many": "tinkex.client.futures",
     "await_many_async": "tinkex.client.futures",
     "default_runtime": "tinkex.client.runtime",
-    "load_tokenizer": "tinkex.client.tokenizer",
+    "load_tokenizer": "tinkex.tokenizers.tokenizer",
     "stream": "tinkex.client.futures",
     "stream_async": "tinkex.client.futures",
     **dict.fromkeys(_ERRORS, "tinkex.errors"),

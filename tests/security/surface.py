@@ -369,6 +369,17 @@ REQUESTS: dict[RouteKey, Entry] = {
         _post("/join_sampling_session", lambda t: {"sampling_session_id": t.sampler}), names=True
     ),
     ("POST", "/asample"): Entry(_post("/asample", _sample), names=True),
+    ("POST", "/stream_sample"): Entry(
+        _post(
+            "/stream_sample",
+            lambda t: {
+                "request_id": t.sample_future,
+                "offsets": [0],
+                "cancel_when_closed": False,
+            },
+        ),
+        names=True,
+    ),
     ("GET", "/samplers/{sampler_id}"): Entry(
         lambda t: Call("GET", f"/samplers/{t.sampler}"), names=True
     ),

@@ -32,9 +32,14 @@ from tinkex import (
     telemetry,
 )
 from tinkex.cli.main import CommandOutcome, run
-from tinkex.client.tokenizer import Tokenizer, TokenizerCache, load_tokenizer, resolve_tokenizer_id
 from tinkex.config import FieldInfo, ProcessSettings, Secret, normalize_base_url, process_settings
 from tinkex.telemetry import Bus, Histogram, Metrics, Snapshot
+from tinkex.tokenizers.tokenizer import (
+    Tokenizer,
+    TokenizerCache,
+    load_tokenizer,
+    resolve_tokenizer_id,
+)
 
 
 def settings() -> None:

@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "losses": {*BASE},
     "wire": {*BASE, "types"},
     "regularizers": {*BASE, "types", "telemetry", "losses"},
-    "client": {*BASE, "types", "wire", "telemetry", "config", "regularizers"},
+    "tokenizers": {*BASE, "config"},
+    "client": {*BASE, "types", "wire", "telemetry", "config", "regularizers", "tokenizers"},
     "auth": {*BASE, "client", "config"},
     "compat": {*BASE, "client", "types"},
     "engine": {
@@ -77,6 +78,7 @@ MAY_IMPORT = {
         "engine",
         "store",
         "files",
+        "tokenizers",
         "web",
     },
     "web": set(),
@@ -92,6 +94,7 @@ MAY_IMPORT = {
         "credentials",
         "client",
         "server",
+        "tokenizers",
         "web",
     },
     "__main__": {"cli"},
@@ -100,7 +103,7 @@ MAY_IMPORT = {
 
 LAYERS = {
     "engine": [
-        {"busy_lock", "errors", "interface", "machine_memory", "options"},
+        {"busy_lock", "errors", "interface", "machine_memory", "options", "sampling_values"},
         {"validation", "loss_plugins"},
         {"ops"},
         {"attention", "lora"},
@@ -135,7 +138,7 @@ LAYERS = {
         {"models"},
         {"leadership", "listen", "services"},
         {"standby", "submit", "upkeep"},
-        {"routes", "admin"},
+        {"routes", "admin", "openai"},
         {"app"},
         {"process"},
         {"embedded"},

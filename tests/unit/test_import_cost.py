@@ -43,7 +43,7 @@ CASES = {
     "import tinkex.errors": "import tinkex.errors",
     "import tinkex.config": "import tinkex.config; tinkex.config.Config(environ={}, files=[])",
     "import tinkex.telemetry": "from tinkex.telemetry import Metrics, attach_logger",
-    "import tokenizer": "import tinkex.client.tokenizer, tinkex.client.chat_template",
+    "import tokenizer": "import tinkex.tokenizers.tokenizer, tinkex.tokenizers.chat_template",
 }
 
 

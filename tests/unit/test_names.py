@@ -14,10 +14,10 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in 
 CLASHES: dict[str, set[str]] = {
     # The same thing on two sides of a border: the protocol's value and the engine's or the store's.
     "Checkpoint": {"store/checkpoints.py", "types/checkpoint.py"},
-    "SampleRequest": {"engine/interface.py", "types/requests.py"},
-    "SampledSequence": {"engine/interface.py", "types/sampling.py"},
+    "SampleRequest": {"engine/sampling_values.py", "types/requests.py"},
+    "SampledSequence": {"engine/sampling_values.py", "types/sampling.py"},
     "Session": {"client/session.py", "store/sessions.py"},
-    "Tokenizer": {"client/tokenizer.py", "types/model_input.py"},
+    "Tokenizer": {"tokenizers/tokenizer.py", "types/model_input.py"},
 }
 
 _RETIRED = """

@@ -25,7 +25,7 @@ from tinkex.errors import TinkexError
 if TYPE_CHECKING:
     from tinkex.client.futures import Future
     from tinkex.client.sampling import SamplingClient
-    from tinkex.client.tokenizer import Tokenizer
+    from tinkex.tokenizers.tokenizer import Tokenizer
     from tinkex.types.sampling import SamplingParams
 
 _HELP = """\

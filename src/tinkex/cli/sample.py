@@ -26,7 +26,7 @@ from tinkex.errors import TokenizerError
 if TYPE_CHECKING:
     from tinkex.client.polling import Queue
     from tinkex.client.sampling import SamplingClient
-    from tinkex.client.tokenizer import Tokenizer
+    from tinkex.tokenizers.tokenizer import Tokenizer
     from tinkex.types.model_input import ModelInput
     from tinkex.types.sampling import SampledSequence
 

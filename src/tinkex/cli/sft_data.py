@@ -22,7 +22,7 @@ from tinkex.errors import ValidationError
 from tinkex.types._conversation import encode_answers
 
 if TYPE_CHECKING:
-    from tinkex.client.tokenizer import Tokenizer
+    from tinkex.tokenizers.tokenizer import Tokenizer
     from tinkex.types.datum import Datum
 
 _FORMS = (

@@ -19,9 +19,9 @@ from tinkex.errors import TinkexError, ValidationError
 
 if TYPE_CHECKING:
     from tinkex.client.service import ServiceClient
-    from tinkex.client.tokenizer import Tokenizer
     from tinkex.client.training import TrainingClient
     from tinkex.config import Config
+    from tinkex.tokenizers.tokenizer import Tokenizer
 
 
 def checked_options(

@@ -29,7 +29,7 @@ from tinkex.errors import ClientClosedError, TinkexError
 
 if TYPE_CHECKING:
     from tinkex.client.pools import Pools
-    from tinkex.client.tokenizer import TokenizerCache
+    from tinkex.tokenizers.tokenizer import TokenizerCache
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class Runtime:
     @property
     def tokenizers(self) -> TokenizerCache:
         """The tokenizers loaded so far, by resolved id."""
-        from tinkex.client.tokenizer import TokenizerCache
+        from tinkex.tokenizers.tokenizer import TokenizerCache
 
         return self.registry.get_or_create(("tokenizers",), TokenizerCache)
 

@@ -23,13 +23,13 @@ from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sample_sending import SampleSender
 from tinkex.client.sampling_extensions import check_announced
 from tinkex.client.session import Session
-from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
 from tinkex.client.transport import Call
 from tinkex.config import Config
 from tinkex.errors import (
     APIResponseValidationError,
     ValidationError,
 )
+from tinkex.tokenizers.tokenizer import load_tokenizer, resolve_tokenizer_id
 from tinkex.types._numbers import as_int
 from tinkex.types.model_input import ModelInput
 from tinkex.types.requests import (
@@ -48,7 +48,7 @@ from tinkex.types.tensor import TensorData
 from tinkex.wire import json as wire_json
 
 if TYPE_CHECKING:
-    from tinkex.client.tokenizer import Tokenizer
+    from tinkex.tokenizers.tokenizer import Tokenizer
 
 _client_numbers = itertools.count()
 

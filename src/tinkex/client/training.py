@@ -46,7 +46,7 @@ from tinkex.types.training import (
 if TYPE_CHECKING:
     from tinkex.client.custom_loss import CustomLossFn
     from tinkex.client.sampling import SamplingClient
-    from tinkex.client.tokenizer import Tokenizer
+    from tinkex.tokenizers.tokenizer import Tokenizer
 
 
 @errors_in_futures

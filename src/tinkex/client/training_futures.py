@@ -14,15 +14,15 @@ from tinkex.client.futures import Future
 from tinkex.client.model_operations import ModelWork
 from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.session import Session
-from tinkex.client.tokenizer import load_tokenizer, resolve_tokenizer_id
 from tinkex.client.weights_snapshot import SamplerOptions
+from tinkex.tokenizers.tokenizer import load_tokenizer, resolve_tokenizer_id
 from tinkex.types.requests import GetInfoRequest, UnloadModelRequest
 from tinkex.types.session import UnloadModelResponse
 from tinkex.types.training import GetInfoResponse, ModelID
 
 if TYPE_CHECKING:
     from tinkex.client.sampling import SamplingClient
-    from tinkex.client.tokenizer import Tokenizer
+    from tinkex.tokenizers.tokenizer import Tokenizer
 
 __all__ = ["TrainingFutures"]
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from tinkex.engine.errors import EngineUserError
-from tinkex.engine.interface import ModelInfo
+from tinkex.engine.errors import EngineUserError, failure_of
+from tinkex.engine.interface import ModelInfo, SampleResult
 from tinkex.engine.machine_memory import available_bytes, own_bytes
 from tinkex.engine.memory import MemoryPlan
 from tinkex.engine.model.config import (
@@ -66,6 +66,17 @@ class BaseModel:
         runner = runner_for(backbone, limits, with_kernels=options.kernels)
         self.has_kernels = isinstance(runner, NativeRunner)
         self.sampler = Sampler(runner, info, decode or _no_text, limits)
+
+    def step_sampling(self) -> list[SampleResult]:
+        """The results of one step of the sampler; if it fails, every request in it ends with that
+        failure."""
+        try:
+            return self.sampler.step()
+        except Exception as error:  # a defect of the sampler must not end the adapters in training
+            _log.exception("a sampling step failed; its requests end with this error")
+            failure = failure_of("Sampling failed", error).to_request_error()
+            lost = self.sampler.drop_all()
+            return [SampleResult(request_id=request_id, error=failure) for request_id in lost]
 
 
 def load_base_model(

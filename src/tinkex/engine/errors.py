@@ -118,6 +118,11 @@ def request_error(error: EngineError | StorageError) -> RequestError:
     return RequestError(message=error.message, code=error.code, kind="server", field=error.field)
 
 
+def failure_of(what: str, error: Exception) -> EngineFailure:
+    """The failure that an unexpected error in a computation is."""
+    return EngineFailure(f"{what} ({type(error).__name__}: {error}). Nothing was changed; retry.")
+
+
 def unknown_name(what: str, name: str) -> EngineUserError:
     """The error for a model, adapter or sampler that the engine does not have."""
     return EngineUserError(

@@ -42,6 +42,7 @@ from tinkex.engine.null_numbers import (
     hashed_logprobs,
     hashed_prompt_scores,
     hashed_sequence,
+    whole_sequences,
 )
 from tinkex.engine.sampling.validation import check_sample, max_new_tokens
 from tinkex.engine.training.validation import check_train
@@ -201,7 +202,15 @@ class NullEngine(InProcessEngine):
                 time.sleep(self._delay_s)
             with self._lock:
                 finished = [self._sample_one(request) for request in taken]
-                return SamplingProgress(finished=finished, running=0, waiting=len(self._queue))
+                streamed = [
+                    delta
+                    for request, result in zip(taken, finished, strict=True)
+                    if request.stream
+                    for delta in whole_sequences(result)
+                ]
+                return SamplingProgress(
+                    finished=finished, running=0, waiting=len(self._queue), streamed=streamed
+                )
 
     def check_fits(self, request: TrainRequest | SampleRequest) -> None:
         if isinstance(request, TrainRequest):

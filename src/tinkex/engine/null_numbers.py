@@ -12,11 +12,18 @@ from tinkex.engine.interface import (
     SampledSequence,
     SampleRequest,
     SampleResult,
+    SequenceDelta,
     TopK,
 )
 from tinkex.engine.sampling.stops import Stops
 
-__all__ = ["digest", "hashed_logprobs", "hashed_prompt_scores", "hashed_sequence"]
+__all__ = [
+    "digest",
+    "hashed_logprobs",
+    "hashed_prompt_scores",
+    "hashed_sequence",
+    "whole_sequences",
+]
 
 
 def hashed_sequence(
@@ -38,6 +45,22 @@ def hashed_sequence(
         stop_reason="stop" if hits.size else "length",
         topk=hashed_topk(weights, tokens.size, k) if k else None,
     )
+
+
+def whole_sequences(result: SampleResult) -> list[SequenceDelta]:
+    """All tokens of a result as they are streamed."""
+    return [
+        SequenceDelta(
+            request_id=result.request_id,
+            index=index,
+            offset=0,
+            tokens=each.tokens,
+            logprobs=each.logprobs,
+            topk=each.topk,
+            stop_reason=each.stop_reason,
+        )
+        for index, each in enumerate(result.sequences)
+    ]
 
 
 def hashed_prompt_scores(result: SampleResult, weights: str, request: SampleRequest) -> None:

@@ -20,7 +20,7 @@ from tinkex import crashpoints
 from tinkex.engine.base_model import BaseModel, load_base_model
 from tinkex.engine.busy_lock import BusyLock
 from tinkex.engine.checkpoint.peft_folder import load_state, load_weights, save_state
-from tinkex.engine.errors import EngineError, EngineFailure, EngineUserError, unknown_name
+from tinkex.engine.errors import EngineError, EngineUserError, failure_of, unknown_name
 from tinkex.engine.fingerprint import torch_fingerprint
 from tinkex.engine.in_process import InProcessEngine
 from tinkex.engine.interface import (
@@ -34,6 +34,7 @@ from tinkex.engine.interface import (
     SampleRequest,
     SampleResult,
     SamplingProgress,
+    SequenceDelta,
     StateScope,
     TrainRequest,
     TrainResult,
@@ -227,12 +228,15 @@ class TorchEngine(InProcessEngine):
         while True:
             with self._compute:
                 for base in self._unique_bases():
-                    finished += _step(base)
+                    finished += base.step_sampling()
                 _spinning.look()
             running = sum(base.sampler.num_running for base in self._unique_bases())
             waiting = sum(base.sampler.num_waiting for base in self._unique_bases())
-            if finished or time.monotonic() >= end or not (running or waiting):
-                return SamplingProgress(finished=finished, running=running, waiting=waiting)
+            is_due = any(base.sampler.streamed.has_first_token for base in self._unique_bases())
+            if finished or is_due or time.monotonic() >= end or not (running or waiting):
+                return SamplingProgress(
+                    finished=finished, running=running, waiting=waiting, streamed=self._streamed()
+                )
 
     def check_fits(self, request: TrainRequest | SampleRequest) -> None:
         if isinstance(request, TrainRequest):
@@ -291,7 +295,7 @@ class TorchEngine(InProcessEngine):
             )
         except (RuntimeError, MemoryError) as error:
             if is_last_try:
-                return [_failure("The forward_backward failed", error).to_request_error()]
+                return [failure_of("The forward_backward failed", error).to_request_error()]
             _log.warning(
                 "A training batch of %d requests failed; each is tried once more, alone (%s: %s).",
                 len(requests),
@@ -361,6 +365,9 @@ class TorchEngine(InProcessEngine):
             )
         return weights
 
+    def _streamed(self) -> list[SequenceDelta]:
+        return [each for base in self._unique_bases() for each in base.sampler.streamed.take()]
+
     def _held_bytes(self, base: BaseModel) -> int:
         """What the base's adapters and samplers take now."""
         adapters = [s.size_bytes for m, s in self._adapters.values() if self._bases[m] is base]
@@ -369,17 +376,6 @@ class TorchEngine(InProcessEngine):
 
     def _unique_bases(self) -> list[BaseModel]:
         return list({id(base): base for base in self._bases.values()}.values())
-
-
-def _step(base: BaseModel) -> list[SampleResult]:
-    """One step of a base's sampler; if it fails, every request in it ends with that failure."""
-    try:
-        return base.sampler.step()
-    except Exception as error:  # a defect of the sampler must not end the adapters in training
-        _log.exception("a sampling step failed; its requests end with this error")
-        failure = _failure("Sampling failed", error).to_request_error()
-        lost = base.sampler.drop_all()
-        return [SampleResult(request_id=request_id, error=failure) for request_id in lost]
 
 
 def _info(adapter_id: str, model: str, state: TrainingState) -> AdapterInfo:
@@ -391,7 +387,3 @@ def _info(adapter_id: str, model: str, state: TrainingState) -> AdapterInfo:
         pending_backwards=state.pending_backwards,
         size_bytes=state.size_bytes,
     )
-
-
-def _failure(what: str, error: Exception) -> EngineFailure:
-    return EngineFailure(f"{what} ({type(error).__name__}: {error}). Nothing was changed; retry.")

@@ -5,6 +5,9 @@ Pure. Sparse tensors become dense here; sampling parameters cross as they are.
 
 from __future__ import annotations
 
+import hashlib
+
+import msgspec
 import numpy as np
 
 from tinkex.engine import interface as engine
@@ -18,6 +21,7 @@ from tinkex.types.sampling import (
     PromptAltTokens,
     SampledSequence,
     SampleResponse,
+    SamplingParams,
     TopkLogprobs,
 )
 from tinkex.types.tensor import TensorData
@@ -82,7 +86,7 @@ def sample_request(
         tokens=_tokens(request.prompt, "prompt"),
         sampler_id=sampler_id,
         num_samples=request.num_samples,
-        params=request.sampling_params,
+        params=_params(request, request_id),
         prompt_logprobs=bool(request.prompt_logprobs),
         prompt_logprobs_last_n=request.prompt_logprobs_last_n,
         topk_prompt_logprobs=request.topk_prompt_logprobs,
@@ -91,6 +95,7 @@ def sample_request(
         prompt_alt_tokens_k=request.prompt_alt_tokens_k,
         # Response times must not reveal other tenants' prompts.
         cache_scope=owner,
+        stream=request.stream,
     )
 
 
@@ -111,6 +116,16 @@ def sample_response(result: engine.SampleResult, request: SampleRequest) -> Samp
             logprobs=_float_tensor(alt.logprobs),
         ),
     )
+
+
+def _params(request: SampleRequest, request_id: str) -> SamplingParams:
+    """The client's parameters. A streamed request without a seed gets one that is always the same:
+    if it has to run again, its tokens must be those that were shown."""
+    params = request.sampling_params
+    if not request.stream or params.seed is not None:
+        return params
+    seed = int.from_bytes(hashlib.sha256(request_id.encode()).digest()[:7])
+    return msgspec.structs.replace(params, seed=seed)
 
 
 def _datum(datum: Datum, where: str) -> engine.TrainDatum:

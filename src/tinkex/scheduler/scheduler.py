@@ -27,6 +27,7 @@ from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.running.outcomes import Announce, Publish
 from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
+from tinkex.scheduler.running.sample_streams import SampleStreams
 from tinkex.scheduler.running.series_keeper import SeriesKeeper
 from tinkex.scheduler.shared import SharedParts
 from tinkex.scheduler.slot import EngineSlot
@@ -105,7 +106,10 @@ class Scheduler:
         self._placement = Placement(
             [SlotLoad() for _ in engine_factories], max_models=config.max_adapters
         )
-        self._sample_writer = SampleResultWriter(db, self._publish, self._closing.is_set)
+        self.streams = SampleStreams(lambda keys: publish({}, keys))
+        self._sample_writer = SampleResultWriter(
+            db, self._publish, self.streams, self._closing.is_set
+        )
         self._cleanup = SnapshotCleanup(db, self.folders)
         shared = SharedParts(
             config=config,
@@ -121,6 +125,7 @@ class Scheduler:
             announce=announce,
             series=SeriesKeeper(db),
             sample_writer=self._sample_writer,
+            streams=self.streams,
             cleanup=self._cleanup,
             wakeup=self._wakeup,
         )
@@ -289,6 +294,7 @@ class Scheduler:
             self._sample_queue.add(queued, first=True)  # nothing was kept, so it is not over
             raise
         self._publish({request_id: result}, {queued.sample.sampling_session_id})
+        self.streams.end([request_id])
         return True
 
     def pending_operations(self, owner: str) -> int:

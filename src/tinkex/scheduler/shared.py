@@ -15,6 +15,7 @@ from tinkex.scheduler.queues.sample_queue import SampleQueue
 from tinkex.scheduler.running.outcomes import Announce
 from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
+from tinkex.scheduler.running.sample_streams import SampleStreams
 from tinkex.scheduler.running.series_keeper import SeriesKeeper
 from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.store import Database
@@ -40,5 +41,6 @@ class SharedParts:
     announce: Announce
     series: SeriesKeeper
     sample_writer: SampleResultWriter
+    streams: SampleStreams
     cleanup: SnapshotCleanup
     wakeup: SlotWakeups  # guards the planner; notified when there is work

@@ -61,6 +61,7 @@ class EngineSlot:
             preparation,
             shared.sample_queue,
             shared.sample_writer,
+            shared.streams,
             shared.wakeup,
         )
         batches = BatchRunner(slot_id, shared, self.adapters.cache, executor)

@@ -22,6 +22,7 @@ from tinkex.server.gate.gate import Gate
 from tinkex.server.gate.operator_token import OperatorToken
 from tinkex.server.gate.overload import Overload
 from tinkex.server.http.route_table import RouteTable
+from tinkex.server.openai.routes import openai_routes
 from tinkex.server.routes import (
     account,
     account_usage,
@@ -34,6 +35,7 @@ from tinkex.server.routes import (
     page,
     run_metrics,
     runs,
+    sample_stream,
     sampling,
     service,
     session,
@@ -48,6 +50,7 @@ API_ROUTES = [
     *training.ROUTES,
     *weights.ROUTES,
     *sampling.ROUTES,
+    *sample_stream.ROUTES,
     *futures.ROUTES,
     *runs.ROUTES,
     *run_metrics.ROUTES,
@@ -74,6 +77,7 @@ def build_app(
         routes=[
             RouteTable("/api/v1", API_ROUTES),
             Mount("/api/v1", routes=API_ROUTES),
+            *openai_routes(),
             Route("/healthz", service.healthz),
             *page.ROUTES,
         ],

@@ -34,7 +34,10 @@ class Unauthenticated(ClientError):
 
     code = "unauthenticated"
     status = 401
-    default_hint = "Send a key of this server in X-API-Key; 'tinkex keys create' makes one."
+    default_hint = (
+        "Send a key of this server in X-API-Key, or as 'Authorization: Bearer'; "
+        "'tinkex keys create' makes one."
+    )
 
 
 class NotAnOperator(Unauthenticated):

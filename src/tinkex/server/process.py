@@ -53,6 +53,7 @@ from tinkex.server.models.ray_settings import check_ray_settings, launch_setting
 from tinkex.server.models.remote_workers import RemoteWorkers
 from tinkex.server.models.warm_engine import WarmEngine
 from tinkex.server.open_folders import folder_place, open_folders
+from tinkex.server.openai.errors import OpenAIErrors
 from tinkex.server.result_waiters import Waiters
 from tinkex.server.services import Services
 from tinkex.server.standby import wait_for_lease
@@ -222,7 +223,7 @@ class ServerProcess:
             self._keyring, self._admission, self._lifespan, overload, self._operator_token
         )
         gated: ASGIApp = inner if self._lease is None else LeaseGate(inner, self._lease)
-        app: ASGIApp = HeadMiddleware(gated, self._config.connections)
+        app: ASGIApp = OpenAIErrors(HeadMiddleware(gated, self._config.connections))
         access_log = None
         if self._config.verbosity > 0:
             app = access_log = AccessLog(app, with_polls=self._config.verbosity > 1)

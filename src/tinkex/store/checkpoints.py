@@ -123,6 +123,17 @@ def list_of_run(
     return [_to_checkpoint(row) for row in conn.execute(query)]
 
 
+def list_named(conn: Connection, owner: str, kind: str, name: str) -> list[Checkpoint]:
+    """The owner's checkpoints of this kind and name, of any run, newest first."""
+    query = (
+        select(checkpoints)
+        .where(checkpoints.c.owner == owner, checkpoints.c.kind == kind)
+        .where(checkpoints.c.name == name, _alive())
+        .order_by(checkpoints.c.created_at.desc())
+    )
+    return [_to_checkpoint(row) for row in conn.execute(query)]
+
+
 def list_of_owner(
     conn: Connection, owner: str, *, limit: int, offset: int, without: frozenset[str] = frozenset()
 ) -> tuple[list[Checkpoint], int]:

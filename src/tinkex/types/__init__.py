@@ -45,6 +45,9 @@ _MODULES: dict[str, str] = {
         SaveWeightsRequest SessionHeartbeatRequest SetTTLRequest UnloadModelRequest
         WeightsInfoRequest
     """,
+    "sample_stream": """
+        SampleDelta SampleStreamEnd StreamSampleRequest
+    """,
     "sampling": """
         PromptAltTokens SampleResponse SampledSequence SamplingParams StopReason TopkLogprobs
     """,

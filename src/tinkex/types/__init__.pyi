@@ -90,6 +90,11 @@ from tinkex.types.requests import (
     UnloadModelRequest as UnloadModelRequest,
     WeightsInfoRequest as WeightsInfoRequest,
 )
+from tinkex.types.sample_stream import (
+    SampleDelta as SampleDelta,
+    SampleStreamEnd as SampleStreamEnd,
+    StreamSampleRequest as StreamSampleRequest,
+)
 from tinkex.types.sampling import (
     PromptAltTokens as PromptAltTokens,
     SampleResponse as SampleResponse,

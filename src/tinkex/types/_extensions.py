@@ -16,6 +16,7 @@ __all__ = [
     "FUTURES_QUEUE_STATE",
     "LORA_ALPHA",
     "RUNS_METRICS",
+    "SAMPLING_STREAM",
     "USAGE",
     "all_extensions",
     "optimizers_of",
@@ -33,6 +34,8 @@ RUNS_METRICS = "runs.metrics"
 
 USAGE = "usage"
 """Usage by key, run and day."""
+SAMPLING_STREAM = "sampling.stream"
+"""`stream` in `asample`, and the route `stream_sample`."""
 
 _OPTIMIZER, _SAMPLING = "optimizer.", "sampling."
 
@@ -45,6 +48,7 @@ def all_extensions() -> list[str]:
         LORA_ALPHA,
         RUNS_METRICS,
         USAGE,
+        SAMPLING_STREAM,
         *(f"{_OPTIMIZER}{each}" for each in optimizers),
         *map(sampling_extension, extensions(SamplingParams)),
     ]

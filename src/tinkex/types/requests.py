@@ -8,7 +8,7 @@ travels as protobuf.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -248,7 +248,10 @@ class JoinSamplingSessionRequest(_Request, frozen=True, kw_only=True):
 
 
 class SampleRequest(_Request, frozen=True, kw_only=True):
-    """Samples continuations of a prompt."""
+    """Samples continuations of a prompt. `stream` has the server keep its tokens as they are made,
+    for `stream_sample`."""
+
+    beyond_protocol: ClassVar[frozenset[str]] = frozenset({"stream"})
 
     num_samples: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = sent(1)
     prompt: ModelInput
@@ -264,6 +267,7 @@ class SampleRequest(_Request, frozen=True, kw_only=True):
     prompt_alt_tokens_k: Count = sent(0)
     prompt_logprobs_last_n: Count | None = None
     record_stability_info: bool | None = None
+    stream: bool = False
     type: Literal["sample"] = sent("sample")
 
 

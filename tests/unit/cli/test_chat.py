@@ -7,8 +7,8 @@ import pytest
 from tinkex.cli import chat as chat_module
 from tinkex.cli.chat import Chat, talk
 from tinkex.client.futures import Future
-from tinkex.client.tokenizer import load_tokenizer
 from tinkex.errors import RateLimitError
+from tinkex.tokenizers.tokenizer import load_tokenizer
 from tinkex.types import SampledSequence, SampleResponse, SamplingParams
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tinkex.cli.sft_data import Example, encode, read_records, sha256_of
-from tinkex.client.tokenizer import load_tokenizer
 from tinkex.errors import ValidationError
+from tinkex.tokenizers.tokenizer import load_tokenizer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -40,7 +40,7 @@ class Letters:
         return [ord(mark) for mark in text]
 
     def apply_chat_template(self, messages, tools=None, *, tokenize, **options):
-        from tinkex.client.chat_template import render_chat
+        from tinkex.tokenizers.chat_template import render_chat
 
         assert not tokenize
         return render_chat(self.chat_template, messages, tools=tools, **options)

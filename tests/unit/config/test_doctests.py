@@ -14,8 +14,8 @@ import pytest
         "tinkex.telemetry.logger",
         "tinkex.telemetry.metrics",
         "tinkex.telemetry.redaction",
-        "tinkex.client.tokenizer_folder",
-        "tinkex.client.chat_template",
+        "tinkex.tokenizers.folder",
+        "tinkex.tokenizers.chat_template",
     ],
 )
 def test_examples(name):

@@ -10,8 +10,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
-from tinkex.client.tokenizer import load_tokenizer
 from tinkex.errors import ValidationError
+from tinkex.tokenizers.tokenizer import load_tokenizer
 
 TEXTS = [
     "",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tinkex.client.tokenizer import TokenizerCache, load_tokenizer, resolve_tokenizer_id
 from tinkex.config import ProcessSettings
 from tinkex.errors import TokenizerError, ValidationError
+from tinkex.tokenizers.tokenizer import TokenizerCache, load_tokenizer, resolve_tokenizer_id
 from tinkex.types import ModelInput
 
 

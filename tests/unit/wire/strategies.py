@@ -195,6 +195,8 @@ def _strategy(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.lists(_strategy(item), max_size=2)
         case inspect.VarTupleType(item_type=item):
             return st.lists(_strategy(item), max_size=2).map(tuple)
+        case inspect.TupleType(item_types=items):
+            return st.tuples(*map(_strategy, items))
         case inspect.DictType(value_type=value):
             return st.dictionaries(TEXT, _strategy(value), max_size=2)
         case inspect.LiteralType(values=values):

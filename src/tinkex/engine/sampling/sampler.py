@@ -43,6 +43,7 @@ from tinkex.engine.sampling.small_steps import SmallSteps
 from tinkex.engine.sampling.state import PendingPrefix, PrefillChunk, RunningSequence, SampleJob
 from tinkex.engine.sampling.step_output import StepOutput
 from tinkex.engine.sampling.stops import StopRule, Stops, TextDecoder
+from tinkex.engine.sampling.streamed_tokens import StreamedTokens
 from tinkex.engine.sampling.token_choice import stream
 from tinkex.engine.sampling.token_history import TokenHistory
 from tinkex.engine.sampling.validation import max_new_tokens
@@ -73,6 +74,7 @@ class Sampler:
         self._cancelled: set[str] = set()
         self._prefill_queue = PrefillQueue(limits, self._pool)
         self._complete: list[PendingPrefix] = []  # in this step
+        self.streamed = StreamedTokens()
         self._seating = Seating(limits.max_sequences)
         self._eviction: KvEviction | None = None
         if self._pool is not None:
@@ -223,17 +225,21 @@ class Sampler:
         self._seating.keep(lambda _: False)
         if self._pool is not None:
             self._pool.release_all()  # also those of a prompt that was about to begin
+        self.streamed.drop(lambda _: True)
         return list(dict.fromkeys(job.request.request_id for job in jobs))
 
     def _take_inbox(self) -> None:
         with self._lock:
             for prefix in self._inbox:
                 self._prefill_queue.add(prefix)
+                if prefix.job.request.stream:
+                    self.streamed.add_request(prefix.job.request.request_id)
             self._inbox.clear()
             cancelled, self._cancelled = self._cancelled, set()
         if not cancelled:
             return
         self._prefill_queue.remove(cancelled)
+        self.streamed.drop(cancelled.__contains__)
         for sequence in self._seating.sequences():
             if sequence.job.request.request_id in cancelled:
                 self._release(sequence)
@@ -317,7 +323,11 @@ class Sampler:
             logits_BV = head.rows(start, end).logits(hidden_BD[start:end])
             extend(extended[start:end], logits_BV, self._pipeline)
         self._seating.charge(extended)
-        return [result for each in extended if (result := settle(each)) is not None]
+        results = [result for each in extended if (result := settle(each)) is not None]
+        if self.streamed.is_active:
+            self.streamed.note(extended)
+            self.streamed.forget_finished([each.request_id for each in results])
+        return results
 
     def _fork(self, prefix: PendingPrefix) -> None:
         """Lets the prefix's sequences run on: they share its full blocks, each has a last one."""

@@ -63,6 +63,7 @@ class RunningSequence:
     blocks: list[int] = field(default_factory=list)
     last_key: bytes = b""  # of the last full block
     protected_until: int = 0  # tokens of its answer
+    num_streamed: int = 0  # tokens that were handed out before its end
     ended: Literal["stop", "length"] | None = None
 
     @property

@@ -17,6 +17,7 @@ from tinkex.engine.interface import RequestError, SampleResult
 from tinkex.scheduler.convert import sample_response
 from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.running.outcomes import Publish, as_server_error, failure_result
+from tinkex.scheduler.running.sample_streams import SampleStreams
 from tinkex.scheduler.running.store_retries import StoreRetries
 from tinkex.store import Database, samples
 from tinkex.store.results import Result
@@ -33,8 +34,10 @@ Finished = list[tuple[QueuedSample, SampleResult | RequestError]]
 class SampleResultWriter:
     """Takes finished requests from the threads of all engine slots."""
 
-    def __init__(self, db: Database, publish: Publish, is_over: Callable[[], bool]) -> None:
-        self._db, self._publish = db, publish
+    def __init__(
+        self, db: Database, publish: Publish, streams: SampleStreams, is_over: Callable[[], bool]
+    ) -> None:
+        self._db, self._publish, self._streams = db, publish, streams
         self._store_retries = StoreRetries(is_over)
         self._batches: queue.Queue[Finished | None] = queue.Queue(_MAX_BATCHES)
         self._thread = threading.Thread(target=self._run, name="tinkex-sample-writer", daemon=True)
@@ -72,6 +75,7 @@ class SampleResultWriter:
             {sample.request_id: result for sample, result in outcomes},
             {sample.sampling_session_id for sample, _ in outcomes},
         )
+        self._streams.end([sample.request_id for sample, _ in outcomes])
 
 
 def _spent(result: SampleResult | RequestError, queued: QueuedSample) -> Spent:

@@ -25,6 +25,7 @@ from tinkex.scheduler.running.outcomes import (
 )
 from tinkex.scheduler.running.sample_preparation import OtherSlotError, SamplePreparation
 from tinkex.scheduler.running.sample_result_writer import Finished, SampleResultWriter
+from tinkex.scheduler.running.sample_streams import SampleStreams
 from tinkex.scheduler.running.sampling_time import SamplingTime
 from tinkex.scheduler.running.store_retries import StoreRetries
 from tinkex.scheduler.slot_wakeups import SlotWakeups
@@ -45,6 +46,7 @@ class SamplingExecutor:
         preparation: SamplePreparation,
         sample_queue: SampleQueue,
         writer: SampleResultWriter,
+        streams: SampleStreams,
         wakeup: SlotWakeups,
     ) -> None:
         self._slot_id = slot_id
@@ -53,6 +55,7 @@ class SamplingExecutor:
         self._preparation = preparation
         self._sample_queue = sample_queue
         self._writer = writer
+        self._streams = streams
         self._wakeup = wakeup
         self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
         self._time = SamplingTime()
@@ -63,6 +66,7 @@ class SamplingExecutor:
         """Submits queued samples to the engine and lets it sample for about `budget_s`."""
         for request_id in self._sample_queue.drain_cancelled(self._slot_id):
             self._samplers.release(request_id)
+            self._streams.end([request_id])
         try:
             self._submit()
             crashpoints.passing("sample.submitted")
@@ -72,6 +76,8 @@ class SamplingExecutor:
             self._recover(error)
             return
         self._time.passed(time.monotonic() - began, self._sample_queue.num_sequences(self._slot_id))
+        if progress.streamed:
+            self._streams.add(progress.streamed)
         self._finish(progress.finished)
 
     def _submit(self) -> None:
@@ -90,6 +96,9 @@ class SamplingExecutor:
         if prepared:
             self._submitting = [queued for queued, _ in prepared]
             requests = [request for _, request in prepared]
+            for request in requests:
+                if request.stream:
+                    self._streams.open(request.request_id, request.num_samples)
             refusals = self._supervisor.engine.submit_samples(requests)
             for (queued, _), refusal in zip(prepared, refusals, strict=True):
                 if refusal is not None:
@@ -118,8 +127,9 @@ class SamplingExecutor:
         for result in results:
             self._samplers.release(result.request_id)
             queued = self._sample_queue.finish(result.request_id, self._slot_id)
-            if queued is None:
-                continue  # cancelled
+            if queued is None:  # cancelled
+                self._streams.end([result.request_id])
+                continue
             self._time.leave(queued)
             if result.error is not None and result.error.kind == "server":
                 failed.append(queued)

@@ -12,8 +12,11 @@ import hmac
 import time
 from typing import Any
 
+from starlette.types import Scope
+
 from tinkex.server.errors import Unauthenticated
 from tinkex.server.gate.signing import Signer
+from tinkex.server.http.headers import header
 from tinkex.store import Database, keys
 from tinkex.store.keys import Key
 from tinkex.web import files
@@ -45,6 +48,14 @@ def is_public(path: str) -> bool:
 def is_for_operators(path: str) -> bool:
     """Whether a request to this path needs the operator's token in place of a key."""
     return path.startswith(OPERATOR_PREFIX)
+
+
+def credential_of(scope: Scope) -> str:
+    """The key or token that a request brings: in X-Api-Key, else as `Authorization: Bearer`."""
+    if key := header(scope, b"x-api-key"):
+        return key
+    scheme, _, key = header(scope, b"authorization").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def user_urn(owner: str) -> str:

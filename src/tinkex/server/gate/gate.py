@@ -24,11 +24,12 @@ from tinkex.server.errors import (
     error_response,
 )
 from tinkex.server.gate.admission import CURRENT_TICKET, Admission, Ticket
-from tinkex.server.gate.auth import is_for_operators, is_public
+from tinkex.server.gate.auth import credential_of, is_for_operators, is_public
 from tinkex.server.gate.operator_token import HEADER, OperatorToken
 from tinkex.server.gate.overload import REFUSALS, SUBMISSIONS, Overload
 from tinkex.server.http.connection_shares import claim_connection
 from tinkex.server.http.headers import header
+from tinkex.server.http.openai_paths import SAMPLING_PATHS
 from tinkex.store import StoreError
 from tinkex.store.keys import Key
 
@@ -69,7 +70,7 @@ class Gate:
             return
         state = scope.setdefault("state", {})
         try:
-            key = state["key"] = await self._keyring.authenticate(header(scope, b"x-api-key"))
+            key = state["key"] = await self._keyring.authenticate(credential_of(scope))
         except (Unauthenticated, StoreError) as error:
             await error_response(error)(scope, receive, send)
             return
@@ -99,12 +100,17 @@ class Gate:
     async def _submit_or_pass(
         self, scope: Scope, receive: Receive, send: Send, owner: str, ticket: Ticket
     ) -> None:
-        if self._overload is None or scope["path"] not in SUBMISSIONS:
+        path = scope["path"]
+        is_held = path in SAMPLING_PATHS
+        if self._overload is None or not (is_held or path in SUBMISSIONS):
             await self._pass(scope, receive, send, ticket)
             return
         if not self._overload.accepts(owner):
             for message in random.choice(REFUSALS):  # noqa: S311  no secret: it spreads the retries
                 await send(message)
+            return
+        if is_held:  # it is answered with its result, so its time says nothing of the server's
+            await self._pass(scope, receive, send, ticket)
             return
         request = self._overload.in_flight(owner, receive, send)
         try:

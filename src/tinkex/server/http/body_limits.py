@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tinkex.server.http.openai_paths import SAMPLING_PATHS
 from tinkex.wire.limits import Limits
 
 __all__ = ["body_limit"]
@@ -37,7 +38,7 @@ def body_limit(path: str, limits: Limits, *, is_json: bool = False) -> int:
     name = path.removeprefix(_API)
     if name in _TRAINING:
         limit = limits.max_json_bytes if is_json else limits.max_body_bytes
-    elif name == "asample":
+    elif name == "asample" or path in SAMPLING_PATHS:
         limit = limits.max_json_bytes
     elif name in _WITH_METADATA:
         limit = limits.max_control_bytes + _ESCAPED * limits.max_metadata_bytes

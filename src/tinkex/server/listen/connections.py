@@ -26,6 +26,7 @@ from tinkex.server.config import ConnectionBounds
 from tinkex.server.errors import HeadTooLarge, MalformedRequest, OverCapacity, closing_response
 from tinkex.server.http.connection_shares import CLAIM_CONNECTION, FULL, ConnectionShares
 from tinkex.server.http.headers import CAME_WHOLE, answer_bytes
+from tinkex.server.http.openai_paths import SAMPLING_PATHS
 
 _logger = logging.getLogger(__name__)
 
@@ -108,12 +109,16 @@ class _Bounded(asyncio.Protocol):
             self._await_head()
 
     def eof_received(self) -> bool:
-        """The client sends no more; earlier requests are answered. True keeps the connection."""
-        if self._owes_an_answer():
+        """The client sends no more; earlier requests are answered. True keeps the connection.
+
+        Clients of the OpenAI endpoint end their sending only by leaving, and a sample that no
+        client waits for must not run on: they get no answer.
+        """
+        if self._owes_an_answer() and self.cycle.scope["path"] not in SAMPLING_PATHS:
             self.close_after_answer()
             self.shares.set_busy(self._slot, False)  # the client may be gone, too
             return True
-        if self._head_bytes or not self._is_answered():
+        if self._head_bytes or not (self._is_answered() or self._owes_an_answer()):
             self._refuse(MalformedRequest("The request ended before it was complete."))
         return False
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.server.errors import NotSupported, json_response
-from tinkex.server.gate.auth import user_urn
+from tinkex.server.gate.auth import credential_of, user_urn
 from tinkex.server.services import caller, services_of
 from tinkex.server.submit.bodies import read_body
 from tinkex.store import keys, quotas
@@ -25,7 +25,7 @@ async def token(request: Request) -> Response:
     """A short-lived token in exchange for the key, or for a token made from it: one chain of tokens
     ends `max_token_life_s` after the key was last shown."""
     services, key = services_of(request), caller(request)
-    born = services.keyring.born(request.headers.get("x-api-key", ""))
+    born = services.keyring.born(credential_of(request.scope))
     now, steady = int(time.time()), steady_now()
     end = (steady if born is None else born) + services.config.max_token_life_s
     life_s = min(services.config.token_life_s, end - steady)

@@ -11,12 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.errors import ServerError
-from tinkex.server.errors import Gone, NotFound, Unprocessable, json_response
+from tinkex.server.errors import NotFound, Unprocessable, json_response
 from tinkex.server.gate.admission import ReleasedSlot
 from tinkex.server.result_waiters import wait_for
 from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.queue_state import State, queue_state, session_queue_state
+from tinkex.server.submit.request_lookup import result_dropped, unknown_request
+from tinkex.server.submit.sign_of_life import note_sign_of_life
 from tinkex.store import results, samplers, samples
 from tinkex.store.clock import steady_now
 from tinkex.store.request_ids import was_made_for
@@ -53,9 +55,9 @@ async def retrieve_future(request: Request) -> Response:
             await asyncio.sleep(services.config.error_hold_s)
         raise
     if found is None and not was_made_for(owner(request), payload.request_id):
-        raise NotFound(f"There is no request {payload.request_id[:100]!r}.", code="unknown-request")
+        raise unknown_request(payload.request_id)
     if found is None or (found.result is None and found.is_finished):
-        raise _dropped(services, payload.request_id)
+        raise result_dropped(services.config, payload.request_id)
     if found.result is None:
         state, reason = queue_state(services, owner(request), found.kind, payload.request_id)
         again = TryAgainResponse(
@@ -129,7 +131,7 @@ async def cancel_future(request: Request) -> Response:
     me = owner(request)
     is_kept = await services.db.aread(results.find, me, payload.request_id) is not None
     if not is_kept and not was_made_for(me, payload.request_id):
-        raise NotFound(f"There is no request {payload.request_id[:100]!r}.", code="unknown-request")
+        raise unknown_request(payload.request_id)
     await asyncio.to_thread(services.scheduler.cancel_sample, me, payload.request_id)
     return json_response({})
 
@@ -143,17 +145,10 @@ async def _await_result(services: Services, me: str, request_id: str) -> Found |
         if found is None or found.is_finished:
             return found
         if found.kind == "sample":
-            _note_sign_of_life(services, me, request_id)
+            note_sign_of_life(services, me, request_id)
         async with ReleasedSlot():
             result = await wait_for(future, services.config.poll_hold_s)
         return msgspec.structs.replace(found, result=result)
-
-
-def _note_sign_of_life(services: Services, me: str, request_id: str) -> None:
-    """A client that polls is there, whatever became of its session."""
-    sampling_session_id = services.scheduler.sampling_session_of(me, request_id)
-    if sampling_session_id is not None:
-        services.heard[sampling_session_id] = steady_now()
 
 
 async def _answer(
@@ -167,17 +162,6 @@ async def _answer(
         return Response(result.body, media_type=PROTOBUF)
     body = await asyncio.to_thread(_as_json, kind, result.body)
     return Response(body, media_type="application/json")
-
-
-def _dropped(services: Services, request_id: str) -> Gone:
-    config = services.config
-    return Gone(
-        f"The result of {request_id} is no longer kept: results stay for "
-        f"{config.result_life_s / 3600:g} hours, and the oldest of a tenant go earlier when its "
-        f"results take more than {config.max_result_bytes:,} bytes.",
-        hint="Fetch results soon after they are made; the operation itself was done once.",
-        code="result-dropped",
-    )
 
 
 def _as_json(kind: str, body: bytes) -> bytes:

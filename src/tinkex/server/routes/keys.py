@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.server.errors import LimitExceeded, NotFound, Unprocessable, json_response
+from tinkex.server.gate.auth import credential_of
 from tinkex.server.services import Services, caller, owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.store import keys
@@ -43,7 +44,7 @@ async def create_key(request: Request) -> Response:
         raise Unprocessable(
             f"The name {payload.name!r} must be 1 to 128 printable characters.", code="bad-key-name"
         )
-    if services.keyring.born(request.headers.get("x-api-key", "")) is not None:
+    if services.keyring.born(credential_of(request.scope)) is not None:
         raise Unprocessable(
             "A token cannot make a key, which would outlive it.",
             hint="Send an API key in X-API-Key.",

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex.server.errors import NotFound, Unprocessable, json_response
-from tinkex.server.gate.limits import check_sample, check_text
+from tinkex.server.gate.limits import check_text
 from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.bodies import decode_json, read_body, read_json
-from tinkex.server.submit.checkpoint_lookup import find_checkpoint, parse_path
+from tinkex.server.submit.checkpoint_lookup import find_checkpoint
 from tinkex.server.submit.sample_submission import SampleSubmission
 from tinkex.server.submit.submission import check_number, submit_route
 from tinkex.store import samplers
 from tinkex.store.clock import steady_now
 from tinkex.store.samplers import SamplerRecord
-from tinkex.store.samples import NewSample
 from tinkex.types.requests import (
     CreateSamplingSessionRequest,
     JoinSamplingSessionRequest,
@@ -66,23 +63,7 @@ async def asample(request: Request) -> SampleSubmission:
         )
     check_number("seq_id", payload.seq_id, bits=63)
     sampler = await _require(services, me, payload.sampling_session_id)
-    info = (await services.models()).find(sampler.engine_model)
-    cost = check_sample(payload, limits, info.context_length)
-    now = steady_now()
-    if sampler.model_id is not None:
-        services.sampler_uses[sampler.sampling_session_id] = now
-    new = NewSample(
-        owner=me,
-        sampling_session_id=payload.sampling_session_id,
-        seq_id=payload.seq_id,
-        body=body,
-        digest=hashlib.sha256(body).digest(),
-        num_samples=payload.num_samples,
-        cost=min(cost, 2**31 - 1),
-        run_id=_run_of(sampler),
-        may_be_trimmed=now - sampler.created_at > services.config.result_life_s,
-    )
-    return SampleSubmission(new, payload)
+    return await SampleSubmission.of(services, sampler, payload, body)
 
 
 async def get_sampler(request: Request) -> Response:
@@ -133,13 +114,6 @@ async def _describe(
         engine_model=info.name,
         created_at=steady_now(),
     )
-
-
-def _run_of(sampler: SamplerRecord) -> str | None:
-    """The run whose weights are sampled from; None is the base model."""
-    if sampler.model_path is None:
-        return sampler.model_id
-    return parse_path(sampler.model_path).run_id
 
 
 async def _require(services: Services, me: str, sampling_session_id: str) -> SamplerRecord:

@@ -21,7 +21,14 @@ from tinkex.server.errors import Unprocessable, json_response
 from tinkex.server.services import Services, caller, owner, services_of
 from tinkex.types.session import UntypedPromise
 
-__all__ = ["ReadSubmission", "Submission", "check_number", "submit_handler", "submit_route"]
+__all__ = [
+    "ReadSubmission",
+    "Submission",
+    "accept",
+    "check_number",
+    "submit_handler",
+    "submit_route",
+]
 
 
 class LoggedRequest(Protocol):
@@ -94,7 +101,11 @@ def submit_handler(
 
 
 async def _submit(services: Services, submission: Submission[R], key_id: int) -> Response:
-    """Keeps a request and schedules it, unless the scheduler has it already.
+    return json_response(submission.promise(await accept(services, submission, key_id)))
+
+
+async def accept(services: Services, submission: Submission[R], key_id: int) -> R:
+    """The row of a request that is kept and scheduled now, unless the scheduler has it already.
 
     One that came before may be in the log and nowhere else: the store had kept it and then failed,
     or its client disconnected at that moment.
@@ -107,7 +118,7 @@ async def _submit(services: Services, submission: Submission[R], key_id: int) ->
         services.waiters.expect(row.request_id, row.owner, kind)
         await submission.schedule(services, row)
         crashpoints.passing("submit.scheduled", kind)
-    return json_response(submission.promise(row))
+    return row
 
 
 def check_number(name: str, value: int, *, bits: int = 31) -> None:

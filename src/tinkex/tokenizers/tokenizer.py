@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tinkex.client.chat_template import Message, choose_template, read_templates, render_chat
-from tinkex.client.tokenizer_folder import failure, find_folder, resolve_tokenizer_id
 from tinkex.config import ProcessSettings, process_settings
 from tinkex.errors import TokenizerError, ValidationError
+from tinkex.tokenizers.chat_template import Message, choose_template, read_templates, render_chat
+from tinkex.tokenizers.folder import failure, find_folder, resolve_tokenizer_id
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -189,6 +189,17 @@ class Tokenizer:
     ) -> str:
         """The template that would be used; `chat_template` is a template or the name of one."""
         return choose_template(self.chat_template, chat_template, has_tools=tools is not None)
+
+    @property
+    def backend(self) -> Backend:
+        """The tokenizer of the library that does the work."""
+        return self._backend
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that `decode` leaves out with `skip_special_tokens`."""
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(index for index, token in added.items() if token.special)
 
     @property
     def vocab_size(self) -> int:

@@ -1,0 +1,130 @@
+"""Messages and tools as a chat template takes them; what it could not show is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tinkex.server.openai.errors import BadParameter
+from tinkex.server.openai.requests import CalledTool, ChatCompletionRequest, ChatMessage
+
+__all__ = ["offered_tools", "template_messages"]
+
+_ROLES: Final = {
+    "system": "system",
+    "developer": "system",  # templates know the older name only
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+
+
+def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
+    """The conversation for the model's template.
+
+    Raises:
+        BadParameter: a message has a role, a part or a call that cannot be rendered.
+    """
+    if not request.messages:
+        raise BadParameter("messages", "messages is empty; it needs at least one message.")
+    return [_message(f"messages[{i}]", each) for i, each in enumerate(request.messages)]
+
+
+def offered_tools(request: ChatCompletionRequest) -> list[dict[str, Any]] | None:
+    """The tools that the model is shown; None if it is to call none.
+
+    Raises:
+        BadParameter: a tool is not a function, or `tool_choice` asks for what cannot be promised.
+    """
+    tools, choice = request.tools, request.tool_choice
+    for place, tool in enumerate(tools or ()):
+        _check_tool(f"tools[{place}]", tool)
+    if choice not in (None, "none", "auto"):
+        raise BadParameter(
+            "tool_choice",
+            f"tool_choice={json.dumps(choice)[:200]} is not supported: nothing here can force a "
+            "model to call a tool.",
+            hint='Use "auto" or "none".',
+        )
+    if choice == "auto" and not tools:
+        raise BadParameter("tool_choice", 'tool_choice="auto" needs tools.')
+    if tools and request.parallel_tool_calls is False and choice != "none":
+        raise BadParameter(
+            "parallel_tool_calls",
+            "parallel_tool_calls=false is not supported: the model decides how many calls it "
+            "writes.",
+            hint="Leave it out.",
+        )
+    return tools if tools and choice != "none" else None
+
+
+def _message(where: str, message: ChatMessage) -> dict[str, Any]:
+    role = _ROLES.get(message.role)
+    if role is None:
+        known = ", ".join(_ROLES)
+        raise BadParameter(
+            f"{where}.role", f"{where}.role={message.role[:100]!r} is not one of {known}."
+        )
+    for name in ("function_call", "audio"):
+        if getattr(message, name) is not None:
+            raise BadParameter(f"{where}.{name}", f"{where}.{name} is not supported.")
+    text = _text(where, message)
+    if text is None and not (role == "assistant" and message.tool_calls):
+        raise BadParameter(f"{where}.content", f"{where} has no content.")
+    # Templates that look for calls take their absence as "no calls", but not an empty list.
+    rendered: dict[str, Any] = {"role": role, "content": text or ""}
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            rendered[name] = value
+    if message.tool_calls:
+        rendered["tool_calls"] = [_earlier_call(each) for each in message.tool_calls]
+    return rendered
+
+
+def _text(where: str, message: ChatMessage) -> str | None:
+    """The text of a message, its parts joined."""
+    content = message.content
+    if content is None:
+        return message.refusal
+    if isinstance(content, str):
+        return content
+    return "".join(_part(f"{where}.content[{i}]", part) for i, part in enumerate(content))
+
+
+def _part(where: str, part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    text = part.get("text" if kind == "text" else "refusal")
+    if kind not in ("text", "refusal") or not isinstance(text, str):
+        raise BadParameter(
+            f"{where}.type",
+            f"{where} is of type {str(kind)[:100]!r}. The models of this server read text only.",
+        )
+    return text
+
+
+def _earlier_call(call: CalledTool) -> dict[str, Any]:
+    """A call of the history. Templates write its arguments as JSON themselves, so they get the
+    object where there is one."""
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except (ValueError, RecursionError):
+        arguments = call.function.arguments
+    shown = {"type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+    return shown if call.id is None else {"id": call.id, **shown}
+
+
+def _check_tool(where: str, tool: Mapping[str, Any]) -> None:
+    if tool.get("type") != "function":
+        raise BadParameter(
+            f"{where}.type", f"{where}.type={str(tool.get('type'))[:100]!r} must be 'function'."
+        )
+    function = tool.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadParameter(f"{where}.function", f"{where}.function has no name.")
+    if function.get("strict"):
+        raise BadParameter(
+            f"{where}.function.strict",
+            "strict=true is not supported: answers are not guided by a schema.",
+            hint="Leave it out, and check the arguments of a call.",
+        )

@@ -1,0 +1,163 @@
+"""Samples of a request that waits for them: submitted as every sample is, awaited on the client's
+connection, and cancelled when the client is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from tinkex.errors import ClientError, ServerError, TinkexError
+from tinkex.server.errors import NotReady
+from tinkex.server.gate.admission import ReleasedSlot
+from tinkex.server.openai.sampling_sessions import EndpointSampler, EndpointSamplers
+from tinkex.server.services import Services
+from tinkex.server.submit.sample_submission import SampleSubmission
+from tinkex.server.submit.submission import accept
+from tinkex.store import StoreError, results
+from tinkex.store.clock import steady_now
+from tinkex.store.results import Result
+from tinkex.store.samples import Sample
+from tinkex.types.requests import SampleRequest
+from tinkex.types.sampling import SampleResponse
+from tinkex.wire import json, protobuf
+
+__all__ = ["ClientLeft", "HeldSamples", "SampleFailed", "Unsampled"]
+
+_BEAT_S = 10.0
+
+
+class ClientLeft(Exception):
+    """The client closed its connection, so there is nothing to answer."""
+
+
+class SampleFailed(ClientError):
+    """400: the engine refused the request; the message names the part to change."""
+
+    code = "sample-refused"
+    status = 400
+
+
+class Unsampled(ServerError):
+    """500: the engine failed at a good request."""
+
+    code = "sample-failed"
+    status = 500
+    default_hint = "Send the request again."
+
+
+class HeldSamples:
+    """The samples of one HTTP request; leaving the block cancels those that are not finished."""
+
+    def __init__(
+        self,
+        services: Services,
+        samplers: EndpointSamplers,
+        sampler: EndpointSampler,
+        key_id: int,  # whose usage they count for
+    ) -> None:
+        self._services = services
+        self._samplers = samplers
+        self._sampler = sampler
+        self._key_id = key_id
+        self._open: dict[str, Sample] = {}
+
+    async def __aenter__(self) -> HeldSamples:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for request_id, sample in list(self._open.items()):
+            with contextlib.suppress(StoreError):  # it will be found abandoned
+                await asyncio.to_thread(
+                    self._services.scheduler.cancel_sample, sample.owner, request_id
+                )
+
+    async def submit(self, request: SampleRequest) -> Sample:
+        """The row of a request that is in the log and scheduled.
+
+        Raises:
+            Busy: too many samples wait already.
+            LimitExceeded: it is above one of the server's limits.
+        """
+        self._services.check_disk()
+        SampleSubmission.check_room(self._services, self._sampler.record.owner)
+        numbered = msgspec.structs.replace(
+            request,
+            sampling_session_id=self._sampler.record.sampling_session_id,
+            seq_id=next(self._sampler.seq_ids),
+        )
+        submission = await SampleSubmission.of(
+            self._services, self._sampler.record, numbered, json.encode(numbered)
+        )
+        sample = await accept(self._services, submission, self._key_id)
+        self._open[sample.request_id] = sample
+        return sample
+
+    async def result(self, sample: Sample, request: Request) -> SampleResponse:
+        """The samples, as soon as they are there.
+
+        Raises:
+            ClientLeft: the client closed its connection first.
+            SampleFailed: the engine refused the request.
+            NotReady: the server stops.
+            Unsampled: the engine failed.
+        """
+        found = await self._wait(sample, request)
+        del self._open[sample.request_id]
+        if found.encoding == "error":
+            raise failure_of(found)
+        return protobuf.decode_sample_response(found.body)
+
+    async def _wait(self, sample: Sample, request: Request) -> Result:
+        waiters = self._services.waiters
+        with waiters.watch(sample.request_id) as future:
+            known = waiters.find(sample.owner, sample.request_id)
+            if known is not None and known.result is not None:
+                return known.result
+            left = asyncio.ensure_future(_disconnect(request))
+            try:
+                async with ReleasedSlot():
+                    while not future.done():
+                        either: list[asyncio.Future[Any]] = [future, left]
+                        await asyncio.wait(
+                            either, timeout=_BEAT_S, return_when=asyncio.FIRST_COMPLETED
+                        )
+                        self._beat()
+                        if left.done() and not future.done():
+                            raise ClientLeft
+            finally:
+                left.cancel()
+            found = future.result()
+        if found is None:
+            found = await self._stored(sample)
+        return found
+
+    async def _stored(self, sample: Sample) -> Result:
+        """The result of a request that the server no longer waits for, because it stops."""
+        stored = await self._services.db.aread(results.find, sample.owner, sample.request_id)
+        if stored is None or stored.result is None:
+            raise NotReady("The server is stopping.")
+        return stored.result
+
+    def _beat(self) -> None:
+        record = self._sampler.record
+        self._samplers.beat(record.session_id)
+        self._services.heard[record.sampling_session_id] = steady_now()
+
+
+def failure_of(result: Result) -> TinkexError:
+    """The error that a request ended with."""
+    told = msgspec.json.decode(result.body)
+    code = told.get("code") or None
+    if told.get("category") == "user":
+        return SampleFailed(told["error"], code=code)
+    return Unsampled(told["error"], code=code)
+
+
+async def _disconnect(request: Request) -> None:
+    """Returns when the client has closed its connection; its body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

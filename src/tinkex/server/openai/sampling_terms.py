@@ -1,0 +1,108 @@
+"""Sampling parameters of an OpenAI request as the sampler's own."""
+
+from __future__ import annotations
+
+from tinkex.server.openai.errors import BadParameter
+from tinkex.server.openai.requests import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    OpenAIRequest,
+)
+from tinkex.types.sampling import SamplingParams
+
+__all__ = ["check_chat", "check_completion", "max_tokens_of", "sampling_params", "stops_of"]
+
+_COMPLETION_TOKENS = 16
+"""Tokens of a completion that says nothing of them; a chat's answer goes on to its end."""
+
+_SAME_NAMES = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
+_REFUSED_IN_CHAT = {
+    "functions": "Use tools.",
+    "function_call": "Use tool_choice.",
+    "audio": "The models of this server write text only.",
+    "reasoning_effort": "Set what the model's template knows in chat_template_kwargs.",
+    "verbosity": "",
+    "web_search_options": "",
+}
+
+
+def sampling_params(request: OpenAIRequest) -> SamplingParams:
+    """How to sample.
+
+    Raises:
+        ValidationError: a value lies outside its range.
+    """
+    given = {name: getattr(request, name) for name in _SAME_NAMES}
+    return SamplingParams(
+        # At least one token is sampled; where none is wanted, it is left out of the answer.
+        max_tokens=max_tokens_of(request) or (None if max_tokens_of(request) is None else 1),
+        stop=stops_of(request) or None,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def stops_of(request: OpenAIRequest) -> list[str]:
+    """The texts that end an answer, and are not part of it."""
+    if request.stop is None:
+        return []
+    return [request.stop] if isinstance(request.stop, str) else request.stop
+
+
+def max_tokens_of(request: OpenAIRequest) -> int | None:
+    """How many tokens the answer may have; None for as many as fit the context."""
+    if isinstance(request, CompletionRequest):
+        return _COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
+    newer = getattr(request, "max_completion_tokens", None)
+    return request.max_tokens if newer is None else newer
+
+
+def check_chat(request: ChatCompletionRequest) -> None:
+    """Refuses what would change the answer and is not there.
+
+    Raises:
+        BadParameter: with its name.
+    """
+    for name, hint in _REFUSED_IN_CHAT.items():
+        if getattr(request, name) is not None:
+            raise BadParameter(name, f"{name} is not supported.", hint=hint)
+    if request.modalities not in (None, ["text"]):
+        raise BadParameter("modalities", "modalities must be ['text'].")
+    if request.top_logprobs is not None and not request.logprobs:
+        raise BadParameter("top_logprobs", "top_logprobs needs logprobs=true.")
+    if max_tokens_of(request) == 0:
+        raise BadParameter("max_tokens", "max_tokens=0 must be at least 1.")
+    _check_both(request)
+
+
+def check_completion(request: CompletionRequest) -> None:
+    """Refuses what would change the answer and is not there.
+
+    Raises:
+        BadParameter: with its name.
+    """
+    if request.suffix:
+        raise BadParameter("suffix", "suffix is not supported: the models only continue a text.")
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise BadParameter(
+            "best_of",
+            f"best_of={request.best_of} is not supported unless it equals n.",
+            hint="Set n, and choose among the answers by their logprobs.",
+        )
+    if request.max_tokens == 0 and not request.echo:
+        raise BadParameter("max_tokens", "max_tokens=0 needs echo=true: there is nothing to show.")
+    _check_both(request)
+
+
+def _check_both(request: OpenAIRequest) -> None:
+    if request.stream_options is not None and not request.stream:
+        raise BadParameter("stream_options", "stream_options needs stream=true.")
+    if "" in stops_of(request):
+        raise BadParameter("stop", "stop has an empty text, which would end an answer at once.")
+    older, newer = request.max_tokens, getattr(request, "max_completion_tokens", None)
+    if older is not None and newer is not None and older != newer:
+        raise BadParameter(
+            "max_tokens", f"max_tokens={older} and max_completion_tokens={newer} differ."
+        )

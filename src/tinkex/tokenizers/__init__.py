@@ -1,0 +1,1 @@
+"""Text to token ids and back, and conversations as text: for client, command line and server."""
