@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.server.test_remote_workers import free_port
+from tests.support.tcp_listener import free_port
 from tests.support.waiting import wait_until
 
 __all__ = ["HEAD", "Cluster", "Node", "running_cluster"]
