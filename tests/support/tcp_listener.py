@@ -62,7 +62,7 @@ class TcpListener:
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Has something done beside all else; called in the loop."""
         task = self._loop.create_task(work)
-        self._tasks.add(task)  # a task lives as long as somebody holds it
+        self._tasks.add(task)  # a task lives as long as there is a reference to it
         task.add_done_callback(self._tasks.discard)
         return task
 
