@@ -1,4 +1,4 @@
-"""Side: sampling with Transformers' `generate`, as somebody who knows it would write it.
+"""Side: sampling with Transformers' `generate`, as an experienced user would write it.
 
 float32, sdpa attention, inference mode, left padding, no processors but the sampling itself. Every
 adapter is merged into a copy of the model: faster than an unmerged one, at the price of memory.

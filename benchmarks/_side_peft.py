@@ -1,4 +1,4 @@
-"""Side: LoRA training with Transformers and PEFT, as somebody who knows both would write it.
+"""Side: LoRA training with Transformers and PEFT, as an experienced user would write it.
 
 float32, sdpa attention, right padding to the longest row of a batch (nothing sorted), LoRA on the
 same matrices our default trains (attention, MLP, unembedding), cross entropy summed over the

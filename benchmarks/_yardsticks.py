@@ -27,7 +27,7 @@ TUNED = {
     "MALLOC_TRIM_THRESHOLD_": str(2**34),
     "MALLOC_TOP_PAD_": str(2**26),
 }
-"""What somebody who tunes a CPU loop sets; found fastest here for Transformers."""
+"""What an experienced user sets for a loop on a CPU; found fastest here for Transformers."""
 
 
 class PeftSide(Side):

@@ -150,7 +150,7 @@ def _train(training: Any, data: list[types.Datum]) -> Any:
 
 
 def idle_share(pid: int, seconds: float = 3.0) -> float:
-    """The CPU seconds per second of a process that nobody asks for anything."""
+    """The CPU seconds per second of an idle process."""
     time.sleep(1.0)
     before = cpu_s(pid)
     time.sleep(seconds)

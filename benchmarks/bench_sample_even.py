@@ -6,7 +6,7 @@ Ours goes through the whole stack and answers logprobs; the others run in their 
 HTTP or logprobs. `generate` has the adapter merged into its weights; vLLM has it as an adapter, as
 a server of adapters must. Bars: 1.2 times `generate`, 1.0 times vLLM.
 
-`--only "generate 1x64"` has one side only. "vLLM-merged 1x64" is vLLM as somebody would run it for
+`--only "generate 1x64"` has one side only. "vLLM-merged 1x64" is vLLM as it would be run for
 this one adapter alone: merged into the weights too, and compiled.
 """
 

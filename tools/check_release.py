@@ -1,4 +1,4 @@
-"""Checks the wheel and the source package of a release before anybody gets them.
+"""Checks the wheel and the source package of a release before they are published.
 
     python tools/check_release.py dist
 

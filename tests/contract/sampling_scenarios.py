@@ -407,7 +407,7 @@ def one_base_has_several_names_and_suffixes(world: World) -> None:
     with pytest.raises(tinker.RequestFailedError, match="trained on smollm, not on qwen2"):
         other.load_state(path).result()
     with pytest.raises(tinker.NotFoundError, match="not served here"):
-        world.service.create_sampling_client(base_model="nobody/knows")
+        world.service.create_sampling_client(base_model="unknown/model")
 
 
 def _saved(training: tinker.TrainingClient) -> str:

@@ -208,7 +208,7 @@ def checkpoints_expire_are_published_and_deleted(world: World) -> None:
     assert listed()[path].checkpoint_type == "training"
     rest.delete_checkpoint(training.model_id, "weights/kept").result()
     assert list(listed()) == [sampler]
-    for again in (path, "tinker://nobody:train:0/weights/x"):
+    for again in (path, "tinker://unknown:train:0/weights/x"):
         with pytest.raises(tinker.NotFoundError):
             rest.delete_checkpoint_from_tinker_path(again).result()
     assert _steps(training, 1), "the run goes on without its checkpoint"

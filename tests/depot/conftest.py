@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.support.azurite import azurite, container
 from tests.support.object_stores import bucket, object_store
 
-__all__ = ["bucket", "object_store"]
+__all__ = ["azurite", "bucket", "container", "object_store"]

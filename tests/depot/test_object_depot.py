@@ -45,9 +45,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "one"
 
 
-@pytest.fixture
-def depot(bucket: str) -> ObjectDepot:
-    return ObjectDepot(bucket)
+@pytest.fixture(params=["bucket", "container"])
+def depot(request: pytest.FixtureRequest) -> ObjectDepot:
+    """A depot in a bucket of S3, or in a container of Azure where its server is installed."""
+    return ObjectDepot(request.getfixturevalue(request.param))
 
 
 def keys(depot: ObjectDepot) -> list[str]:

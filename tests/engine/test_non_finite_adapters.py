@@ -1,4 +1,4 @@
-"""An adapter that training has ruined is its owner's trouble and nobody else's."""
+"""An adapter that training has ruined affects its owner alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_sampling_from_an_adapter_that_is_not_finite_is_a_user_error(ruined) -> 
 
 @pytest.mark.usefixtures("with_and_without_kernels")
 def test_cache_of_a_sequence_that_is_not_finite_does_not_reach_the_next_one(tiny: Path) -> None:
-    # Room for two blocks: whoever comes next lies where the ruined one lay.
+    # Room for two blocks: the next request gets the blocks where the ruined one lay.
     engine = TorchEngine(EngineOptions(models={"tiny": str(tiny)}, cache_tokens=2 * BLOCK_TOKENS))
     fields = {"tokens": tokens(40), "max_tokens": 40, "seed": 1, "stop": []}
     before = run_samples(engine, sample_request("good", **fields))["good"]

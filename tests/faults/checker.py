@@ -28,7 +28,7 @@ _ASIDE = {"seq", "is_refused"}  # told by the client for the checker's sake
 
 
 class Checker:
-    """Goes through a history once. `may_fail` says which errors are nobody's fault.
+    """Goes through a history once. `may_fail` says which errors are allowed.
 
     Sampled logprobs of a real model depend a little on what is sampled beside them; without
     `with_sampled_logprobs` only the tokens are compared. Even of those one may be the next one in
@@ -155,7 +155,7 @@ class Checker:
 
     def _unknown_in_list(self, call: Call, listed: set[str]) -> None:
         for path in listed - self._saves.keys():
-            self._blame(call, f"wrong: nobody saved {path}")
+            self._blame(call, f"wrong: no call saved {path}")
 
     def _reread(self, call: Call, request_id: str) -> None:
         """An answer that was given stays what it is."""

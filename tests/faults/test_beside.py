@@ -1,4 +1,4 @@
-"""Files written beside the work: whatever happens meanwhile, nobody's state or answer is wrong."""
+"""Files written beside the work: whatever happens meanwhile, every state and answer is right."""
 
 from __future__ import annotations
 

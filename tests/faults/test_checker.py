@@ -189,7 +189,7 @@ def test_a_checkpoint_that_was_never_saved_is_wrong(tmp_path: Path, check: Any) 
     answers = Server(tmp_path).play(steps)
     place = next(n for n, step in enumerate(steps) if step[0] == "list")
     answers[place] = [*answers[place], f"tinker://{RUN}/weights/ghost"]
-    assert any("nobody saved" in each for each in check(history(steps, answers)))
+    assert any("no call saved" in each for each in check(history(steps, answers)))
 
 
 def test_no_answer_is_a_loss_and_an_error_a_failure(tmp_path: Path, check: Any) -> None:

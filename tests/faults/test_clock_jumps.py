@@ -1,4 +1,4 @@
-"""The wall clock of a running server jumps by an hour, forward and back: nobody notices.
+"""The wall clock of a running server jumps by an hour, forward and back: no client notices.
 
 A real server in a process of its own, whose clock a preloaded library moves.
 """

@@ -41,7 +41,7 @@ class Client:
         made = self.result(lambda: http.call("POST", "create_model", asked))
         self.model = made["model_id"]
 
-    def patiently(self, call: Any) -> Any:
+    def retried(self, call: Any) -> Any:
         deadline = time.monotonic() + 60
         while True:
             answer = call()
@@ -54,8 +54,8 @@ class Client:
             assert time.monotonic() < deadline, "it never came back"
 
     def result(self, call: Any) -> Any:
-        request_id = self.patiently(call)["request_id"]
-        return self.patiently(lambda: self.http.poll(request_id))
+        request_id = self.retried(call)["request_id"]
+        return self.retried(lambda: self.http.poll(request_id))
 
     def run(self, steps: int, start: int = 1) -> list[Any]:
         """What every operation of the run answered."""

@@ -1,7 +1,7 @@
 """The engine's process dies alone: by poison, for lack of memory, by the system's hand.
 
-Real processes and real deaths. Whoever asked for too much gets a server error after one more try;
-everybody else, of whatever tenant and in whatever batch, gets a result.
+Real processes and real deaths. A request for too much gets a server error after one more try;
+all others, of any tenant and in any batch, get a result.
 """
 
 from __future__ import annotations

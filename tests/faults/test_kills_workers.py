@@ -31,12 +31,11 @@ from tests.faults.site_campaign import SiteCampaign
 from tests.faults.site_workers import KINDS, SiteKind
 from tests.faults.test_takeover import assert_all_done_once, run_of
 from tests.server.driving import MODEL
-from tests.server.test_remote_workers import free_port
 from tests.store.postgres import PostgresServer, own_postgres
 from tests.support.faulty_link import FaultyLink
 from tests.support.object_stores import bucket, object_store
 from tests.support.soak import IS_SOAK, SEED, amount
-from tests.support.tcp_listener import target_of
+from tests.support.tcp_listener import free_port, target_of
 from tinkex.depot.object_depot import ObjectDepot
 from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig

@@ -269,7 +269,7 @@ def test_a_program_that_does_not_close_still_ends(server: LoopbackServer) -> Non
 
 
 def test_samples_in_flight_do_not_keep_training_waiting(server: LoopbackServer) -> None:
-    """1500 samples that nobody answers, in a process that may open 1024 files; then a step."""
+    """1500 samples that stay unanswered, in a process that may open 1024 files; then a step."""
     server.hold("asample")
     program = _program(
         server,

@@ -24,7 +24,7 @@ MODEL = "tiny/model"
 def test_a_lost_promise_is_not_sent_again_by_itself(
     server: LoopbackServer, connect: Connect
 ) -> None:
-    """Nobody knows whether it was applied: the caller decides."""
+    """It is unknown whether it was applied: the caller decides."""
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
     polls = server.count("retrieve_future")
     server.on("retrieve_future").reply(410, json_body={"detail": "gone"})

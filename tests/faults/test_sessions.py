@@ -103,7 +103,7 @@ def test_a_slow_tenant_does_not_delay_another(runtime: Runtime, clock: FakeClock
     """The first server never answers its heartbeat; the second's beats come on time."""
     with LoopbackServer() as slow, LoopbackServer() as quick:
         held = slow.on("session_heartbeat").hold().always()
-        samplers = []  # kept: a session that nobody uses any more stops beating
+        samplers = []  # kept: a session without a user sends no more heartbeats
         for server in (slow, quick):
             service = ServiceClient(
                 config=make_config(server, heartbeat_interval_s=10), runtime=runtime

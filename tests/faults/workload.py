@@ -60,7 +60,7 @@ class Walker:
         self._asked = ""  # the model that was asked last
         self._models: dict[str, Any] = {}
         self._samplers: dict[str, Any] = {}
-        self._paths: list[str] = []  # of states that nobody deletes
+        self._paths: list[str] = []  # of states that are never deleted
         self._doomed: list[str] = []
         self._service: Any = None
         self._rest = library.RestClient(base_url=task.base_url, api_key=task.api_key)

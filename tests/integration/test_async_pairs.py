@@ -142,7 +142,7 @@ def test_many_awaited_and_streamed(server: LoopbackServer, connect: Connect) -> 
 def test_cancelling_an_awaited_sample_cancels_the_sample(
     server: LoopbackServer, connect: Connect, runtime: Runtime
 ) -> None:
-    """`sample_async` owns its handle: nobody else could wait for it afterwards."""
+    """`sample_async` owns its handle: no other caller could wait for it afterwards."""
     server.hold("asample")
 
     async def impatient() -> None:

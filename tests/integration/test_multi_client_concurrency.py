@@ -219,8 +219,8 @@ def test_another_tenants_things_do_not_exist(
     training = a.service.create_lora_training_client(base_model=MODEL, rank=8)
     path = training.save_weights_for_sampler("mine").result(20).path
     assert path is not None
-    stranger = _tenant(a.server, "tml-x", runtime).service
-    mine, theirs = a.service.create_rest_client(), stranger.create_rest_client()
+    other = _tenant(a.server, "tml-x", runtime).service
+    mine, theirs = a.service.create_rest_client(), other.create_rest_client()
 
     assert mine.list_training_runs().result(20).training_runs
     assert [each.tinker_path for each in mine.list_user_checkpoints().result(20).checkpoints] == [
@@ -243,11 +243,11 @@ def test_another_tenants_things_do_not_exist(
     ):
         assert isinstance(refused.outcome(20).error, NotFoundError)
     with pytest.raises(NotFoundError):
-        stranger.create_sampling_client(model_path=path)
+        other.create_sampling_client(model_path=path)
     with pytest.raises(NotFoundError):
-        stranger.create_training_client_from_state(path)
+        other.create_training_client_from_state(path)
     (kept,) = mine.list_user_checkpoints().result(20).checkpoints
-    assert (kept.tinker_path, kept.public) == (path, False), "nothing a stranger asked was done"
+    assert (kept.tinker_path, kept.public) == (path, False), "another tenant's calls had no effect"
 
 
 def test_a_handler_hears_both_tenants_and_no_key(tenants: tuple[Tenant, Tenant]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -175,6 +176,40 @@ def test_a_callback_that_fails_stops_nothing(
     server.on("get_training_run").reply(404, json_body=GONE).times(1)
     assert run.recover().client is run.client
     assert "no such number" in caplog.text
+
+
+def test_a_function_that_fails_to_choose_ends_the_recovery_and_not_the_monitor(
+    server: LoopbackServer, connect: Connect, events: list[str]
+) -> None:
+    def broken(_: Any) -> Any:
+        raise ZeroDivisionError("no such number")
+
+    monitor, run = saved_run(connect, policy(poll_s=0.01, checkpoint=broken))
+    with monitor:
+        server.on("get_training_run").reply(404, json_body=GONE).always()
+        wait_until(lambda: "exhausted" in events)
+        other = monitor.watch(run.client)
+        wait_until(lambda: events.count("exhausted") == 2)
+    with pytest.raises(RecoveryFailedError, match="ZeroDivisionError: no such number"):
+        other.recover()
+
+
+def test_a_monitor_closes_while_a_server_does_not_answer(
+    server: LoopbackServer,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("tinkex.client.recovery._CLOSE_S", 0.05)
+    monitor, _ = saved_run(connect, policy(poll_s=0.01))
+    frozen = server.on("get_training_run").hold().always()
+    asked = server.count("get_training_run")
+    server.wait_for("get_training_run", asked + 1)
+    monitor.close()
+    server.on("get_training_run").reply(403, json_body={"detail": "no"}).always()
+    frozen.release()
+    wait_until(lambda: not any(each.name == "tinkex-recovery" for each in threading.enumerate()))
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(

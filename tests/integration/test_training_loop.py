@@ -109,7 +109,7 @@ def test_the_first_chunk_is_sent_last(server: LoopbackServer, connect: Connect) 
 def test_handles_can_be_awaited_after_all_were_made(
     server: LoopbackServer, connect: Connect
 ) -> None:
-    """R28: the work starts when the handle is made; nobody has to wait in between."""
+    """R28: the work starts when the handle is made; no wait is needed in between."""
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)
     handles: list[Future[object]] = []
     for _ in range(5):

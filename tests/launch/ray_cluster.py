@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.server.test_remote_workers import free_port
+from tests.support.tcp_listener import free_port
 from tests.support.waiting import wait_until
 
 __all__ = ["HEAD", "Cluster", "Node", "running_cluster"]
@@ -41,10 +41,10 @@ class Node:
 
     def processes(self) -> list[psutil.Process]:
         """All that runs on the node now, children of a process after it."""
-        with contextlib.suppress(psutil.NoSuchProcess):
+        if self._runs():
             top = psutil.Process(self._top.pid)
             self._seen |= {each.pid: each for each in (top, *top.children(recursive=True))}
-        return [each for each in self._seen.values() if each.is_running()]
+        return [each for each in self._seen.values() if _is_alive(each)]
 
     def workers(self) -> list[psutil.Process]:
         """The processes of `tinkex worker`."""
@@ -141,6 +141,13 @@ def running_cluster(folder: Path, num_nodes: int) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it computes: one that has ended and was not waited for does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -86,7 +86,7 @@ def test_a_crash_after_any_commit_changes_nothing(
 
     def commit_and_copy(self: Database, jobs: list[Any]) -> None:
         futures = [job.future for job in jobs]
-        for job in jobs:  # nobody learns of the commit before the copy is made
+        for job in jobs:  # no caller sees the commit before the copy is made
             job.future = type(job.future)()
         commit(self, jobs)
         copies.append(copied(origin, tmp_path / f"crash-{len(copies)}"))

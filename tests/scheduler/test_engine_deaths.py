@@ -1,4 +1,4 @@
-"""The engine fails alone: whoever made it fail gets an error, everybody else gets a result."""
+"""The engine fails alone: the request that made it fail gets an error, all others get a result."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_suspects_run_apart_and_alone_after_a_second_failure() -> None:
     assert sample_queue.total() == sample_queue.pending("a") == 41
     wave = sample_queue.take(0)
     assert len(wave) == 3
-    assert sample_queue.take(0) == [], "nobody joins them"
+    assert sample_queue.take(0) == [], "no other joins them"
     sample_queue.quarantine(
         [waiting(int(each.sample.request_id), 2) for each in sample_queue.interrupt(0)], 0
     )

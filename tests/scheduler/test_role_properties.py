@@ -180,7 +180,7 @@ def test_models_run_on_slots_that_train_through_changes_of_roles(
             continue
         used = [simulation.used_s[owner] for owner in "abc"]
         assert sum(used) >= 0.8 * 5.0 * len(trainers)
-        assert min(used) > 0.0, "nobody waits while others run"
+        assert min(used) > 0.0, "none waits while others run"
 
 
 @pytest.mark.parametrize("num_sampling", [0, 2])

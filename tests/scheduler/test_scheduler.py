@@ -448,7 +448,7 @@ def test_sampling_and_training_alternate(bench: Make) -> None:
 def test_bad_bodies_fail_with_the_users_category(bench: Make) -> None:
     work = bench().start()
     model = work.model()
-    failed = work.answer(work.load(model, 1, "tinker://nobody:train:0/weights/x"))
+    failed = work.answer(work.load(model, 1, "tinker://unknown:train:0/weights/x"))
     assert failed["category"] == "user"
     assert msgspec.json.encode(failed)
 

@@ -48,7 +48,7 @@ class Call(NamedTuple):
 class Entry(NamedTuple):
     """How a route is asked, and what it may know of others.
 
-    `names` says that the request names something of its tenant, so that anybody else gets 404.
+    `names` says that the request names something of its tenant, so others get 404.
     """
 
     make: Callable[[Things], Call]

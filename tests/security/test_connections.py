@@ -78,7 +78,7 @@ def connect(address: Address) -> Iterator[Callable[[], socket.socket]]:
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"http://{address[0]}:{address[1]}/quick").status_code == 200:
                 return
-    raise AssertionError("the server serves nobody any more")
+    raise AssertionError("the server no longer answers")
 
 
 def read_all(connection: socket.socket) -> bytes:

@@ -61,5 +61,5 @@ def test_the_limit_goes_along_with_the_order(server: EmbeddedServer, http: Http)
 
 
 def test_another_owners_order_is_not_revealed(http: Http) -> None:
-    answer = http.train("nobody:train:0", 2**31 - 1)
+    answer = http.train("unknown:train:0", 2**31 - 1)
     assert answer.status_code == 404

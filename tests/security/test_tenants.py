@@ -213,7 +213,7 @@ _is_a_request: ContextVar[bool] = ContextVar("is_a_request", default=False)
 class CountingDatabase(Database):
     """A store that counts what requests read and write through it, by function.
 
-    What goes on beside them, in threads and tasks of its own, comes at any time, whoever asks.
+    What goes on beside them, in threads and tasks of its own, comes at any time.
     """
 
     counts: Counter[str]

@@ -17,7 +17,7 @@ from tests.faults.site import config_for_site
 from tests.faults.site_workers import RemoteWorkers, SiteKind
 from tests.server.driving import Http, training_body
 from tests.server.test_operator import Operator
-from tests.server.test_remote_workers import free_port
+from tests.support.tcp_listener import free_port
 from tests.support.waiting import wait_until
 from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig

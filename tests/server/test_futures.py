@@ -98,7 +98,7 @@ def test_a_waiting_poll_ends_with_its_result_and_not_with_its_time(http: Http) -
     time.sleep(0.1)
     http.step(model, 1)
     thread.join()
-    assert held[0] < 2.0, "a poll is held for 3 s if nobody wakes it"
+    assert held[0] < 2.0, "a poll is held for 3 s if nothing wakes it"
 
 
 def test_polls_are_held_and_then_let_go(http: Http) -> None:

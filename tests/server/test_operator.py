@@ -192,7 +192,7 @@ def test_what_is_wrong_with_a_command_is_said_with_its_exit_code(
     assert refused.returncode == 3
     assert "--operator-token-file" in refused.stderr
     assert "API key" not in refused.stderr
-    assert shell("workers", "drain", "nobody").returncode == 4
+    assert shell("workers", "drain", "unknown").returncode == 4
     missing = shell("workers", TINKEX_DATA_DIR=str(tmp_path / "none"))
     assert missing.returncode == 2
     assert "no operator token" in missing.stderr

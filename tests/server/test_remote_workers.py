@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from tests.server.driving import MODEL, Http, null_config
 from tests.server.test_restart import run_disturbed
 from tests.support.object_stores import bucket, object_store
 from tests.support.soak import amount
+from tests.support.tcp_listener import free_port
 from tests.support.waiting import wait_until
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ServerConfig
@@ -31,12 +31,6 @@ __all__ = ["bucket", "object_store"]
 pytestmark = pytest.mark.timeout(300)
 
 MODELS = ("--model", f"{MODEL}=", "--model", "org/named=")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def remote_config(data_dir: Path, **changes: Any) -> ServerConfig:

@@ -109,7 +109,7 @@ def empty_postgres_url(postgres_url: str) -> Iterator[str]:
 
 
 def _unprivileged(folder: Path) -> list[str]:
-    """PostgreSQL refuses to run as root: how to run it as somebody else, who owns the folder."""
+    """PostgreSQL refuses to run as root: how to run it as another user, who owns the folder."""
     if os.getuid() != 0:
         return []
     names = {entry.pw_name for entry in pwd.getpwall()}

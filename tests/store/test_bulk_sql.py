@@ -112,7 +112,7 @@ def test_one_that_is_refused_or_known_affects_no_other(db: Database, at_once: li
     new = [
         new_operation(model, 1),
         other,
-        new_operation("nobody's", 1),
+        new_operation("unknown", 1),
         new_operation(model, 2),
         new_operation(model, 3),
         new_operation(model, 3),

@@ -58,7 +58,7 @@ def test_a_job_that_fails_takes_no_other_with_it(db: Database) -> None:
 def test_after_a_job_failed_commits_are_careful_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or whoever sends what fails would have everybody's work done twice."""
+    """Otherwise a caller whose writes fail would have the writes of all done twice."""
     monkeypatch.setattr("tinkex.store.database._SAVEPOINT_COMMITS", 3)
     db = Database(f"sqlite:///{tmp_path / 'store.db'}")
     runs: list[str] = []

@@ -55,7 +55,7 @@ class FakeClock(Clock):
                     self._sleepers.remove(entry)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass and wake whoever has slept long enough."""
+        """Let time pass and wake the tasks that have slept long enough."""
         with self._lock:
             self._now += seconds
             due = [entry for entry in self._sleepers if entry[0] <= self._now]
@@ -70,9 +70,9 @@ class FakeClock(Clock):
             return sorted(entry[0] - self._now for entry in self._sleepers)
 
     def wait_for_sleepers(self, count: int = 1, timeout_s: float = 10) -> None:
-        """Return once so many are asleep (real time; a test that waits in vain fails)."""
+        """Return once so many are asleep (real time; a test fails if they never are)."""
         deadline = time.monotonic() + timeout_s
         while len(self.sleeping) < count:
             if time.monotonic() > deadline:
-                raise AssertionError(f"nobody went to sleep; sleeping: {self.sleeping}")
+                raise AssertionError(f"no task went to sleep; sleeping: {self.sleeping}")
             time.sleep(0.001)

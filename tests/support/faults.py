@@ -227,7 +227,7 @@ class Script:
 
 
 class Door:
-    """Lets nobody through until it is opened, from whatever thread."""
+    """Lets no request through until it is opened, from whatever thread."""
 
     def __init__(self) -> None:
         self._is_open = False

@@ -122,11 +122,11 @@ class LoopbackServer:
         self.wait_until(lambda: self.count(route) >= count, timeout_s)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float = 10) -> None:
-        """Return once the condition holds; a test that waits in vain fails."""
+        """Return once the condition holds; a test fails if it never does."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"waited in vain; requests so far: {self.counts()}")
+                raise AssertionError(f"it never held; requests so far: {self.counts()}")
             time.sleep(0.001)
 
     # The application behind the HTTP server.

@@ -12,11 +12,18 @@ from contextlib import suppress
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-__all__ = ["Target", "TcpListener", "pass_on", "reset", "target_of"]
+__all__ = ["Target", "TcpListener", "free_port", "pass_on", "reset", "target_of"]
 
 _PART_BYTES = 1 << 16
 
 Target = tuple[str, int]
+
+
+def free_port() -> int:
+    """A port that nothing listens on, for a server that is started next."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class TcpListener:
@@ -55,7 +62,7 @@ class TcpListener:
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Has something done beside all else; called in the loop."""
         task = self._loop.create_task(work)
-        self._tasks.add(task)  # a task lives as long as somebody holds it
+        self._tasks.add(task)  # a task lives as long as there is a reference to it
         task.add_done_callback(self._tasks.discard)
         return task
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -29,6 +30,11 @@ together trimming turns usage waiting whole_runner
 """
 RETIRED = frozenset(_RETIRED.split())
 """Names that modules had and lost: each meant several things, or nothing to a newcomer."""
+
+ROOT = Path(__file__).parents[2]
+_TEXTS = ("src/**/*.py", "docs/**/*.md", "deploy/**/*.yaml", "deploy/**/*.md", "*.md")
+_UNWANTED = "whoever nobody somebody everybody anybody errand errands doorstep patience patiently"
+UNWANTED = re.compile(rf"\b({'|'.join(_UNWANTED.split())}|in vain)\b", re.IGNORECASE)
 
 
 def public_classes() -> dict[str, set[str]]:
@@ -58,3 +64,14 @@ def test_no_module_has_a_retired_name() -> None:
     named = {path: path.parent.name if path.stem == "__init__" else path.stem for path in MODULES}
     wrong = [str(path.relative_to(PACKAGE)) for path, name in named.items() if name in RETIRED]
     assert wrong == [], "the word was retired: docs/contributing/glossary.md has those in use"
+
+
+def test_texts_name_tenants_callers_and_tasks_by_what_they_are() -> None:
+    paths = [path for pattern in _TEXTS for path in ROOT.glob(pattern)]
+    assert len(paths) > 500
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in paths
+        for match in UNWANTED.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []

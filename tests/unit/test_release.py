@@ -1,4 +1,4 @@
-"""`make release` finds what is wrong with a package before anybody gets it."""
+"""`make release` finds what is wrong with a package before it is published."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def duration(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-@click.command(short_help="Let everybody use checkpoints.")
+@click.command(short_help="Let all tenants use checkpoints.")
 @click.argument("paths", nargs=-1, required=True)
 @json_option
 @connection_options
@@ -37,7 +37,7 @@ def duration(text: str) -> int:
 def publish(
     context: click.Context, /, paths: tuple[str, ...], is_json: bool, **connection: Any
 ) -> None:
-    """Let everybody who knows their paths use checkpoints.
+    """Let all tenants who know their paths use checkpoints.
 
     \b
     JSON: {"changed": [PATH], "failed": [{"tinker_path", "error"}]}

@@ -53,5 +53,5 @@ depot_option = click.option(
     envvar="TINKEX_DEPOT",
     show_default="the data folder",
     help="Where checkpoints, snapshots and samplers are kept: a folder that all servers see, or "
-    "an object store as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://ACCOUNT/CONTAINER/PREFIX.",
+    "an object store as s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX.",
 )

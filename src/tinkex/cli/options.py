@@ -148,7 +148,7 @@ def reached_config(**connection: Any) -> Config:
 
 
 def quick(config: Config) -> Config:
-    """The config with little patience, unless timeouts are set."""
+    """The config with short timeouts, unless they are set."""
     if config.origin("retry_budget_s") != "default":
         return config
     return config.replace(retry_budget_s=QUICK_BUDGET_S)

@@ -54,7 +54,7 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
 class Future(Generic[T]):
     """The result of an operation that is under way.
 
-    Work starts when the handle is made, whether or not anybody waits for it. Giving up a wait (a
+    Work starts when the handle is made, whether or not a caller waits for it. Giving up a wait (a
     timeout, a cancelled `await`) leaves the work alone; `.cancel()` stops it. Ctrl-C in a blocking
     wait for samples stops them, on the server too; training goes on.
     """

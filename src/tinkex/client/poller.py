@@ -177,7 +177,7 @@ class Poller:
             await self._clock.sleep(pause)
 
     async def _wait_out(self, error: TinkexError, answer: Answer | None) -> None:
-        """Sleeps before the next poll, or raises `error` once patience is at its end."""
+        """Sleeps before the next poll, or raises `error` once the retry policy is exhausted."""
         status = error.status if isinstance(error, APIStatusError) else None
         silent_for = self._clock.monotonic() - self._last_contact
         if self._is_refused(answer) or not self._policy.allows(0, silent_for):

@@ -41,6 +41,8 @@ __all__ = ["RecoveryMonitor", "WatchedRun"]
 
 log = logging.getLogger("tinkex")
 
+_CLOSE_S = 5.0
+
 
 class RecoveryMonitor:
     """Watches runs, and continues those that the server calls ended, corrupted or lost.
@@ -89,10 +91,13 @@ class RecoveryMonitor:
             self._runs = [each for each in self._runs if each is not run]
 
     def close(self) -> None:
-        """Stops watching. Recovered clients go on, in a session of their own if need be."""
+        """Stops watching. Recovered clients go on, in a session of their own if need be.
+
+        A request that is under way to a server that does not answer is waited for some seconds.
+        """
         self._stopped.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_CLOSE_S)
 
     def __enter__(self) -> Self:
         return self
@@ -110,6 +115,8 @@ class RecoveryMonitor:
             with self._lock:
                 runs = list(self._runs)
             for run in runs:
+                if self._stopped.is_set():
+                    return
                 run._look()
 
     # For the runs ------------------------------------------------------------------------------
@@ -126,6 +133,11 @@ class RecoveryMonitor:
         old = self._service
         self._own_service = ServiceClient(config=old.config, runtime=old._holder.runtime)
         return self._own_service
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._stopped.is_set()
 
     def pause(self, seconds: float) -> bool:
         """Waits between two attempts; says whether to go on."""
@@ -192,7 +204,8 @@ class WatchedRun:
             if reason is not None:
                 self._recover(reason)
         except TinkexError as error:
-            log.warning("run %s: %s", self.client.model_id, error.message)
+            if not self._monitor.is_closed:
+                log.warning("run %s: %s", self.client.model_id, error.message)
         finally:
             self._lock.release()
 
@@ -261,7 +274,14 @@ class WatchedRun:
         if not saved and self.last_recovery is not None:
             saved = [self.last_recovery.checkpoint]
         offered = candidates(saved, bad, datetime.now(UTC))
-        chosen = self._monitor.policy.choose(offered)
+        try:
+            chosen = self._monitor.policy.choose(offered)
+        except Exception as error:
+            raise RecoveryFailedError(
+                f"The policy's function that chooses a checkpoint raised "
+                f"{type(error).__name__}: {error}",
+                hint="Correct it, or give a policy with checkpoint='newest'.",
+            ) from error
         if chosen is None:
             raise RecoveryFailedError(
                 f"The run {self.client.model_id} has no checkpoint to go on from.",

@@ -157,7 +157,7 @@ class RestClient(AccountCalls, SessionTraces):
         await self.delete_checkpoint_from_tinker_path(tinker_path)
 
     def publish_checkpoint_from_tinker_path(self, tinker_path: str) -> Future[None]:
-        """Lets everybody use a checkpoint."""
+        """Lets all tenants use a checkpoint."""
         return self._send("POST", f"{_checkpoint(tinker_path)}/publish")
 
     async def publish_checkpoint_from_tinker_path_async(self, tinker_path: str) -> None:

@@ -22,7 +22,7 @@ MAX_EMPTY_400 = 16
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long, and how patiently, a request is sent again.
+    """How long, and at which intervals, a request is sent again.
 
     >>> RetryPolicy(max_retries=3).delay_s(1, None, 1.0)
     1.0

@@ -225,7 +225,7 @@ class Runtime:
         )
 
     def submit_last(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Like `submit`, for work that `stop` should let come to its end, within its patience."""
+        """Like `submit`, for work that `stop` should let end, within its timeout."""
         last = self.submit(work)
         unsent = [other for other in self._final_requests if not other.done()]
         self._final_requests = [*unsent, last]

@@ -36,6 +36,7 @@ from tinkex.files.atomic_folder import (
     manifest_digest,
     write_folder,
 )
+from tinkex.files.depot_claim import CLAIM
 from tinkex.files.errors import StorageError
 from tinkex.files.os_errors import damaged
 
@@ -45,7 +46,6 @@ T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
 
-_CLAIM = "tinkex-depot-id"
 _SCHEMES = ("s3", "gs", "az")
 _RETRY_S = 10.0
 _WAIT_S = 0.3
@@ -73,10 +73,10 @@ class ObjectDepot:
 
         def put_or_get() -> str:
             try:
-                obstore.put(self._store, _CLAIM, database_id.encode(), mode="create")
+                obstore.put(self._store, CLAIM, database_id.encode(), mode="create")
                 return database_id
             except AlreadyExistsError:
-                return bytes(obstore.get(self._store, _CLAIM).bytes()).decode(errors="replace")
+                return bytes(obstore.get(self._store, CLAIM).bytes()).decode(errors="replace")
 
         return self._ask("The depot could not be opened", put_or_get)
 

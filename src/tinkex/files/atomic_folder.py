@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from tinkex import crashpoints
-from tinkex.files.os_errors import damaged, files_told
+from tinkex.files.os_errors import damaged, translate_os_errors
 
 __all__ = [
     "MANIFEST",
@@ -65,7 +65,7 @@ def write_folder(folder: Path, files: Mapping[str, Content]) -> None:
     aside = folder.parent / f".{folder.name}.{unique}.old"
     placed = False
     try:
-        with files_told(f"{folder.name} could not be written"):
+        with translate_os_errors(f"{folder.name} could not be written"):
             folder.parent.mkdir(parents=True, exist_ok=True)
             staging.mkdir()
             written = {name: _write_file(staging / name, each) for name, each in files.items()}
@@ -95,7 +95,7 @@ def verify_folder(folder: Path) -> None:
     """
     for name, file in listed_files(folder).items():
         path = folder / name
-        with files_told(f"{folder.name} could not be read"):
+        with translate_os_errors(f"{folder.name} could not be read"):
             if not path.is_file():
                 raise damaged(folder.name, name, "it is missing")
             size = path.stat().st_size
@@ -114,7 +114,7 @@ def listed_files(folder: Path) -> dict[str, ListedFile]:
         StorageError: the list is damaged.
     """
     path = folder / MANIFEST
-    with files_told(f"{folder.name} could not be read"):
+    with translate_os_errors(f"{folder.name} could not be read"):
         if not path.is_file():
             return {}
         raw = path.read_bytes()
@@ -140,7 +140,7 @@ def decode_manifest(raw: bytes, name: str) -> dict[str, ListedFile]:
 def manifest_digest(folder: Path) -> str | None:
     """What tells the folder from every other one; None if it carries no list of its files."""
     path = folder / MANIFEST
-    with files_told(f"{folder.name} could not be read"):
+    with translate_os_errors(f"{folder.name} could not be read"):
         if not path.is_file():
             return None
         return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tinkex.files.errors import StorageError
 
-__all__ = ["damaged", "files_told"]
+__all__ = ["damaged", "translate_os_errors"]
 
 _CODES = {
     errno.ENOSPC: "disk-full",
@@ -26,7 +26,7 @@ _WORDS = {
 
 
 @contextmanager
-def files_told(what: str) -> Iterator[None]:
+def translate_os_errors(what: str) -> Iterator[None]:
     """Turns an error of the system inside into one that says what could not be done and why."""
     try:
         yield

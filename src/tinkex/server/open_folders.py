@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tinkex.engine.remote.handshake import FolderPlace
-from tinkex.engine.remote.worker import CLAIM
 from tinkex.errors import ConfigError
+from tinkex.files.depot_claim import CLAIM, claim_folder
 from tinkex.files.errors import StorageError
 from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.server.config import ServerConfig
@@ -57,8 +57,9 @@ def folder_place(config: ServerConfig, db: Database, folders: DataFolders) -> Fo
             silence_s=config.engine_hang_s,
         )
     root = folders.root.resolve()
-    with usable(root):
-        (root / CLAIM).write_text(database_id)
+    if config.depot is None:  # a depot is claimed when it is opened
+        with usable(root):
+            (root / CLAIM).write_text(database_id)
     return FolderPlace(
         root=str(root), depot=None, database_id=database_id, silence_s=config.engine_hang_s
     )
@@ -67,10 +68,7 @@ def folder_place(config: ServerConfig, db: Database, folders: DataFolders) -> Fo
 def _open_shared_folder(root: Path, data_dir: Path, database_id: str) -> DataFolders:
     try:
         root.mkdir(parents=True, exist_ok=True)
-        claim = root / CLAIM
-        if not claim.exists():
-            claim.write_text(database_id)
-        _check_claim(claim.read_text(), database_id, str(root))
+        _check_claim(claim_folder(root, database_id), database_id, str(root))
     except OSError as error:
         raise ConfigError(
             f"The depot {root} cannot be used: {error.strerror}.",

@@ -1,8 +1,8 @@
 """Conversations as text, by a model's own chat template.
 
 Gives the text that Hugging Face Transformers gives for the same template, without needing it.
-Templates come from strangers, so they run in Jinja's sandbox and see plain values only. Knows
-nothing of tokens. Jinja is imported at the first use.
+Templates come with models from anywhere, so they run in Jinja's sandbox and see plain values
+only. Knows nothing of tokens. Jinja is imported at the first use.
 """
 
 from __future__ import annotations

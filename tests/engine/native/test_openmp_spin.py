@@ -1,4 +1,4 @@
-"""Threads sleep while others want the cores, and spin again once nobody has for a while."""
+"""Threads sleep while others want the cores, and spin again once none has for a while."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_process_saves_beside_its_work(remote, tmp_path) -> None:
     warm_up(remote, "saved")
     remote.save_adapter("saved", tmp_path / "now", "all")
     saved = remote.start_saving("saved", tmp_path / "beside", "all")
-    failed = remote.start_saving("nobody", tmp_path / "nobody", "all")
+    failed = remote.start_saving("unknown", tmp_path / "unknown", "all")
     train(remote, "saved", [sft_datum(9)])
     assert saved.result(20) == folder_size_bytes(tmp_path / "beside")
     for file in payload_files(tmp_path / "now"):
@@ -103,7 +103,7 @@ def test_errors_keep_their_kind_code_and_field(remote) -> None:
         remote.create_adapter("x", "tiny", LoraSpec(rank=10_000))
     assert (caught.value.code, caught.value.field) == ("rank-out-of-range", "rank")
     with pytest.raises(EngineUserError) as caught:
-        remote.check_fits(TrainRequest(adapter_id="nobody", data=[]))
+        remote.check_fits(TrainRequest(adapter_id="unknown", data=[]))
     assert caught.value.code == "unknown-adapter"
 
 

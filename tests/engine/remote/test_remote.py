@@ -1,4 +1,4 @@
-"""Workers that dial in: calls, folders, ends of connections, tokens, TLS, strangers and liars."""
+"""Workers that dial in: calls, folders, connections, tokens, TLS, hostile peers and workers."""
 
 from __future__ import annotations
 

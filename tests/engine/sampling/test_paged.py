@@ -123,7 +123,7 @@ def test_attention_finds_its_blocks_wherever_they_are(
         cached.store(text, 0, length - 1)
         tails.append(DecodeRow(cached.texts[text][0], length))
         rows.append((text, length - 1, length))
-    tails.insert(2, None)  # a row that is nobody's
+    tails.insert(2, None)  # a row without a sequence
     cached.store(6, 0, 128)
     stretches = [PrefillSpan(30), PrefillSpan(6, 128, cached.texts[6][0][:2]), PrefillSpan(40)]
     parts = [(8, 0, 30), (6, 128, 134), (7, 0, 40)]
@@ -224,7 +224,7 @@ def test_beginnings_seen_before_are_not_computed_again(engine) -> None:
     prompt = np.concatenate([system, other])
     again = run_samples(engine, _greedy("b", prompt))["b"]
     assert again.prompt_cache_hit_tokens == 64
-    fresh = run_samples(engine, _greedy("b", prompt, cache_scope="somebody else"))["b"]
+    fresh = run_samples(engine, _greedy("b", prompt, cache_scope="another tenant"))["b"]
     assert fresh.prompt_cache_hit_tokens == 0
     np.testing.assert_array_equal(again.sequences[0].tokens, fresh.sequences[0].tokens)
     np.testing.assert_allclose(again.sequences[0].logprobs, fresh.sequences[0].logprobs, atol=1e-5)

@@ -148,7 +148,7 @@ def test_waiting_costs_no_turn() -> None:
     queue.add(_prefix("new", 40, 10, "new"))
     first = queue.next(num_running=1)
     scopes = {part.prefix.scope for part in first}
-    assert scopes == {"many", "few", "new"}, "as if nobody had waited"
+    assert scopes == {"many", "few", "new"}, "as if none had waited"
 
 
 def test_a_stream_of_quick_requests_does_not_keep_another_tenant_out() -> None:

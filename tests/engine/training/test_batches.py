@@ -1,4 +1,4 @@
-"""Several tenants in one batch: nobody's numbers depend on the others, good or bad."""
+"""Several tenants in one batch: the numbers of each are independent of the others, good or bad."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ BROKEN = {
     "context-too-long": _broken(tokens=np.zeros(513, np.int64)),
     "empty-tokens": _broken(tokens=np.zeros(0, np.int64)),
     "empty-data": TrainRequest(adapter_id="a", data=[]),
-    "unknown-adapter": _broken(adapter_id="nobody"),
+    "unknown-adapter": _broken(adapter_id="none"),
     "unknown-loss-config": _broken(loss_config={"beta": 0.1}),
     "bad-tokens": _broken(tokens=np.ones(6, np.float32)),
 }
@@ -229,7 +229,7 @@ def test_bad_optimizer_numbers_do_not_stop_the_other_steps(engine) -> None:
         params = TaggedAdamParams(**{field: value})
         (bad,) = engine.optim_step([OptimRequest(adapter_id="a", params=params)])
         assert (bad.code, bad.field) == ("bad-optimizer-value", field)
-    bad, good = engine.optim_step([OptimRequest(adapter_id="nobody"), OptimRequest(adapter_id="b")])
+    bad, good = engine.optim_step([OptimRequest(adapter_id="none"), OptimRequest(adapter_id="b")])
     assert bad.code == "unknown-adapter"
     assert good.step == 1
     assert [info.step for info in engine.adapters()] == [0, 1]
@@ -250,7 +250,7 @@ def test_bad_optimizer_numbers_do_not_stop_the_other_steps(engine) -> None:
         ("wrong-length", {"target_prompt_logprobs": np.zeros((6, 1), np.int64)}),
         ("token-out-of-vocabulary", {"target_prompt_logprobs": np.full((5, 1), 272)}),
         ("unknown-model", {"model": "other"}),
-        ("unknown-sampler", {"sampler_id": "nobody"}),
+        ("unknown-sampler", {"sampler_id": "none"}),
     ],
 )
 def test_bad_sampling_request_is_refused_before_it_is_queued(code, fields, engine) -> None:

@@ -104,7 +104,7 @@ def _trained(folder: Path, config: SchedulerConfig) -> tuple[Bench, list[str]]:
 
 
 def _patient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, list[str]]:
-    """The same, and whoever may wait does so for a minute from now on."""
+    """The same, and a batch that may wait does so for a minute from now on."""
     monkeypatch.setattr(BatchWaitPolicy, "patience_s", lambda *_: 0.0)
     trained = _trained(folder, SchedulerConfig())
     monkeypatch.setattr(BatchWaitPolicy, "patience_s", lambda *_: 60.0)

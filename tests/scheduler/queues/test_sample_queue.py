@@ -145,7 +145,7 @@ def test_a_slot_leaves_the_others_their_share_until_it_has_waited_for_long() -> 
     assert len(sample_queue.take(0)) == 20
     assert sample_queue.take(0) == []
     clock.now += 0.3
-    assert len(sample_queue.take(0)) == 20, "nobody else came for them"
+    assert len(sample_queue.take(0)) == 20, "no other slot took them"
 
 
 def test_a_few_requests_are_not_divided() -> None:

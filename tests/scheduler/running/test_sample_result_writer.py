@@ -40,7 +40,7 @@ def test_the_engine_goes_on_while_results_are_written(tmp_path: Path) -> None:
         found = bench.db.read(results.find, "a", request_id)
         assert found is not None
         assert found.result is None
-        assert request_id not in bench.order, "and nobody is told before it is on disk"
+        assert request_id not in bench.order, "and no waiter is woken before it is on disk"
     slow.let_go()
     for request_id in ids:
         assert bench.result(request_id).encoding == "proto"

@@ -1,4 +1,4 @@
-"""Keys and tenants: nothing without a key, nothing of somebody else's."""
+"""Keys and tenants: nothing without a key, nothing of another tenant's."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_those_who_wait_are_served_in_turn() -> None:
     began = asyncio.run(scene())
     shares = Counter(began[:90])
     assert max(shares.values()) - min(shares.values()) <= 4, shares
-    assert Counter(began) == {"a": 300, "b": 30, "c": 30}, "and nobody is forgotten"
+    assert Counter(began) == {"a": 300, "b": 30, "c": 30}, "and none is forgotten"
 
 
 def test_one_tenant_cannot_hold_every_turn() -> None:

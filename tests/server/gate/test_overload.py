@@ -126,7 +126,7 @@ def pass_seconds(rate: RateLimit, work: Work, seconds: float, **each_tenth: Any)
     now = 100.0
     for tenth in range(round(10 * seconds)):
         now = 100.0 + tenth / 10 + tenth * 1e-6
-        rate.admits("anybody", now)
+        rate.admits("any", now)
         work.go_on(**each_tenth)
     return now + 0.1 + 1e-6
 
@@ -199,10 +199,10 @@ def test_who_comes_after_the_others_had_it_all_is_let_in_too() -> None:
     admitted(rate, now, {"greedy": 500})
     work.go_on(ready=1000, finished=20)
     greedy = admitted(rate, now + 0.11, {"greedy": 500})["greedy"]
-    assert greedy >= 18, "nobody else asked"
+    assert greedy >= 18, "no other tenant sent any"
     assert admitted(rate, now + 0.12, {"polite": 1})["polite"] == 1
     crowd = admitted(rate, now + 0.13, {f"newcomer {n}": 1 for n in range(200)})
-    assert sum(crowd.values()) <= greedy, "not everybody is"
+    assert sum(crowd.values()) <= greedy, "not all are"
 
 
 def test_a_crowd_that_comes_again_in_a_second_is_let_in_as_fast_as_work_gets_done() -> None:
@@ -246,7 +246,7 @@ class Caller:
         self.sent.append(message)
 
     async def body(self, *, is_last: bool = True) -> None:
-        """Sends a piece of the body and lets everybody take notice."""
+        """Sends a piece of the body and lets the others run."""
         self._inbox.put_nowait({"type": "http.request", "body": b"x", "more_body": not is_last})
         await self.pause()
 
@@ -357,14 +357,14 @@ def test_polls_are_never_refused(limit: ConcurrencyLimit) -> None:
 def test_unknown_keys_are_refused_as_such_and_not_counted(limit: ConcurrencyLimit) -> None:
     async def scenario() -> None:
         app = guarded(inner := Inner(), limit)
-        strangers = [Caller(app, key="unknown") for _ in range(5)]
+        unknown = [Caller(app, key="unknown") for _ in range(5)]
         inside = [Caller(app, key="k") for _ in range(limit.limit)]
-        for each in strangers + inside:
+        for each in unknown + inside:
             await each.body()
-        strangers += [Caller(app, key="unknown") for _ in range(5)]
+        unknown += [Caller(app, key="unknown") for _ in range(5)]
         inner.go.set()
-        await asyncio.gather(*(each.task for each in inside + strangers))
-        assert {each.status for each in strangers} == {401}
+        await asyncio.gather(*(each.task for each in inside + unknown))
+        assert {each.status for each in unknown} == {401}
         assert {each.status for each in inside} == {200}
 
     asyncio.run(scenario())

@@ -50,7 +50,7 @@ def run(folder: Path, *, tenants: int, timeout_s: float, **load: Any) -> Outcome
 
 
 def server_config(data_dir: Path) -> ServerConfig:
-    """A server as people start it, but for the engine, and with patience for the backlog."""
+    """A server as people start it, but for the engine, and with limits that hold the backlog."""
     return ServerConfig(
         data_dir=data_dir,
         port=0,

@@ -90,7 +90,7 @@ class Tenant:
         self._usual = self._most = self._count = connections
 
     def spread(self, most: int) -> None:
-        """Opens up to so many connections where a request finds none free, as strangers would."""
+        """Opens up to so many connections where a request finds none free."""
         self._most = most
         self._most_fetching = _for_polls(most)
 

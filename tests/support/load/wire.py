@@ -75,7 +75,7 @@ class Wire(asyncio.Protocol):
         status, body = int(self._received[9:12]), self._received[body_at : self._size]
         self._received, self._size = self._received[self._size :], -1
         on_answer, self._on_answer = self._on_answer, None
-        assert on_answer is not None, "an answer nobody asked for"
+        assert on_answer is not None, "an answer to no request"
         on_answer(status, self._head, body)
 
 

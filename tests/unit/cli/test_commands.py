@@ -26,7 +26,7 @@ class FakeDistribution:
 
 @pytest.fixture
 def no_commit(monkeypatch):
-    """A package of which nobody knows the commit, as in a folder that was copied."""
+    """A package of an unknown commit, as in a folder that was copied."""
     monkeypatch.setattr("tinkex.commit.commit_of_package", lambda package: None)
 
 

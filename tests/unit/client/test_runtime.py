@@ -237,7 +237,7 @@ def test_an_error_inside_a_callback_is_logged_and_has_no_other_effect(
 def test_a_send_that_fails_unseen_is_no_news(
     server: LoopbackServer, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A cancelled training request is still sent; if it is refused, nobody is bothered."""
+    """A cancelled training request is still sent; if it is refused, no error is raised."""
     training = connect().create_lora_training_client(base_model=MODEL)
     held = server.on("optim_step").reply(422, json_body={"detail": "no"}).held()
     handle = training.optim_step(AdamParams())
@@ -309,7 +309,7 @@ def test_a_stop_in_the_middle_of_queued_requests_resolves_them_all(
     assert server.count("forward_backward") == 1
 
 
-# Clients that nobody holds any more.
+# Clients without references.
 
 
 def test_dropped_clients_stop_their_timers(

@@ -272,7 +272,7 @@ def test_a_typed_body_fills_the_error(transport: Transport) -> None:
 def test_training_does_not_wait_longer_than_a_minute_at_the_servers_word(
     server: LoopbackServer, connect: Connect, clock: FakeClock
 ) -> None:
-    """The error says how long the server asked for, whoever waits that long."""
+    """The error says how long the server asked for, also where it is waited for."""
     training = connect().create_lora_training_client("tiny/model")
     server.on("optim_step").reply(429, headers={"retry-after": "299"})
     training.optim_step(AdamParams(learning_rate=1e-4)).result(20)

@@ -163,7 +163,7 @@ def test_handlers_do_not_share_the_dicts_they_are_given():
 def test_without_listeners_nothing_is_read_from_the_metadata():
     class Untouchable(dict):
         def items(self):
-            raise AssertionError("nobody listens, nobody may look")
+            raise AssertionError("measurements are read although nothing listens")
 
         __iter__ = items
 

@@ -25,7 +25,7 @@ def test_below_the_logger_level_nothing_is_formatted(caplog):
 
     class Unprintable:
         def __str__(self):
-            raise AssertionError("formatted for nobody")
+            raise AssertionError("formatted although nothing listens")
 
     attach_logger(logging.DEBUG, bus=bus)
     with caplog.at_level(logging.INFO, logger="tinkex.events"):

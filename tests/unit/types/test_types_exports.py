@@ -54,7 +54,7 @@ def test_official_names_are_offered() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(types.__all__) & set(dir(official))))
 def test_official_fields_are_offered(name: str) -> None:
-    """Whoever builds or reads a value by the official field names can do so here."""
+    """Code that builds or reads a value by the official field names works here."""
     theirs, ours = getattr(official, name), getattr(types, name)
     fields = getattr(theirs, "model_fields", None)
     if fields is None or not issubclass(ours, msgspec.Struct):

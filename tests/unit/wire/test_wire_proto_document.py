@@ -102,7 +102,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
 
 
 def _touch(message: Any) -> None:
-    """Put a field nobody knows into a message and into every message in it."""
+    """Put an unknown field into a message and into every message in it."""
     message.from_the_future = "?"
     for field, value in message.ListFields():
         if field.message_type is None:

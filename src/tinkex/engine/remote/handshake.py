@@ -5,7 +5,7 @@
     server -> worker   Welcome: where folders are, with a proof; or why it is refused
 
 The token itself never crosses the connection. What follows is not encrypted unless the connection
-is TLS. Messages are msgpack and short, so that a stranger can cost little memory.
+is TLS. Messages are msgpack and short, so that a peer without the token can cost little memory.
 """
 
 from __future__ import annotations

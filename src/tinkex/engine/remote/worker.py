@@ -31,8 +31,9 @@ from tinkex.engine.remote.handshake import (
     keep_alive,
 )
 from tinkex.engine.remote.tls import TlsConnection
+from tinkex.files.depot_claim import claimed_by
 
-__all__ = ["CLAIM", "CannotSeeFoldersError", "DialConfig", "open_folders", "run_worker"]
+__all__ = ["CannotSeeFoldersError", "DialConfig", "open_folders", "run_worker"]
 
 _logger = logging.getLogger(__name__)
 
@@ -40,8 +41,6 @@ _DIAL_S = 10.0
 _FIRST_WAIT_S = 0.5
 _LOOK_S = 0.5
 _LONGEST_WAIT_S = 3.0
-CLAIM = "tinkex-depot-id"
-"""A file in the folder of a server, by which a worker knows that it sees the same one."""
 
 
 class CannotSeeFoldersError(Exception):
@@ -110,7 +109,7 @@ def open_folders(place: FolderPlace, config: DialConfig) -> FolderCalls:
         return FolderCalls(root, FolderCache(ObjectDepot(place.depot), config.max_cache_bytes))
     root = Path(place.root)
     with contextlib.suppress(OSError):
-        if (root / CLAIM).read_text() == place.database_id:
+        if claimed_by(root) == place.database_id:
             return FolderCalls(root, None)
     raise CannotSeeFoldersError(
         f"The server keeps checkpoints in its folder {root}, which this machine does not see. "

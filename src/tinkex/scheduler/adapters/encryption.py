@@ -8,7 +8,7 @@ from typing import Any
 
 from tinkex.engine.interface import EngineFailure, EngineUserError
 from tinkex.files.atomic_folder import folder_size_bytes, payload_files, write_folder
-from tinkex.files.os_errors import files_told
+from tinkex.files.os_errors import translate_os_errors
 
 
 def encrypt_folder(source: Path, folder: Path, recipients: list[str]) -> int:
@@ -24,7 +24,7 @@ def encrypt_folder(source: Path, folder: Path, recipients: list[str]) -> int:
             "This server cannot encrypt: the package pyrage is not installed.", code="no-age"
         ) from error
     keys = [_recipient(pyrage, text) for text in recipients]
-    with files_told(f"{source.name} could not be read"):
+    with translate_os_errors(f"{source.name} could not be read"):
         files = {
             f"{path.name}.age": pyrage.encrypt(path.read_bytes(), keys)
             for path in payload_files(source)
