@@ -24,6 +24,7 @@ from tinkex.server.gate.overload import Overload
 from tinkex.server.http.route_table import RouteTable
 from tinkex.server.routes import (
     account,
+    custom_losses,
     downloads,
     futures,
     legacy,
@@ -41,6 +42,7 @@ API_ROUTES = [
     *service.ROUTES,
     *session.ROUTES,
     *training.ROUTES,
+    *custom_losses.ROUTES,
     *weights.ROUTES,
     *sampling.ROUTES,
     *futures.ROUTES,

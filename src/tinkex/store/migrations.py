@@ -91,6 +91,11 @@ def m008_leases(conn: Connection) -> None:
     leases.ensure_table(conn)
 
 
+def m009_custom_losses(conn: Connection) -> None:
+    """Losses that clients upload."""
+    schema.custom_losses.create(conn, checkfirst=True)
+
+
 MIGRATIONS: list[Callable[[Connection], None]] = [
     m001_first_tables,
     m002_sizes_on_disk,
@@ -100,6 +105,7 @@ MIGRATIONS: list[Callable[[Connection], None]] = [
     m006_no_signing_secret,
     m007_last_use_of_keys,
     m008_leases,
+    m009_custom_losses,
 ]
 
 
