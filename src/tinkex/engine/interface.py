@@ -147,17 +147,14 @@ class TrainDatum(msgspec.Struct, kw_only=True):
 
 
 class TrainRequest(msgspec.Struct, kw_only=True, tag="train"):
-    """A forward pass and, with `backward`, gradients added to the adapter's pending ones.
-
-    A `custom_loss` is one that a client uploaded (`custom_loss.declaration`).
-    """
+    """A forward pass and, with `backward`, gradients added to the adapter's pending ones."""
 
     adapter_id: str
     data: list[TrainDatum]
     loss_fn: str = "cross_entropy"
     loss_config: dict[str, float | str] = msgspec.field(default_factory=dict)
     backward: bool = True
-    custom_loss: bytes = b""
+    custom_loss: bytes = b""  # a client's own loss, encoded; it is computed in place of loss_fn
 
 
 class TrainResult(msgspec.Struct, kw_only=True, tag="train"):

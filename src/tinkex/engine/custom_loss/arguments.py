@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinkex.engine.custom_loss.bounds import MAX_ITEMS, MAX_NESTING
-from tinkex.engine.custom_loss.operations import DTYPES, TEXTS
+from tinkex.engine.custom_loss.operations import CONSTANTS, TEXTS
 
-__all__ = ["ArgumentError", "Dtype", "Ref", "Slice", "fill", "parse_arguments"]
+__all__ = ["ArgumentError", "Ref", "Slice", "TorchConstant", "fill", "parse_arguments"]
 
 _MAX_INT = 2**63
 _SPECIAL_FLOATS = ("inf", "-inf", "nan")
@@ -33,8 +33,8 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Dtype:
-    """A dtype of torch, by its name."""
+class TorchConstant:
+    """A dtype, layout or memory format of torch, by its name."""
 
     name: str
 
@@ -43,7 +43,7 @@ class Dtype:
 class Slice:
     """A slice; its edges may be references."""
 
-    edges: tuple[Any, Any, Any]
+    edges: tuple[Any, ...]
 
 
 def parse_arguments(
@@ -59,21 +59,21 @@ def parse_arguments(
     return found, {key: parser.parse(value) for key, value in kwargs.items()}
 
 
-def fill(argument: Any, values: Mapping[str, Any], dtype: Callable[[str], object]) -> Any:
-    """The argument with the values of its nodes, and with torch's dtypes."""
+def fill(argument: Any, values: Mapping[str, Any], constant: Callable[[str], object]) -> Any:
+    """The argument with the values of its nodes, and with torch's constants."""
     match argument:
         case Ref(name):
             return values[name]
-        case Dtype(name):
-            return dtype(name)
+        case TorchConstant(name):
+            return constant(name)
         case Slice(edges):
-            return slice(*(fill(edge, values, dtype) for edge in edges))
+            return slice(*(fill(edge, values, constant) for edge in edges))
         case tuple():
-            return tuple(fill(each, values, dtype) for each in argument)
+            return tuple(fill(each, values, constant) for each in argument)
         case list():
-            return [fill(each, values, dtype) for each in argument]
+            return [fill(each, values, constant) for each in argument]
         case dict():
-            return {key: fill(each, values, dtype) for key, each in argument.items()}
+            return {key: fill(each, values, constant) for key, each in argument.items()}
         case _:
             return argument
 
@@ -110,7 +110,7 @@ class _Parser:
                 return {str(key): self.parse(each, depth + 1) for key, each in items.items()}
             case {"slice": [first, last, step]} if len(value) == 1:
                 edges = (self.parse(each, depth + 1) for each in (first, last, step))
-                return Slice(tuple(edges))  # type: ignore[arg-type]
+                return Slice(tuple(edges))
             case dict() if len(value) == 1:
                 return _rare(*next(iter(value.items())))
         raise ArgumentError(f"has an argument of an unknown form: {str(value)[:40]!r}")
@@ -135,8 +135,8 @@ def _rare(kind: str, value: object) -> Any:
             return ...
         case "float", str() if value in _SPECIAL_FLOATS:
             return float(value)
-        case "dtype", str() if value in DTYPES:
-            return Dtype(value)
+        case (("dtype" | "layout" | "memory_format"), str()) if value in CONSTANTS[kind]:
+            return TorchConstant(value)
         case "device", "cpu":
             return "cpu"
     raise ArgumentError(f"has an argument {kind[:40]!r} of {str(value)[:40]!r}")

@@ -181,9 +181,10 @@ def _check_keywords(node: CustomLossNode) -> None:
 
 
 def _check_attribute(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    is_read = len(args) == 2 and isinstance(args[0], Ref) and args[1] in ATTRIBUTES
-    if kwargs or not is_read:
-        raise ArgumentError("reads something other than " + ", ".join(sorted(ATTRIBUTES)))
+    match args:
+        case (Ref(), str(name)) if name in ATTRIBUTES and not kwargs:
+            return
+    raise ArgumentError("reads something other than " + ", ".join(sorted(ATTRIBUTES)))
 
 
 def _output(node: CustomLossNode, known: set[str]) -> tuple[Ref, dict[str, Ref]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["ATTRIBUTES", "DTYPES", "FUNCTIONS", "KEYWORDS", "METHODS", "TEXTS", "Operation"]
+__all__ = ["ATTRIBUTES", "CONSTANTS", "FUNCTIONS", "KEYWORDS", "METHODS", "TEXTS", "Operation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ _KEYWORDS = """
     target log_target log_input full var size shape repeats nan posinf neginf eps approximate
     diagonal decimals margin tensors x1 x2 input1 input2 min_val max_val
     fill_value tensor1 tensor2 length size_average reduce rtol atol equal_nan vec2 mat2 vec values
-    device out inplace _stacklevel
+    device layout memory_format out inplace _stacklevel
     """
 KEYWORDS = frozenset(_KEYWORDS.split())
 """Keyword arguments. `out` must be None, `inplace` False and `device` the CPU."""
@@ -98,7 +98,12 @@ TEXTS = frozenset({"none", "mean", "sum", "batchmean", "floor", "trunc", "tanh",
 ATTRIBUTES = frozenset({"shape", "dtype", "ndim", "device", "T", "mT", "values", "indices"})
 """What may be read of a tensor, or of a pair of tensors."""
 
-DTYPES = frozenset({"float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"})
+CONSTANTS = {
+    "dtype": {"float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"},
+    "layout": {"strided"},
+    "memory_format": {"contiguous_format", "preserve_format"},
+}
+"""Constants of torch that may be arguments, by their kind. No complex or quantized numbers."""
 
 
 def _each(*tables: _Table) -> Iterable[tuple[str, str]]:

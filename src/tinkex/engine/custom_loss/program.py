@@ -111,8 +111,8 @@ def _call(
 ) -> Any:
     where = f"{step.name} ({step.target})"
     try:
-        args = fill(step.args, values, _dtype)
-        kwargs = fill(step.kwargs, values, _dtype)
+        args = fill(step.args, values, _constant)
+        kwargs = fill(step.kwargs, values, _constant)
         if step.is_method and not isinstance(args[0], Tensor):
             raise ArgumentError("is a method of something other than a tensor")
         budget.take(*size_of(step.operation.size, args, kwargs), where)
@@ -149,7 +149,7 @@ def _slope(loss: Tensor, leaf: Tensor) -> Tensor:
         _fail("The backward of the loss", error)
     if slope is None:
         raise _failed("Its loss does not depend on the logprobs, so it has no gradient.")
-    return cast("Tensor", slope)
+    return slope
 
 
 def _scalar(what: str, value: object) -> Tensor:
@@ -162,8 +162,8 @@ def _scalar(what: str, value: object) -> Tensor:
     return tensor
 
 
-def _dtype(name: str) -> torch.dtype:
-    return cast("torch.dtype", getattr(torch, name))
+def _constant(name: str) -> object:
+    return getattr(torch, name)
 
 
 def _fail(where: str, error: Exception) -> NoReturn:

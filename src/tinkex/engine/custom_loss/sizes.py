@@ -52,7 +52,7 @@ def _numel(args: _Args, kwargs: _Kwargs) -> int:
     """The values of the operands broadcast together; of all together, if they do not fit."""
     shapes = [each.shape for each in _tensors((args, kwargs))]
     try:
-        return math.prod(torch.broadcast_shapes(*shapes))
+        return math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
     except RuntimeError:
         return sum(map(math.prod, shapes))
 
