@@ -79,6 +79,22 @@ def _get(path: str, **query: str) -> Callable[[Things], Call]:
     return lambda _: Call("GET", path, query=query)
 
 
+_SUM_OF_LOGPROBS = {
+    "format": 1,
+    "nodes": [
+        {"op": "placeholder", "name": "lp", "target": "logprobs"},
+        {"op": "call_method", "name": "s", "target": "sum", "args": [{"ref": "lp"}]},
+        {
+            "op": "output",
+            "name": "output",
+            "target": "output",
+            "args": [{"tuple": [{"ref": "s"}, {"dict": {}}]}],
+        },
+    ],
+}
+"""The graph of a custom loss."""
+
+
 def _post(path: str, content: Callable[[Things], Any]) -> Callable[[Things], Call]:
     return lambda t: Call("POST", path, content(t))
 
@@ -279,7 +295,7 @@ REQUESTS: dict[RouteKey, Entry] = {
                 "custom_loss_seq_id": 0,
                 "name": "n",
                 "inputs": [{"name": "logprobs", "rank": 1}],
-                "graph": {"format": 1, "nodes": []},
+                "graph": _SUM_OF_LOGPROBS,
             },
         )
     ),

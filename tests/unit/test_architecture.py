@@ -104,7 +104,7 @@ MAY_IMPORT = {
 LAYERS = {
     "engine": [
         {"busy_lock", "errors", "interface", "machine_memory", "options", "sampling_values"},
-        {"validation", "loss_plugins"},
+        {"validation", "loss_plugins", "custom_loss"},
         {"ops"},
         {"attention", "lora"},
         {"model"},

@@ -7,13 +7,14 @@ elsewhere the same graph runs here on the server's logprobs, under the same rule
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tinkex.client.loss_trace import FIRST_INPUT, TracedLoss, encode_graph, loss_key
-from tinkex.errors import ValidationError
+from tinkex.errors import UnprocessableEntityError, ValidationError
 from tinkex.types.custom_loss import CustomLossInput
 from tinkex.types.datum import Datum
 from tinkex.types.requests import CreateCustomLossRequest
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     import torch
 
     from tinkex.client.session import Session
+
+
+log = logging.getLogger("tinkex")
+
+_REFUSED_GRAPH = "bad-custom-loss"
+"""The code of a Tinkex server that does not run what is in a graph."""
 
 
 class LossHandle(msgspec.Struct, frozen=True, eq=False):
@@ -121,7 +128,7 @@ async def make_handle(session: Session, traced: TracedLoss) -> LossHandle:
     """The handle of a traced loss, made once in a session; only to be called on the loop.
 
     Raises:
-        APIError, RequestFailedError: the server did not take the graph; the next call tries anew.
+        APIError, RequestFailedError: the upload failed; the next call tries anew.
     """
     made = session.losses.get(traced.key)
     if made is None or (made.done() and _has_failed(made)):
@@ -138,7 +145,17 @@ def _has_failed(made: asyncio.Task[LossHandle]) -> bool:
 async def _make(session: Session, traced: TracedLoss) -> LossHandle:
     loss_id = None
     if session.connection.flags.custom_loss_server_side:
-        loss_id = await _upload(session, traced)
+        try:
+            loss_id = await _upload(session, traced)
+        except UnprocessableEntityError as error:
+            if error.code != _REFUSED_GRAPH:
+                raise
+            log.warning(
+                "The server does not run the custom loss %s, so it is computed here, at the cost "
+                "of one forward pass more: %s",
+                traced.name,
+                error.message,
+            )
     return LossHandle(traced.name, traced.inputs, session.session_id, traced.module, loss_id)
 
 

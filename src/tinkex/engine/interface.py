@@ -162,6 +162,7 @@ class TrainRequest(msgspec.Struct, kw_only=True, tag="train"):
     loss_fn: str = "cross_entropy"
     loss_config: dict[str, float | str] = msgspec.field(default_factory=dict)
     backward: bool = True
+    custom_loss: bytes = b""  # a client's own loss, encoded; it is computed in place of loss_fn
 
 
 class TrainResult(msgspec.Struct, kw_only=True, tag="train"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -49,6 +50,7 @@ from tinkex.engine.sampling.stops import Stops
 from tinkex.engine.sampling.validation import check_sample
 from tinkex.engine.training.optimizer import TrainingState, most_training_bytes
 from tinkex.engine.training.step import run_training
+from tinkex.engine.training.uploaded_loss import try_uploaded_loss
 from tinkex.engine.training.validation import check_train
 from tinkex.engine.validation import check_lora, check_optim
 from tinkex.files.file_thread import FileThread
@@ -243,6 +245,8 @@ class TorchEngine(InProcessEngine):
             base = self._base(self._adapter(request.adapter_id)[0])
             check_train(request, base.info, self._losses)
             base.memory.check_train(request)
+            if request.custom_loss:
+                try_uploaded_loss(request)
             return
         base = self._base(request.model)
         check_sample(request, base.info)
@@ -303,28 +307,23 @@ class TorchEngine(InProcessEngine):
                 error,
             )
             return [self._train([each], is_last_try=True)[0] for each in requests]
-        bad = output.not_finite(requests)
-        if bad:
-            return self._train_without(bad, requests)
+        if refused := output.refusals(requests):
+            return self._train_without(refused, requests)
         for adapter_id, gradient in output.gradients.items():
             count = sum(r.backward and r.adapter_id == adapter_id for r in requests)
             states[adapter_id].add_gradient(gradient, count)
         return [output.result(i, request) for i, request in enumerate(requests)]
 
     def _train_without(
-        self, bad: set[int], requests: list[TrainRequest]
+        self, refused: Mapping[int, EngineUserError], requests: list[TrainRequest]
     ) -> list[TrainResult | RequestError]:
-        """Refuses the bad ones and computes the rest again, untouched by them."""
-        good = [request for i, request in enumerate(requests) if i not in bad]
+        """Refuses these and computes the rest again, untouched by them."""
+        good = [request for i, request in enumerate(requests) if i not in refused]
         answers = iter(self._train(good) if good else [])
-        refusal = EngineUserError(
-            "The loss, a metric or the gradient is not finite, so nothing was added to the "
-            "adapter. Usual causes: sampler logprobs far below the model's own, huge weights or "
-            "advantages, or a learning rate that has already ruined the adapter.",
-            code="loss-not-finite",
-            field="data",
-        ).to_request_error()
-        return [refusal if i in bad else next(answers) for i in range(len(requests))]
+        return [
+            refused[i].to_request_error() if i in refused else next(answers)
+            for i in range(len(requests))
+        ]
 
     def _optim_one(self, request: OptimRequest) -> OptimResult | RequestError:
         try:

@@ -28,8 +28,8 @@ from tinkex.types.tensor import TensorData
 from tinkex.types.training import ForwardBackwardOutput
 
 
-def train_request(request: ForwardBackwardRequest) -> engine.TrainRequest:
-    """What the engine is to compute.
+def train_request(request: ForwardBackwardRequest, custom_loss: bytes = b"") -> engine.TrainRequest:
+    """What the engine is to compute; with the uploaded loss that the request names, if it does.
 
     Raises:
         EngineUserError: the input holds something other than text.
@@ -40,6 +40,7 @@ def train_request(request: ForwardBackwardRequest) -> engine.TrainRequest:
         loss_fn=request.loss_fn,
         loss_config=dict(request.loss_fn_config),
         backward=not request.forward_only,
+        custom_loss=custom_loss,
     )
 
 

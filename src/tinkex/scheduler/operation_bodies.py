@@ -12,7 +12,9 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from tinkex.store import Database, operations
+from tinkex.engine.custom_loss.declaration import CUSTOM, LOSS_ID
+from tinkex.engine.errors import EngineUserError
+from tinkex.store import Database, custom_losses, operations
 from tinkex.types.requests import ForwardBackwardRequest
 from tinkex.wire import json, protobuf
 
@@ -64,6 +66,25 @@ class BodyCache:
         if known is not None:
             return cast("ForwardBackwardRequest", known)
         return protobuf.decode_forward_backward_request(self._body(request_id))
+
+    def custom_loss(self, owner: str, request: ForwardBackwardRequest) -> bytes:
+        """The uploaded loss that a training request names; empty if it names none.
+
+        Raises:
+            EngineUserError: the owner has no such loss.
+        """
+        if request.loss_fn != CUSTOM:
+            return b""
+        loss_id = str(request.loss_fn_config.get(LOSS_ID))
+        body = self._db.read(custom_losses.body, owner, loss_id)
+        if body is None:
+            raise EngineUserError(
+                f"There is no custom loss {loss_id[:100]!r} any more. Create it again.",
+                code="unknown-custom-loss",
+                field=f"loss_fn_config.{LOSS_ID}",
+                value=loss_id,
+            )
+        return body
 
     def command(self, request_id: str, type_: type[T]) -> T:
         """The command of an operation that is not training."""

@@ -26,6 +26,7 @@ from tinkex.server.openai.routes import openai_routes
 from tinkex.server.routes import (
     account,
     account_usage,
+    custom_losses,
     downloads,
     futures,
     keys,
@@ -48,6 +49,7 @@ API_ROUTES = [
     *service.ROUTES,
     *session.ROUTES,
     *training.ROUTES,
+    *custom_losses.ROUTES,
     *weights.ROUTES,
     *sampling.ROUTES,
     *sample_stream.ROUTES,

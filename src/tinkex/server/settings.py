@@ -58,6 +58,8 @@ _LIMITS = {
     "max_ttl_s": "Maximum TTL of a checkpoint, in seconds.",
     "max_sessions_per_owner": "Maximum open sessions of one tenant.",
     "max_models_per_owner": "Maximum models in one tenant's open sessions.",
+    "max_custom_losses_per_owner": "Maximum custom losses in one tenant's open sessions.",
+    "max_custom_loss_bytes_per_owner": "Maximum bytes of one tenant's custom losses.",
     "max_disk_bytes_per_owner": "Disk quota of one tenant, in bytes; 0 for 80 % of the disk space "
     "that is free or used by tenants' files.",
     "max_requests_per_s": "Maximum requests of one tenant per second, on average; 0 for no limit.",

@@ -107,6 +107,11 @@ def m009_series_and_usage(conn: Connection) -> None:
     schema.models_by_root.create(conn, checkfirst=True)
 
 
+def m010_custom_losses(conn: Connection) -> None:
+    """Losses that clients upload."""
+    schema.custom_losses.create(conn, checkfirst=True)
+
+
 MIGRATIONS: list[Callable[[Connection], None]] = [
     m001_first_tables,
     m002_sizes_on_disk,
@@ -117,6 +122,7 @@ MIGRATIONS: list[Callable[[Connection], None]] = [
     m007_last_use_of_keys,
     m008_leases,
     m009_series_and_usage,
+    m010_custom_losses,
 ]
 
 

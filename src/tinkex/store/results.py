@@ -11,7 +11,7 @@ from sqlalchemy import Connection, literal, select
 from tinkex.store.bulk_sql import insert_rows
 from tinkex.store.clock import steady_now
 from tinkex.store.compiled_sql import Prepared
-from tinkex.store.schema import operations, results, samples
+from tinkex.store.schema import custom_losses, operations, results, samples
 
 Encoding = Literal["json", "proto", "error"]
 
@@ -96,4 +96,17 @@ def find(conn: Connection, owner: str, request_id: str) -> Found | None:
         ).first()
         if known is not None:
             return Found(kind=known.kind, is_finished=known.state != "queued", result=result)
-    return None
+    return _find_custom_loss(conn, owner, request_id)
+
+
+def _find_custom_loss(conn: Connection, owner: str, request_id: str) -> Found | None:
+    """A loss that was uploaded: its row is its result."""
+    query = select(custom_losses.c.loss_id).where(
+        custom_losses.c.request_id == request_id, custom_losses.c.owner == owner
+    )
+    loss_id = conn.execute(query).scalar()
+    if loss_id is None:
+        return None
+    answer = msgspec.json.encode({"loss_id": loss_id, "type": "create_custom_loss"})
+    result = Result(encoding="json", body=answer)
+    return Found(kind="create_custom_loss", is_finished=True, result=result)

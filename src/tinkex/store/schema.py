@@ -198,6 +198,23 @@ samples = Table(
     Index("samples_by_order", "completion"),
 )
 
+custom_losses = Table(
+    "custom_losses",
+    metadata,
+    Column("loss_id", String(64), primary_key=True),
+    Column("request_id", String(64), nullable=False, unique=True),
+    Column("owner", String(128), nullable=False),
+    Column("session_id", String(64), nullable=False),
+    Column("seq_id", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),  # what it takes and does
+    Column("body_hash", LargeBinary(32), nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("created_at", Float, nullable=False),
+    UniqueConstraint("session_id", "seq_id", name="custom_losses_once"),
+    Index("custom_losses_by_owner", "owner", "size_bytes"),
+)
+
 sample_marks = Table(
     "sample_marks",
     metadata,

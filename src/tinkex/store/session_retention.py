@@ -1,8 +1,8 @@
 """Sessions that ended long ago: what they held is dropped, and later their records too.
 
-First goes what is large: the training state of their models, their samplers. The run stays in the
-lists with its numbers, and every checkpoint stays until it is deleted or its date comes. Much later
-the records go of runs that have no checkpoint.
+First goes what is large: the training state of their models, their samplers, their custom losses.
+The run stays in the lists with its numbers, and every checkpoint stays until it is deleted or its
+date comes. Much later the records go of runs that have no checkpoint.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, or_, select, upd
 from tinkex.store.clock import steady_now
 from tinkex.store.schema import (
     checkpoints,
+    custom_losses,
     models,
     operations,
     sample_marks,
@@ -65,6 +66,7 @@ def trim_session(conn: Connection, session_id: str, before: float) -> Left | Non
     conn.execute(update(operations).where(has_body).values(body=None))
     conn.execute(delete(sample_marks).where(sample_marks.c.sampling_session_id.in_(sampler_ids)))
     conn.execute(delete(sampling_sessions).where(of_session))
+    conn.execute(delete(custom_losses).where(custom_losses.c.session_id == session_id))
     trimmed = update(sessions).where(sessions.c.session_id == session_id)
     conn.execute(trimmed.values(trimmed_at=steady_now()))
     return Left(

@@ -105,6 +105,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_models_per_owner: int = 10_000
     """Models in the open sessions of one tenant."""
 
+    max_custom_losses_per_owner: int = 1000
+    """Uploaded losses in the open sessions of one tenant."""
+
+    max_custom_loss_bytes_per_owner: int = 64 * 1024 * 1024
+    """Bytes of all uploaded losses that are kept for one tenant."""
+
     max_disk_bytes_per_owner: int = 0
     """Bytes of one tenant on disk: checkpoints, samplers, and what its models recover from; 0 for
     80 % of the space on the data folder's disk, free or taken by tenants' files."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tinkex.engine.custom_loss.bounds import WorkBudget
 from tinkex.engine.interface import TrainDatum, TrainRequest
 from tinkex.losses import Loss
 
@@ -38,18 +39,27 @@ class Item:
 
 @dataclass(slots=True)
 class Job:
-    """Sequences that can share passes: one loss, one config, all with or all without backward."""
+    """Sequences that can share passes: one loss, one config, all with or all without backward.
 
-    loss: Loss
+    Without a `loss`, `custom_loss` is one that a client uploaded, and `budgets` has what each
+    request may compute in it, by its index.
+    """
+
+    loss: Loss | None
     config: dict[str, float]
     backward: bool
+    custom_loss: bytes = b""
     items: list[Item] = field(default_factory=list)
+    budgets: dict[int, WorkBudget] = field(default_factory=dict)
 
 
 def group_jobs(requests: Sequence[TrainRequest], losses: Mapping[str, Loss]) -> Iterable[Job]:
     """The sequences of all requests, grouped by what has to be equal within a pass."""
     jobs: dict[tuple[object, ...], Job] = {}
     for index, request in enumerate(requests):
+        if request.custom_loss:
+            _add_uploaded(jobs, index, request)
+            continue
         loss = losses[request.loss_fn]
         config = loss.config_with(request.loss_config)
         for position, datum in enumerate(request.data):
@@ -58,6 +68,16 @@ def group_jobs(requests: Sequence[TrainRequest], losses: Mapping[str, Loss]) -> 
             job = jobs.setdefault(key, Job(loss, config, request.backward))
             job.items.append(Item(index, position, datum, request.adapter_id))
     return jobs.values()
+
+
+def _add_uploaded(jobs: dict[tuple[object, ...], Job], index: int, request: TrainRequest) -> None:
+    """Such a loss runs on one datum at a time, whatever else the datum brings."""
+    key = (request.custom_loss, request.backward)
+    made = Job(None, {}, request.backward, request.custom_loss)
+    job = jobs.setdefault(key, made)
+    job.budgets[index] = WorkBudget()
+    for position, datum in enumerate(request.data):
+        job.items.append(Item(index, position, datum, request.adapter_id))
 
 
 def divide(items: list[Item], num_parts: int, max_tokens: int) -> list[list[Item]] | None:

@@ -15,39 +15,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import FloatArray, TrainRequest, TrainResult
 from tinkex.engine.lora.adapter import LoraBatch
 from tinkex.engine.lora.linear import LoraPair
 from tinkex.engine.model.decoder import Backbone, Decoder
-from tinkex.engine.model.lm_head import Head, Targets, score, score_with_gradient
+from tinkex.engine.model.lm_head import Head, Targets
 from tinkex.engine.training.batching import Item, Job, divide, group_jobs, microbatches
-from tinkex.engine.training.loss_slope import loss_and_slope, loss_metrics, may_have_slope
+from tinkex.engine.training.declared_loss import DeclaredPassLoss
 from tinkex.engine.training.metric_totals import MetricTotals
 from tinkex.engine.training.optimizer import TrainingState
 from tinkex.engine.training.part_threads import num_part_threads, run_parts
-from tinkex.losses import BUILT_IN, TARGETS, Loss, LossBatch, LossInput
+from tinkex.engine.training.pass_loss import PassLoss
+from tinkex.engine.training.uploaded_loss import UploadedPassLoss
+from tinkex.losses import BUILT_IN, TARGETS, Loss
 
 __all__ = ["TrainOutput", "run_training"]
 
 
+_NOT_FINITE = EngineUserError(
+    "The loss, a metric or the gradient is not finite, so nothing was added to the adapter. Usual "
+    "causes: sampler logprobs far below the model's own, huge weights or advantages, or a learning "
+    "rate that has already ruined the adapter.",
+    code="loss-not-finite",
+    field="data",
+)
+
+
 @dataclass(slots=True)
 class TrainOutput:
-    """The results of a batch. `gradients` are flat, by adapter id."""
+    """The results of a batch. `gradients` are flat, by adapter id.
+
+    Requests in `refused`, by their index, have a loss that cannot be computed; what is here of them
+    means nothing.
+    """
 
     logprobs: list[list[FloatArray]]
     losses: list[float]
     metrics: list[MetricTotals]
     gradients: dict[str, Tensor]
+    refused: dict[int, EngineUserError] = field(default_factory=dict)
 
-    def not_finite(self, requests: Sequence[TrainRequest]) -> set[int]:
+    def refusals(self, requests: Sequence[TrainRequest]) -> Mapping[int, EngineUserError]:
+        """Why each request that must not be applied is refused, by its index."""
+        return self.refused or dict.fromkeys(self._not_finite(requests), _NOT_FINITE)
+
+    def _not_finite(self, requests: Sequence[TrainRequest]) -> set[int]:
         """The requests whose loss or metrics are not finite; if there are none, those whose
         gradients are not."""
         bad = {
@@ -177,60 +197,36 @@ class _Pass:
         )
         self._counts = [int(item.datum.inputs[TARGETS].size) for item in items]
         self._targets = self._build_targets(ends)
-        self._inputs = self._build_inputs()
-        self._lp_P = self._loss_P = np.empty(0, np.float32)
-        self._metrics_P: dict[str, npt.NDArray[np.float64]] = {}
+        self._loss = _pass_loss(job, items, self._device)
+        self._lp_P = np.empty(0, np.float32)
 
     def run(self) -> None:
         """Computes the micro-batch and adds its gradients to those of its pairs."""
         tokens_T = self._tensor([item.datum.tokens for item in self._items], torch.int64)
+        head = Head(self._backbone.head, self._lora)
         if self._job.backward:
             hidden_TD, backward = self._backbone.forward_with_backward(
                 tokens_T, self._lengths, self._lora
             )
-            lp_P, loss_P, dhidden_TD = self._loss_and_gradient(hidden_TD)
+            lp_P, dhidden_TD = self._loss.score_with_gradient(head, hidden_TD, self._targets)
             backward(dhidden_TD)
         else:
             hidden_TD = self._backbone.forward_hidden(tokens_T, self._lengths, self._lora)
-            lp_P = score(self._head(), hidden_TD, self._targets)
-            loss_P, _ = loss_and_slope(self._job.loss, lp_P, self._inputs)
-        metrics_P = loss_metrics(self._job.loss, lp_P, self._inputs)
-        self._metrics_P = {name: m_P.double().cpu().numpy() for name, m_P in metrics_P.items()}
-        self._lp_P, self._loss_P = lp_P.cpu().numpy(), loss_P.double().cpu().numpy()
-
-    def _loss_and_gradient(self, hidden_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        head, loss, inputs = self._head(), self._job.loss, self._inputs
-        is_live_P = may_have_slope(loss, inputs)
-        if loss.is_separable:
-
-            def slope_of(index_P: Tensor, lp_P: Tensor) -> Tensor:
-                return loss_and_slope(loss, lp_P, inputs.select(index_P))[1]
-
-        else:
-            # A loss over whole sequences needs every logprob before the first slope is known.
-            first_P = score(head, hidden_TD, self._targets)
-            all_P = loss_and_slope(loss, first_P, inputs)[1]
-
-            def slope_of(index_P: Tensor, lp_P: Tensor) -> Tensor:
-                return all_P[index_P]
-
-        lp_P, dhidden_TD = score_with_gradient(head, hidden_TD, self._targets, is_live_P, slope_of)
-        return lp_P, loss_and_slope(loss, lp_P, inputs)[0], dhidden_TD
-
-    def _head(self) -> Head:
-        return Head(self._backbone.head, self._lora)
+            lp_P = self._loss.score(head, hidden_TD, self._targets)
+        self._lp_P = lp_P.cpu().numpy()
 
     def scatter_results(self, output: TrainOutput) -> None:
         """Writes logprobs, losses and metrics to the requests they belong to."""
         start = 0
-        for item, count in zip(self._items, self._counts, strict=True):
+        for place, (item, count) in enumerate(zip(self._items, self._counts, strict=True)):
             shape = item.datum.inputs[TARGETS].shape
             values = self._lp_P[start : start + count].reshape(shape).astype(np.float32)
             output.logprobs[item.request_index][item.datum_index] = values
-            output.losses[item.request_index] += float(self._loss_P[start : start + count].sum())
-            for name, each_P in self._metrics_P.items():
-                output.metrics[item.request_index].add(name, each_P[start : start + count])
+            output.losses[item.request_index] += self._loss.loss(place)
+            for name, each in self._loss.metrics(place).items():
+                output.metrics[item.request_index].add(name, each)
             start += count
+        output.refused.update(self._loss.refused)
 
     def _build_targets(self, ends: np.ndarray) -> Targets:
         rows = [
@@ -240,19 +236,11 @@ class _Pass:
         tokens = [item.datum.inputs[TARGETS].reshape(-1) for item in self._items]
         return Targets(self._tensor(rows, torch.int64), self._tensor(tokens, torch.int64))
 
-    def _build_inputs(self) -> LossBatch:
-        names = sorted(self._items[0].datum.inputs.keys() - {TARGETS})
-        arrays = {name: self._build_input(self._job.loss.input(name)) for name in names}
-        sequence = [np.full(count, n) for n, count in enumerate(self._counts)]
-        return LossBatch(
-            arrays, self._tensor(sequence, torch.int64), len(self._items), self._job.config
-        )
-
-    def _build_input(self, spec: LossInput) -> Tensor:
-        parts = [item.datum.inputs[spec.name].reshape(-1) for item in self._items]
-        if spec.per == "datum":
-            parts = [np.repeat(part, n) for part, n in zip(parts, self._counts, strict=True)]
-        return self._tensor(parts, torch.int64 if spec.dtype == "int64" else torch.float32)
-
     def _tensor(self, parts: Sequence[np.ndarray], dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(device=self._device, dtype=dtype)
+
+
+def _pass_loss(job: Job, items: list[Item], device: torch.device) -> PassLoss:
+    if job.loss is None:
+        return UploadedPassLoss(job.custom_loss, items, job.budgets)
+    return DeclaredPassLoss(job.loss, job.config, items, device)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tinkex.engine.custom_loss.checks import checked_loss
+from tinkex.engine.custom_loss.declaration import LOGPROBS
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.interface import ModelInfo, TrainDatum, TrainRequest
 from tinkex.engine.validation import check_tokens, check_vocabulary
@@ -31,6 +33,9 @@ def check_train(
     Raises:
         EngineUserError: with the field that has to change.
     """
+    if request.custom_loss:
+        _check_uploaded(request, model)
+        return
     loss = losses.get(request.loss_fn)
     if loss is None:
         raise EngineUserError(
@@ -40,12 +45,45 @@ def check_train(
             value=request.loss_fn,
         )
     _check_config(request, loss)
+    _check_data(request)
+    for index, datum in enumerate(request.data):
+        _check_datum(datum, loss, model, f"data[{index}]")
+
+
+def _check_data(request: TrainRequest) -> None:
     if not request.data:
         raise EngineUserError(
             "data is empty. Send at least one datum.", code="empty-data", field="data", value="[]"
         )
+
+
+def _check_uploaded(request: TrainRequest, model: ModelInfo) -> None:
+    """A loss that a client uploaded: each of its inputs is there, in its rank."""
+    inputs = checked_loss(request.custom_loss).inputs
+    _check_data(request)
     for index, datum in enumerate(request.data):
-        _check_datum(datum, loss, model, f"data[{index}]")
+        where = f"data[{index}]"
+        check_tokens(datum.tokens, model, f"{where}.tokens")
+        for each in inputs:
+            # The logprobs themselves come from the model, one for each target.
+            name = TARGETS if each.name == LOGPROBS else each.name
+            array = datum.inputs.get(name)
+            if array is None or not _has_rank(array, each.rank):
+                found = "is missing" if array is None else f"has the shape {list(array.shape)}"
+                raise EngineUserError(
+                    f"{where}.inputs.{name} {found}; the custom loss was created for an input of "
+                    f"rank {each.rank}. Send it in that rank, or create the loss anew.",
+                    code="wrong-loss-input",
+                    field=f"{where}.inputs.{name}",
+                )
+        _check_targets(
+            datum.inputs[TARGETS], datum.tokens.size, takes_top_k=True, model=model, where=where
+        )
+
+
+def _has_rank(array: _Array, rank: int) -> bool:
+    # The wire does not tell a scalar from a list of one number.
+    return array.size == 1 and array.ndim <= 1 if rank == 0 else array.ndim == rank
 
 
 def _check_config(request: TrainRequest, loss: Loss) -> None:
@@ -85,7 +123,9 @@ def _check_datum(datum: TrainDatum, loss: Loss, model: ModelInfo, where: str) ->
     check_tokens(datum.tokens, model, f"{where}.tokens")
     _check_names(datum, loss, where)
     targets = datum.inputs[TARGETS]
-    _check_targets(targets, datum.tokens.size, loss.takes_top_k, model, where)
+    _check_targets(
+        targets, datum.tokens.size, takes_top_k=loss.takes_top_k, model=model, where=where
+    )
     for name in sorted(datum.inputs.keys() - {TARGETS}):
         _check_input(datum.inputs[name], loss.input(name), targets.shape, f"{where}.inputs.{name}")
 
@@ -111,7 +151,7 @@ def _check_names(datum: TrainDatum, loss: Loss, where: str) -> None:
 
 
 def _check_targets(
-    targets: _Array, num_tokens: int, takes_top_k: bool, model: ModelInfo, where: str
+    targets: _Array, num_tokens: int, *, takes_top_k: bool, model: ModelInfo, where: str
 ) -> None:
     field = f"{where}.inputs.{TARGETS}"
     if not np.issubdtype(targets.dtype, np.integer):

@@ -146,7 +146,9 @@ class Recovery:
     def _replay(self, operation: Operation) -> None:
         engine = self._supervisor.engine
         if operation.kind == "forward_backward":
-            request = train_request(self._bodies.training(operation.request_id))
+            sent = self._bodies.training(operation.request_id)
+            custom_loss = self._bodies.custom_loss(operation.owner, sent)
+            request = train_request(sent, custom_loss)
             _require(engine.forward_backward([request])[0], operation)
         elif operation.kind == "optim_step":
             step = self._bodies.command(operation.request_id, OptimStepRequest)

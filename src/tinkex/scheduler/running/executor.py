@@ -305,7 +305,8 @@ class Executor:
         return request
 
     def _train_request(self, operation: Operation) -> TrainRequest:
-        return train_request(self._bodies.training(operation.request_id))
+        request = self._bodies.training(operation.request_id)
+        return train_request(request, self._bodies.custom_loss(operation.owner, request))
 
     def _optim_request(self, operation: Operation) -> OptimRequest:
         step = self._bodies.command(operation.request_id, OptimStepRequest)

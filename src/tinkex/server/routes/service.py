@@ -92,6 +92,7 @@ async def client_config(request: Request) -> Response:
             create_model_via_load_weights=True,
             sample_use_retrieve_futures=True,
             sample_join_sampling_session=True,
+            custom_loss_server_side=True,
             extensions=all_extensions(),
         )
     )

@@ -12,8 +12,9 @@ from starlette.routing import Route
 
 from tinkex.engine.interface import EngineUserError, LoraSpec
 from tinkex.engine.validation import check_same_optimizer
-from tinkex.server.errors import NotSupported, Unprocessable, json_response
+from tinkex.server.errors import Unprocessable, json_response
 from tinkex.server.gate.limits import check_metadata, check_rank, check_text, check_training
+from tinkex.server.routes.custom_losses import check_custom_loss
 from tinkex.server.services import owner, services_of
 from tinkex.server.submit.bodies import decode, read_body, read_json
 from tinkex.server.submit.model_submission import (
@@ -75,6 +76,7 @@ async def forward_backward(request: Request) -> ModelSubmission:
     payload, body, cost = await decode(
         request, sent, lambda: _decode(sent, is_old, limits), is_json=is_old
     )
+    await check_custom_loss(services, me, payload)
     return ModelSubmission(
         me,
         model_id=payload.model_id,
@@ -125,15 +127,6 @@ async def get_info(request: Request) -> Response:
     return json_response({"type": "get_info", **msgspec.to_builtins(answer)})
 
 
-async def create_custom_loss(_request: Request) -> Response:
-    """Uploaded losses run on the client here, which the client config tells it."""
-    raise NotSupported(
-        "This server does not run uploaded losses.",
-        hint="Use forward_backward_custom, which computes the loss on the client.",
-        code="no-custom-losses",
-    )
-
-
 def _decode(body: bytes, is_old: bool, limits: Limits) -> tuple[ForwardBackwardRequest, bytes, int]:
     """The request, the protobuf form to keep, and its tokens."""
     if is_old:
@@ -177,5 +170,4 @@ ROUTES = [
     numbered_route("/forward", forward_backward, may_be_protobuf=True),
     numbered_route("/optim_step", optim_step),
     Route("/get_info", get_info, methods=["POST"]),
-    Route("/create_custom_loss", create_custom_loss, methods=["POST"]),
 ]
