@@ -35,7 +35,7 @@ def imports() -> dict[str, Any]:
             importlib.import_module(name)
         except Exception as error:
             failures[name] = f"{type(error).__name__}: {error}"
-    return {"sdk": tinker.ServiceClient.__module__, "modules": names, "failures": failures}
+    return {"origin": tinker.__spec__.origin, "modules": names, "failures": failures}
 
 
 def _module_names(root: Path) -> Iterator[str]:

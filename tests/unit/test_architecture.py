@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "regularizers": {*BASE, "types", "telemetry", "losses"},
     "client": {*BASE, "types", "wire", "telemetry", "config", "regularizers"},
     "auth": {*BASE, "client", "config"},
-    "compat": {*BASE, "client", "types"},
+    "compat": {*BASE, "client", "config", "types"},
     "engine": {
         *BASE,
         "types",
