@@ -76,6 +76,24 @@ def test_uninstalling_brings_the_official_package_back() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_samples_are_retried_while_it_is_installed_unless_a_variable_says_no() -> None:
+    done = run(
+        "-c",
+        "import tinkex.compat as compat\n"
+        "from tinkex import Config\n"
+        "def seen(**environ):\n"
+        "    config = Config(environ=environ, files=())\n"
+        "    return config.retry_samples, config.origin('retry_samples')\n"
+        "assert seen() == (False, 'default')\n"
+        "compat.install(replace=True)\n"
+        "assert seen() == (True, 'tinkex.compat')\n"
+        "assert seen(TINKEX_RETRY_SAMPLES='0') == (False, 'environment TINKEX_RETRY_SAMPLES')\n"
+        "compat.uninstall()\n"
+        "assert seen() == (False, 'default')",
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_module_has_the_names_it_offers() -> None:
     done = run(
         "-c",

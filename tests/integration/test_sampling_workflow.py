@@ -319,6 +319,23 @@ def test_with_a_retry_policy_the_same_number_is_sent_again(
     assert any(slept == pytest.approx(0.05) for slept in clock.sleeps)
 
 
+def test_with_the_setting_samples_are_retried_unless_a_call_says_how(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    """A busy server is waited for, as the official client waits."""
+    service = connect(retry_samples=True)
+    training = service.create_lora_training_client(MODEL, rank=8)
+    for sampling in (
+        service.create_sampling_client(base_model=MODEL),
+        training.save_weights_and_get_sampling_client(),
+    ):
+        server.on("asample").reply(429).times(3)
+        assert sampling.sample(PROMPT, 1, PARAMS).outcome(20).ok
+    server.on("asample").reply(429)
+    once = service.create_sampling_client(base_model=MODEL, retry=RetryPolicy(max_retries=0))
+    assert isinstance(once.sample(PROMPT, 1, PARAMS).outcome(20).error, RateLimitError)
+
+
 def test_retries_end_after_max_retries(server: LoopbackServer, connect: Connect) -> None:
     """R13: max_retries is a bound: three tries in all, then the error as it is."""
     server.on("asample").reply(503).always()

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "tokenizers": {*BASE, "config"},
     "client": {*BASE, "types", "wire", "telemetry", "config", "regularizers", "tokenizers"},
     "auth": {*BASE, "client", "config"},
-    "compat": {*BASE, "client", "types"},
+    "compat": {*BASE, "client", "config", "types"},
     "engine": {
         *BASE,
         "types",

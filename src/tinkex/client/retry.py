@@ -99,9 +99,18 @@ class RetryConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def chosen_policy(retry: RetryPolicy | None, config: RetryConfig | None) -> RetryPolicy | None:
-    """The retry policy, given as ours or as the official SDK's; None for none."""
-    return retry if retry is not None or config is None else config.to_policy()
+def chosen_policy(
+    retry: RetryPolicy | None, config: RetryConfig | None, *, is_retrying: bool = False
+) -> RetryPolicy | None:
+    """The policy of a sampling client, given as ours or as the official SDK's; None for none.
+
+    With `is_retrying` a client for which nothing is given retries as the official one does.
+    """
+    if retry is not None:
+        return retry
+    if config is None and is_retrying:
+        config = RetryConfig()
+    return None if config is None else config.to_policy()
 
 
 def is_retryable_status(status: int) -> bool:

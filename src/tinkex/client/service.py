@@ -250,10 +250,11 @@ class ServiceClient(ServiceFutures, ServerPage):
     ) -> SamplingClient:
         """A client that samples from saved weights or from a base model.
 
-        Errors come back at once; pass `retry=RetryPolicy(...)` to have them retried.
+        With both, it samples from the saved weights. Errors come back at once; pass
+        `retry=RetryPolicy(...)` to have them retried.
 
         Raises:
-            ValidationError: not exactly one of model_path and base_model is given.
+            ValidationError: neither model_path nor base_model is given.
         """
         return self.create_sampling_client_future(
             model_path, base_model, retry_config, record_stability_info, retry=retry

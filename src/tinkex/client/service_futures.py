@@ -155,14 +155,16 @@ class ServiceFutures:
         record_stability_info: bool,
         retry: RetryPolicy | None,
     ) -> SamplingClient:
-        if (model_path is None) == (base_model is None):
-            raise ValidationError("Give model_path or base_model: exactly one of them.")
+        if model_path is None and base_model is None:
+            raise ValidationError("Give model_path or base_model.")
         if model_path is not None:
             TinkerPath.parse(model_path)
+        session = await self._holder.session()
+        is_retrying = session.connection.config.retry_samples
         return await SamplingClient.open(
-            await self._holder.session(),
+            session,
             model_path=model_path,
             base_model=base_model,
-            retry=chosen_policy(retry, retry_config),
+            retry=chosen_policy(retry, retry_config, is_retrying=is_retrying),
             record_stability_info=record_stability_info,
         )

@@ -29,6 +29,11 @@ class SamplerOptions:
     record_stability_info: bool
     retry: RetryPolicy | None
 
+    def policy(self, session: Session) -> RetryPolicy | None:
+        """Its retries: those that were given, else those of the config."""
+        is_retrying = session.connection.config.retry_samples
+        return chosen_policy(self.retry, self.retry_config, is_retrying=is_retrying)
+
 
 def snapshot_sampler(
     session: Session,
@@ -45,7 +50,7 @@ def snapshot_sampler(
         return SamplingClient(
             session,
             saved.sampling_session_id,
-            retry=chosen_policy(options.retry, options.retry_config),
+            retry=options.policy(session),
             record_stability_info=options.record_stability_info,
         )
 
@@ -82,6 +87,6 @@ async def open_saved(
     return await SamplingClient.open(
         session,
         model_path=model_path,
-        retry=chosen_policy(options.retry, options.retry_config),
+        retry=options.policy(session),
         record_stability_info=options.record_stability_info,
     )

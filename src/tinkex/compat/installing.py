@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from tinkex.compat.modules import MODULES, PACKAGE, attribute, names_of
+from tinkex.config.process_defaults import set_process_default, unset_process_default
 from tinkex.errors import ConfigError
 
 
@@ -18,7 +19,8 @@ def install(*, replace: bool = False) -> None:
     """From now on `import tinker`, and its submodules, give Tinkex; safe to repeat.
 
     `replace=True` does so although the official package is installed or imported already. Names
-    that were imported from it before keep leading to it, so call this first.
+    that were imported from it before keep leading to it, so call this first. Samples are retried
+    from now on as the official client retries them (`Config.retry_samples`).
 
     Raises:
         ConfigError: `tinker` is installed, and `replace` was not given.
@@ -33,12 +35,15 @@ def install(*, replace: bool = False) -> None:
         )
     _forget_modules()
     sys.meta_path.insert(0, _FINDER)
+    # Scripts written for the official client expect that it waits for a busy server.
+    set_process_default("retry_samples", True, "tinkex.compat")
 
 
 def uninstall() -> None:
     """Takes the names away; what was imported by them stays usable."""
     if is_installed():
         sys.meta_path.remove(_FINDER)
+        unset_process_default("retry_samples")
         _forget_modules()
 
 

@@ -74,6 +74,13 @@ class Config:
     )
     retry_base_s = Setting("float", 0.5, read_seconds, "First wait before a retry; it doubles.")
     retry_max_s = Setting("float", 10.0, read_seconds, "Longest wait of our own before a retry.")
+    retry_samples = Setting(
+        "bool",
+        False,
+        read_flag,
+        "Whether samples are retried as the official client retries them, unless a call says how. "
+        "True where `tinkex.compat` is installed.",
+    )
     max_samples_in_flight = Setting(
         "int", 2000, read_count_from(1), "Samples on their way at once."
     )
@@ -104,6 +111,7 @@ class Config:
         retry_budget_s: float | None = None,
         retry_base_s: float | None = None,
         retry_max_s: float | None = None,
+        retry_samples: bool | None = None,
         max_samples_in_flight: int | None = None,
         telemetry_to_server: bool | None = None,
         proxy: str | None = None,

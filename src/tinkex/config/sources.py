@@ -9,6 +9,7 @@ from typing import Any, Final
 from tinkex import credentials
 from tinkex.config.credential_command import COMMAND_VARIABLE, CommandKey
 from tinkex.config.environment import config_folder, credentials_file, home_folder, variables
+from tinkex.config.process_defaults import default_of
 from tinkex.config.setting import Setting
 from tinkex.errors import ConfigError
 from tinkex.setting_parsers import normalize_base_url
@@ -48,7 +49,7 @@ class Sources:
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         for name, setting in self._settings.items():
-            values[name], origins[name] = setting.default, "default"
+            values[name], origins[name] = default_of(setting)
             for origin, found in self._candidates(setting):
                 values[name], origins[name] = _parsed(setting, found, origin), origin
                 break

@@ -16,7 +16,7 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|[A-Za-z0-9][
 _HUB_FILES: Final = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json"),
     *("chat_template.jinja", "additional_chat_templates/*.jinja", "added_tokens.json"),
-    *("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt"),
+    *("tokenizer.model", "tiktoken.model", "vocab.json", "merges.txt", "vocab.txt"),
 )
 
 
@@ -60,7 +60,7 @@ def _in_cache(repo_id: str, hub_cache: Path) -> Path | None:
     named = [repo / "snapshots" / main.read_text().strip()] if main.is_file() else []
     others = sorted((repo / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime)
     for folder in [*named, *reversed(others)]:
-        if (folder / "tokenizer.json").is_file():
+        if any((folder / name).is_file() for name in ("tokenizer.json", "tiktoken.model")):
             return folder
     return None
 

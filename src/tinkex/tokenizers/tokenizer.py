@@ -1,8 +1,9 @@
 """Tokenizers: text to token ids and back, as the model was trained with.
 
 Built on the Rust `tokenizers` library; from a local folder, the Hugging Face cache, or the hub.
-`transformers` is used only for a model without a `tokenizer.json`, and only if installed. Importing
-this module loads none of them. Knows nothing of servers.
+A model without a `tokenizer.json` is read by `tiktoken` if it has a tiktoken file, else by
+`transformers`, if these are installed. Importing this module loads none of them. Knows nothing of
+servers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tinkex.config import ProcessSettings, process_settings
 from tinkex.errors import TokenizerError, ValidationError
+from tinkex.tokenizers import tiktoken_tokenizer
 from tinkex.tokenizers.chat_template import Message, choose_template, read_templates, render_chat
 from tinkex.tokenizers.folder import failure, find_folder, resolve_tokenizer_id
 
@@ -97,7 +99,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend | tiktoken_tokenizer.TiktokenBackend,
         *,
         name_or_path: str = "",
         special_tokens: Mapping[str, str] | None = None,
@@ -263,13 +265,12 @@ def _load(id_or_path: str, where: ProcessSettings) -> Tokenizer:
 
 def _from_folder(folder: Path, name: str) -> Tokenizer:
     if not (folder / "tokenizer.json").is_file():
-        return _through_transformers(folder, name)
+        is_tiktoken = (folder / tiktoken_tokenizer.FILE).is_file()
+        return (_from_tiktoken if is_tiktoken else _through_transformers)(folder, name)
     from tokenizers import Tokenizer as Backend
 
     backend = Backend.from_file(str(folder / "tokenizer.json"))
-    settings = _read_json(folder / "special_tokens_map.json") | _read_json(
-        folder / "tokenizer_config.json"
-    )
+    settings = _read_settings(folder)
     specials = _named_tokens(settings)
     _complete(backend, settings, specials)
     return Tokenizer(
@@ -280,6 +281,22 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
         # Made for WordPiece; it would eat the blanks that a BPE vocabulary means.
         is_cleaning_up=bool(settings.get("clean_up_tokenization_spaces"))
         and type(backend.model).__name__ != "BPE",
+    )
+
+
+def _from_tiktoken(folder: Path, name: str) -> Tokenizer:
+    settings = _read_settings(folder)
+    try:
+        backend = tiktoken_tokenizer.read_tiktoken(folder, settings)
+    except ImportError:
+        raise failure(
+            name, f"it comes as {tiktoken_tokenizer.FILE}", hint="pip install tinkex[tiktoken]"
+        ) from None
+    return Tokenizer(
+        backend,
+        name_or_path=name,
+        special_tokens=_named_tokens(settings),
+        chat_template=read_templates(folder, settings.get("chat_template")),
     )
 
 
@@ -331,6 +348,11 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     found = {name: settings.get(name) for name in _NAMED_TOKENS}
     texts = {n: each["content"] if isinstance(each, dict) else each for n, each in found.items()}
     return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    named = _read_json(folder / "special_tokens_map.json")
+    return named | _read_json(folder / "tokenizer_config.json")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -240,12 +240,17 @@ def test_an_unknown_setting_is_warned_of(server: LoopbackServer, runtime: Runtim
         ServiceClient(config=make_config(server), runtime=runtime, no_such_thing=1)
 
 
-def test_neither_or_both_of_model_and_path_are_refused(connect: Connect) -> None:
+def test_a_sampler_needs_a_model_or_a_path_and_may_have_both(
+    server: LoopbackServer, connect: Connect
+) -> None:
     service = connect()
-    with pytest.raises(ValidationError, match="exactly one"):
+    with pytest.raises(ValidationError, match="Give model_path or base_model"):
         service.create_sampling_client()
-    with pytest.raises(ValidationError, match="exactly one"):
-        service.create_sampling_client("tinker://r/weights/x", MODEL)
+    training = service.create_lora_training_client(base_model=MODEL)
+    path = training.save_weights_for_sampler("named").result(10).path
+    service.create_sampling_client(path, MODEL)
+    (request,) = server.calls("create_sampling_session")
+    assert (request.decoded["model_path"], request.decoded["base_model"]) == (path, MODEL)
 
 
 def test_an_optimizer_step_needs_parameters_of_one_kind(connect: Connect) -> None:

@@ -159,6 +159,8 @@ def test_our_own_words_win_over_the_official_ones() -> None:
     assert chosen_policy(ours, RetryConfig()) is ours
     assert chosen_policy(None, None) is None
     assert chosen_policy(None, RetryConfig()) == RetryConfig().to_policy()
+    assert chosen_policy(None, None, is_retrying=True) == RetryConfig().to_policy()
+    assert chosen_policy(ours, None, is_retrying=True) is ours
 
 
 def test_no_connections_at_all_are_refused() -> None:

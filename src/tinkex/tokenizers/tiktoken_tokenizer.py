@@ -1,0 +1,206 @@
+"""Tokenizers that come as a tiktoken file: ranks of byte strings, without a `tokenizer.json`.
+
+Such a file says neither how text is split nor which tokens are special. Models ship Python code for
+that, which is never run here; what it says is written down below for each known tokenizer class,
+and the special tokens are in `tokenizer_config.json`. Needs the package `tiktoken`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+__all__ = ["FILE", "Layout", "TiktokenBackend", "layout_of", "read_tiktoken"]
+
+FILE: Final = "tiktoken.model"
+_MAX_ENCODE_CHARS: Final = 400_000
+"""The Rust code fails on much longer texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the code of a tokenizer class knows: how text is split, how many ids are reserved."""
+
+    pattern: str
+    num_reserved: int
+    max_run: int
+    """A longer run of characters that are all white space, or all not, is encoded in parts."""
+
+
+_MOONSHOT: Final = Layout(
+    pattern="|".join(
+        (
+            r"[\p{Han}]+",
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+            r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+            r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+            r"\p{N}{1,3}",
+            r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+            r"\s*[\r\n]+",
+            r"\s+(?!\S)",
+            r"\s+",
+        )
+    ),
+    num_reserved=256,
+    max_run=25_000,
+)
+
+LAYOUTS: Final[Mapping[str, Layout]] = {
+    "tokenization_kimi.TikTokenTokenizer": _MOONSHOT,  # Kimi K2 and its successors
+    "tokenization_moonshot.TikTokenTokenizer": _MOONSHOT,  # Moonlight
+}
+"""By the class that `auto_map` of `tokenizer_config.json` names."""
+
+
+def layout_of(settings: Mapping[str, Any]) -> Layout:
+    """The layout of the tokenizer class that `tokenizer_config.json` names.
+
+    Raises:
+        ValueError: it names none that is known.
+    """
+    named = (settings.get("auto_map") or {}).get("AutoTokenizer")
+    names = [named] if isinstance(named, str) else list(named or ())
+    for name in names:
+        # A name of another repository is `owner/name--module.Class`.
+        if isinstance(name, str) and (known := LAYOUTS.get(name.rpartition("--")[2])):
+            return known
+    raise ValueError(
+        f"it comes as {FILE} for the tokenizer class {names[0] if names else None!r}, and how that "
+        f"one splits text is not known; known are {', '.join(LAYOUTS)}"
+    )
+
+
+def read_tiktoken(folder: Path, settings: Mapping[str, Any]) -> TiktokenBackend:
+    """The tokenizer of a folder with a tiktoken file.
+
+    Raises:
+        ValueError: the file is damaged, or its class is not known.
+        ImportError: `tiktoken` is not installed.
+    """
+    from tiktoken import Encoding
+
+    layout = layout_of(settings)
+    ranks = _read_ranks(folder / FILE)
+    specials, skipped = _special_tokens(settings, len(ranks), layout.num_reserved)
+    encoding = Encoding(
+        name=folder.name, pat_str=layout.pattern, mergeable_ranks=ranks, special_tokens=specials
+    )
+    return TiktokenBackend(encoding, specials, skipped, layout.max_run)
+
+
+def _read_ranks(path: Path) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error):
+            raise ValueError(f"line {number} of {FILE} is no token and rank") from None
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        raise ValueError(f"the ranks of {FILE} are not 0 to {len(ranks) - 1}, each once")
+    return ranks
+
+
+def _special_tokens(
+    settings: Mapping[str, Any], first: int, count: int
+) -> tuple[dict[str, int], frozenset[int]]:
+    """The tokens after those of the file, by content, and which of them decoding may skip."""
+    named = {int(key): each for key, each in (settings.get("added_tokens_decoder") or {}).items()}
+    tokens = {
+        named[each]["content"] if each in named else f"<|reserved_token_{each}|>": each
+        for each in range(first, first + count)
+    }
+    tokens |= {each["content"]: key for key, each in named.items() if key >= first + count}
+    plain = {key for key, each in named.items() if not each.get("special", False)}
+    return tokens, frozenset(tokens.values()) - plain
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What the backends of `tokenizers` answer, as far as it is read."""
+
+    ids: list[int]
+
+
+class TiktokenBackend:
+    """A tiktoken encoding with the calls of a backend of `tokenizers`."""
+
+    def __init__(
+        self, encoding: Encoding, specials: Mapping[str, int], skipped: frozenset[int], max_run: int
+    ) -> None:
+        self._encoding = encoding
+        self._specials = dict(specials)
+        self._skipped = skipped
+        self._max_run = max_run
+
+    def no_truncation(self) -> None:
+        """Nothing is ever cut."""
+
+    def no_padding(self) -> None:
+        """Nothing is ever filled up."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
+        """The ids of a text; names of special tokens in it stand for these. None are added."""
+        try:
+            text.encode()  # tiktoken would replace half a character; `tokenizers` refuses it
+        except UnicodeEncodeError as error:
+            raise TypeError(str(error)) from error
+        ids: list[int] = []
+        for part in parts_of(text, self._max_run):
+            ids += self._encoding.encode(part, allowed_special="all")
+        return Encoded(ids)
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+        """The text of ids; those that stand for nothing are left out."""
+        if any(not 0 <= each < 2**32 for each in ids):
+            raise OverflowError("out of range")
+        left_out = self._skipped if skip_special_tokens else frozenset[int]()
+        known = [each for each in ids if each < self._encoding.n_vocab and each not in left_out]
+        return self._encoding.decode(known, errors="replace")
+
+    def get_vocab_size(self, with_added_tokens: bool = True) -> int:
+        """How many tokens there are, with the special ones or without."""
+        size = self._encoding.n_vocab
+        return size if with_added_tokens else size - len(self._specials)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of one token, or None if it is unknown."""
+        if token in self._specials:
+            return self._specials[token]
+        try:
+            return self._encoding.encode_single_token(token)
+        except KeyError:
+            return None
+
+
+def parts_of(text: str, max_run: int) -> Iterator[str]:
+    """A text in parts that are encoded alone: bounded, and without endless runs of one kind."""
+    for start in range(0, len(text), _MAX_ENCODE_CHARS):
+        yield from _bounded_runs(text[start : start + _MAX_ENCODE_CHARS], max_run)
+
+
+def _bounded_runs(text: str, max_run: int) -> Iterator[str]:
+    """A text, cut where a run of white space, or of anything else, becomes longer than allowed."""
+    if len(text) <= max_run:
+        yield text
+        return
+    start = run = 0
+    was_space: bool | None = None
+    for place, char in enumerate(text):
+        is_space = char.isspace()
+        run = run + 1 if is_space is was_space else 1
+        was_space = is_space
+        if run > max_run:
+            yield text[start:place]
+            start, run = place, 1
+    yield text[start:]
