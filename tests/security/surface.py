@@ -411,7 +411,9 @@ REQUESTS: dict[RouteKey, Entry] = {
     ("GET", "/billing/usage/checkpoints/current"): Entry(
         _get("/billing/usage/checkpoints/current", project_id="p")
     ),
+    ("GET", "/status"): Entry(_get("/status")),
     # For operators alone: a tenant's key gets 401, whatever is named.
+    ("GET", "/operator/status"): Entry(_get("/operator/status")),
     ("GET", "/operator/workers"): Entry(_get("/operator/workers")),
     ("POST", "/operator/workers/{name}/drain"): Entry(
         lambda _: Call("POST", "/operator/workers/worker-0/drain")

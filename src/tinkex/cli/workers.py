@@ -50,7 +50,8 @@ def command(context: click.Context, /, is_json: bool, **server: Any) -> None:
 
     \b
     JSON: {"workers": [{"name", "worker", "host", "roles", "models", "state", "since_s",
-      "is_draining", "num_models", "num_adapters", "num_samples", "busy", "backlog_s"}],
+      "is_draining", "num_models", "num_adapters", "num_samples", "busy", "backlog_s", "doing",
+      "busy_s", "num_restarts", "num_snapshots", "num_replayed", "num_samplers"}],
       "waiting": {"train_operations", "train_tokens", "samples", "sample_tokens"}}
     """
     if context.invoked_subcommand is not None:

@@ -18,6 +18,7 @@ from tinkex.scheduler.busiest_time import BusiestTime
 from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.operation_bodies import BodyCache
 from tinkex.scheduler.placement import Placement
+from tinkex.scheduler.queue_counts import QueueCounts, count_queues
 from tinkex.scheduler.queues.arrivals import Arrival, Arrivals
 from tinkex.scheduler.queues.missing_numbers import MissingNumbers
 from tinkex.scheduler.queues.model_queue import ModelQueue
@@ -32,6 +33,7 @@ from tinkex.scheduler.slot import EngineSlot
 from tinkex.scheduler.slot_load import SlotLoad
 from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.scheduler.supervisor import EngineState, StateName
+from tinkex.scheduler.work_counters import WorkCounters
 from tinkex.scheduler.workers import Workers
 from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
 from tinkex.store.disk_quota import DiskQuota
@@ -86,6 +88,7 @@ class Scheduler:
         self._closing = threading.Event()
         self._busiest = BusiestTime()
         self._publish = CountedPublish(publish)
+        self.counters = WorkCounters()
         self._bodies = BodyCache(db)
         self._wakeup = SlotWakeups(len(engine_factories))
         self._planner = Planner(
@@ -102,7 +105,9 @@ class Scheduler:
         self._placement = Placement(
             [SlotLoad() for _ in engine_factories], max_models=config.max_adapters
         )
-        self._sample_writer = SampleResultWriter(db, self._publish, self._closing.is_set)
+        self._sample_writer = SampleResultWriter(
+            db, self._publish, self._closing.is_set, self.counters
+        )
         self._cleanup = SnapshotCleanup(db, self.folders)
         shared = SharedParts(
             config=config,
@@ -117,6 +122,7 @@ class Scheduler:
             publish=self._publish,
             sample_writer=self._sample_writer,
             cleanup=self._cleanup,
+            counters=self.counters,
             wakeup=self._wakeup,
         )
         self._slots = [
@@ -282,6 +288,7 @@ class Scheduler:
         except StoreError:
             self._sample_queue.add(queued, first=True)  # nothing was kept, so it is not over
             raise
+        self.counters.count_sample("cancelled", queued.sample.created_at)
         self._publish({request_id: result}, {queued.sample.sampling_session_id})
         return True
 
@@ -300,6 +307,10 @@ class Scheduler:
             num_finished=self._publish.num_finished,
             busy_seconds=self._busiest.update(busy),
         )
+
+    def queue_counts(self) -> QueueCounts:
+        """What waits and runs now, of all tenants."""
+        return count_queues(self._planner, self._sample_queue, self._wakeup)
 
     def tenants_waiting(self) -> int:
         """How many tenants have operations that wait."""

@@ -15,6 +15,7 @@ from tinkex.scheduler.queues.sample_queue import SampleQueue
 from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
 from tinkex.scheduler.slot_wakeups import SlotWakeups
+from tinkex.scheduler.work_counters import WorkCounters
 from tinkex.store import Database
 from tinkex.store.disk_quota import DiskQuota
 
@@ -37,4 +38,5 @@ class SharedParts:
     publish: CountedPublish
     sample_writer: SampleResultWriter
     cleanup: SnapshotCleanup
+    counters: WorkCounters
     wakeup: SlotWakeups  # guards the planner; notified when there is work

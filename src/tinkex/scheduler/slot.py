@@ -43,7 +43,9 @@ class EngineSlot:
             shared.config,
         )
         checkpointer = Checkpointer(shared.db, self.adapters, shared.disk_quota)
-        executor = Executor(shared.db, self.adapters, checkpointer, shared.bodies, shared.publish)
+        executor = Executor(
+            shared.db, self.adapters, checkpointer, shared.bodies, shared.publish, shared.counters
+        )
         preparation = SamplePreparation(
             slot_id, shared.db, self.adapters, shared.placement, shared.sample_queue
         )

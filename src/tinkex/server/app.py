@@ -32,6 +32,7 @@ from tinkex.server.routes import (
     sampling,
     service,
     session,
+    status,
     training,
     weights,
 )
@@ -49,6 +50,7 @@ API_ROUTES = [
     *downloads.ROUTES,
     *account.ROUTES,
     *operator.ROUTES,
+    *status.ROUTES,
 ]
 
 

@@ -51,6 +51,7 @@ from tinkex.server.models.launcher_process import LauncherProcess
 from tinkex.server.models.ray_settings import check_ray_settings, launch_settings
 from tinkex.server.models.remote_workers import RemoteWorkers
 from tinkex.server.models.warm_engine import WarmEngine
+from tinkex.server.monitoring.status import StatusBoard
 from tinkex.server.open_folders import folder_place, open_folders
 from tinkex.server.result_waiters import Waiters
 from tinkex.server.services import Services
@@ -272,6 +273,7 @@ class ServerProcess:
             admission=self._admission,
         )
         self._services = app.state.services = services
+        app.state.status_board = StatusBoard(services)
         await asyncio.to_thread(scheduler.start)
         launcher = self._start_launcher()
         janitor = Janitor(services)

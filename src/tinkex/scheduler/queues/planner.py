@@ -136,6 +136,14 @@ class Planner:
         num_tokens = sum(each.cost for queue in queues for each in queue.waiting())
         return sum(map(len, queues)), num_tokens
 
+    def waiting_operations(self) -> list[Operation]:
+        """The operations that wait."""
+        return [each for queue in self._busy.queues() for each in queue.waiting()]
+
+    def num_running(self) -> int:
+        """How many operations are being computed."""
+        return sum(self._running.values())
+
     def forward_heads(self, models: Models = None) -> tuple[str, dict[str, int]] | None:
         """The base, and the tokens of every model that could run, if all of them are forward
         passes on one base and others still fit into their batch."""

@@ -359,6 +359,11 @@ class SampleQueue:
         with self._lock:
             return any(each.sample.request_id == request_id for each in self._all())
 
+    def unfinished(self) -> list[QueuedSample]:
+        """All requests; those that run have the `slot_id` of where they do."""
+        with self._lock:
+            return list(self._all())
+
     def total(self) -> int:
         """How many requests are not finished."""
         with self._lock:

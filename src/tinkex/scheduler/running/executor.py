@@ -46,6 +46,7 @@ from tinkex.scheduler.running.outcomes import (
     failure_result,
 )
 from tinkex.scheduler.running.store_retries import StoreRetries
+from tinkex.scheduler.work_counters import EngineBatch, WorkCounters
 from tinkex.store import Database, models, operations
 from tinkex.store.operations import Operation, OperationOutcome
 from tinkex.store.results import Result
@@ -81,6 +82,7 @@ class Executor:
         checkpointer: Checkpointer,
         bodies: BodyCache,
         publish: Publish,
+        counters: WorkCounters,
     ) -> None:
         self._db = db
         self._supervisor = adapters.supervisor
@@ -89,6 +91,7 @@ class Executor:
         self._checkpointer = checkpointer
         self._bodies = bodies
         self._publish = publish
+        self._counters = counters
         self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
         self._outside_losses = 0  # of the engine during the running batch
         self._computed: list[Computed] = []  # of that batch
@@ -219,6 +222,7 @@ class Executor:
             return
         crashpoints.passing("execute.after", operation.kind)
         seconds = time.monotonic() - began
+        self._counters.count_batch(EngineBatch([operation], began, began + seconds))
         self._computed.append(Computed(operations=[operation], busy_seconds=seconds))
         self._cache.record_applied(operation, seconds)
         outcome = OperationOutcome(operation=operation, result=_json_result(done.answer))
@@ -243,6 +247,8 @@ class Executor:
             is_typical=not any(isinstance(each, RequestError) for each in results),
         )
         self._computed.append(computed)
+        batch = EngineBatch(computed.operations, times.began_at, times.done_at)
+        self._counters.count_batch(batch)
 
     def _follow_up(self, afterwards: Callable[[], None]) -> None:
         """Runs what follows an answered operation; recovery repairs what fails."""
@@ -295,6 +301,7 @@ class Executor:
         self._finished |= {each.operation.request_id for each in outcomes}
         kind = outcomes[0].operation.kind
         crashpoints.passing("result.kept", kind)
+        self._counters.count_operations(outcomes)
         self._publish({each.operation.request_id: each.result for each in outcomes}, set())
         crashpoints.passing("result.published", kind)
 

@@ -18,6 +18,7 @@ from tinkex.scheduler.convert import sample_response
 from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.running.outcomes import Publish, as_server_error, failure_result
 from tinkex.scheduler.running.store_retries import StoreRetries
+from tinkex.scheduler.work_counters import TokenUse, WorkCounters
 from tinkex.store import Database, samples
 from tinkex.store.results import Result
 from tinkex.wire import protobuf
@@ -31,8 +32,15 @@ Finished = list[tuple[QueuedSample, SampleResult | RequestError]]
 class SampleResultWriter:
     """Takes finished requests from the threads of all engine slots."""
 
-    def __init__(self, db: Database, publish: Publish, is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        db: Database,
+        publish: Publish,
+        is_over: Callable[[], bool],
+        counters: WorkCounters,
+    ) -> None:
         self._db, self._publish = db, publish
+        self._counters = counters
         self._store_retries = StoreRetries(is_over)
         self._batches: queue.Queue[Finished | None] = queue.Queue(_MAX_BATCHES)
         self._thread = threading.Thread(target=self._run, name="tinkex-sample-writer", daemon=True)
@@ -65,10 +73,27 @@ class SampleResultWriter:
         crashpoints.passing("sample.finished")
         self._store_retries.run(lambda: self._db.write(samples.finish, outcomes))
         crashpoints.passing("result.kept", "sample")
+        self._count(finished)
         self._publish(
             {sample.request_id: result for sample, result in outcomes},
             {sample.sampling_session_id for sample, _ in outcomes},
         )
+
+    def _count(self, finished: Finished) -> None:
+        for queued, result in finished:
+            is_ok = isinstance(result, SampleResult) and result.error is None
+            tokens = _tokens(result, queued) if isinstance(result, SampleResult) and is_ok else None
+            outcome = "ok" if is_ok else "error"
+            self._counters.count_sample(outcome, queued.sample.created_at, tokens)
+
+
+def _tokens(result: SampleResult, queued: QueuedSample) -> dict[TokenUse, int]:
+    assert queued.request is not None, "it was decoded before it ran"
+    return {
+        "sampled": sum(int(each.tokens.size) for each in result.sequences),
+        "prompt": queued.request.prompt.length,
+        "prompt_cached": result.prompt_cache_hit_tokens,
+    }
 
 
 def _encode(result: SampleResult | RequestError, queued: QueuedSample) -> Result:
