@@ -351,6 +351,9 @@ REQUESTS: dict[RouteKey, Entry] = {
     ("POST", "/cancel_future"): Entry(
         _post("/cancel_future", lambda t: {"request_id": t.sample_future}), names=True
     ),
+    ("POST", "/cancel"): Entry(
+        _post("/cancel", lambda t: {"request_id": t.sample_future}), names=True
+    ),
     ("GET", "/training_runs"): Entry(
         _get("/training_runs", limit="5", offset="0", access_scope="owned", project_id="p")
     ),

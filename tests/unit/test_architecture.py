@@ -129,7 +129,7 @@ LAYERS = {
         {"placement", "queues", "supervisor"},
         {"adapters", "queue_counts", "rebalancing"},
         {"running"},
-        {"shared"},
+        {"cancelling", "shared"},
         {"batch_runner", "model_moves"},
         {"driver"},
         {"slot"},

@@ -13,8 +13,10 @@ import msgspec
 from tinkex import crashpoints
 from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
 from tinkex.scheduler.adapters.data_folders import DataFolders
+from tinkex.scheduler.adapters.known_folders import KNOWN_FOLDERS
 from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
 from tinkex.scheduler.busiest_time import BusiestTime
+from tinkex.scheduler.cancelling import OperationCancelling
 from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.operation_bodies import BodyCache
 from tinkex.scheduler.placement import Placement
@@ -35,7 +37,7 @@ from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.scheduler.supervisor import EngineState, StateName
 from tinkex.scheduler.work_counters import WorkCounters
 from tinkex.scheduler.workers import Workers
-from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
+from tinkex.store import Database, StoreError, models, operations, samplers, samples
 from tinkex.store.disk_quota import DiskQuota
 from tinkex.store.operations import Operation
 from tinkex.store.results import error_result
@@ -53,14 +55,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     num_ready: int
     num_finished: int
     busy_seconds: float  # of the busiest engine; falls when a single engine is replaced
-
-
-KNOWN_FOLDERS = {
-    "checkpoints": checkpoints.all_ids,
-    "snapshots": models.snapshot_folders,
-    "samplers": samplers.live_folders,
-}
-"""By kind of folder, the query of the ids that rows name."""
 
 
 class Scheduler:
@@ -128,6 +122,9 @@ class Scheduler:
         self._slots = [
             EngineSlot(slot_id, factory, shared) for slot_id, factory in enumerate(engine_factories)
         ]
+        self.cancelling = OperationCancelling(
+            db, self._planner, self._wakeup, self._publish, self.counters
+        )
         self.workers = Workers(self._slots, shared, num_remote=num_remote)
 
     def start(self) -> None:
@@ -264,6 +261,11 @@ class Scheduler:
         were cancelled."""
         old = self._sample_queue.older_than(before, sampling_session_ids)
         return sum(self.cancel_sample(each.owner, each.request_id, reason) for each in old)
+
+    def cancel_samples_of(self, owner: str) -> int:
+        """How many unfinished requests to sample of the owner were cancelled."""
+        mine = [each.sample for each in self._sample_queue.unfinished()]
+        return sum(self.cancel_sample(owner, s.request_id) for s in mine if s.owner == owner)
 
     def cancel_sample(
         self,

@@ -89,13 +89,15 @@ class WorkCounters:
         if self.on_batch is not None:
             self.on_batch(batch)
 
-    def count_operations(self, outcomes: Sequence[OperationOutcome]) -> None:
-        """Counts operations whose results are in the store."""
+    def count_operations(
+        self, outcomes: Sequence[OperationOutcome], outcome: str | None = None
+    ) -> None:
+        """Counts operations whose results are in the store: ok or error, or all as `outcome`."""
         now, ended_at = self._clock(), steady_now()
         with self.lock:
             for each in outcomes:
                 kind, is_error = each.operation.kind, each.result.encoding == "error"
-                self.operations[kind, "error" if is_error else "ok"] += 1
+                self.operations[kind, outcome or ("error" if is_error else "ok")] += 1
                 took_s = max(0.0, ended_at - each.operation.created_at)
                 _in(self.operation_s, kind, SECOND_BOUNDS).add(took_s)
                 if each.num_tokens:

@@ -24,6 +24,7 @@ from tinkex.server.gate.overload import Overload
 from tinkex.server.http.route_table import RouteTable
 from tinkex.server.routes import (
     account,
+    cancelling,
     downloads,
     futures,
     legacy,
@@ -51,6 +52,7 @@ API_ROUTES = [
     *account.ROUTES,
     *operator.ROUTES,
     *status.ROUTES,
+    *cancelling.ROUTES,
 ]
 
 

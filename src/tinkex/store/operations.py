@@ -317,6 +317,13 @@ def finish(conn: Connection, outcomes: list[OperationOutcome]) -> None:
     _add_usage(conn, closed)
 
 
+def cancel(conn: Connection, outcomes: list[OperationOutcome]) -> None:
+    """Keeps the results of operations that never run, and counts their numbers as used."""
+    for each in outcomes:
+        if _CLOSE_FOR_GOOD.count(conn, id=each.operation.request_id, new_state="refused"):
+            keep(conn, each.operation.owner, each.operation.request_id, each.result)
+
+
 def _close(conn: Connection, outcome: OperationOutcome) -> bool:
     """Whether the operation was open."""
     state, keeps_body = _closed(outcome)

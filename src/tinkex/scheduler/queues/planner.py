@@ -99,6 +99,13 @@ class Planner:
         queue.consume(seq_id)
         self._busy.note(queue)
 
+    def remove(self, operation: Operation) -> None:
+        """Drops an operation that waits; its number counts as used."""
+        queue = self._queues[operation.model_id]
+        queue.remove(operation.seq_id)
+        self._busy.note(queue)
+        self._returns.pop(operation.request_id, None)
+
     def note_sample(self, owner: str, now: float) -> None:
         """Notes that the owner has sent a sampling request, which batches should not delay much."""
         self._recent.sent(owner, now)
