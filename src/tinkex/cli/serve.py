@@ -16,6 +16,7 @@ from tinkex.cli.data_dir import (
     signing_secret_option,
 )
 from tinkex.cli.engine_options import device_option, dtype_option, loss_option
+from tinkex.cli.monitoring_options import monitoring_options
 from tinkex.cli.options import FiniteFloat
 from tinkex.cli.output import say
 from tinkex.server.settings import settings
@@ -185,6 +186,7 @@ def _number_options(command: Command) -> Command:
 @click.option(
     "-q", "--quiet", "is_quiet", is_flag=True, envvar="TINKEX_QUIET", help="Log warnings only."
 )
+@monitoring_options
 @_number_options
 def command(
     data_dir: Path,

@@ -46,9 +46,7 @@ def command(every_s: float, **source: Any) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("This needs a terminal; 'tinkex status --json' does not.")
     found = status_source(**source)
-    lines = found.screen(
-        found.ask()
-    )  # what is wrong with the command line is said before anything is drawn
+    lines = found.screen(found.ask())  # what is wrong is said before anything is drawn
     with _screen() as is_ended:
         while True:
             _draw([*_header(), *lines])

@@ -9,13 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from tinkex.store.clock import steady_now
 from tinkex.store.operations import Operation, OperationOutcome
 from tinkex.telemetry.distribution import Distribution
 
-__all__ = ["EngineBatch", "RecentTokens", "TokenUse", "WorkCounters"]
+__all__ = ["EngineBatch", "RecentTokens", "TokenUse", "WorkCounters", "WorkListener"]
 
 TokenUse = Literal["trained", "scored", "sampled", "prompt", "prompt_cached"]
 """What was done with tokens. "scored" is a forward pass without backward; "prompt" are the tokens
@@ -34,6 +34,13 @@ class EngineBatch(NamedTuple):
     operations: Sequence[Operation]
     began_at: float
     done_at: float
+
+
+class WorkListener(Protocol):
+    """Hears of work as it ends; times are by `time.monotonic`."""
+
+    def batch_done(self, batch: EngineBatch) -> None: ...
+    def sample_done(self, request_id: str, began_at: float, done_at: float) -> None: ...
 
 
 class RecentTokens:
@@ -76,7 +83,7 @@ class WorkCounters:
         self.batch_operations: dict[str, Distribution] = {}  # by kind
         self.batch_tokens: dict[str, Distribution] = {}
         self.batch_s: dict[str, Distribution] = {}
-        self.on_batch: Callable[[EngineBatch], None] | None = None
+        self.listener: WorkListener | None = None
 
     def count_batch(self, batch: EngineBatch) -> None:
         """Counts operations that an engine has just computed together."""
@@ -86,8 +93,8 @@ class WorkCounters:
             _in(self.batch_s, kind, SECOND_BOUNDS).add(batch.done_at - batch.began_at)
             tokens = sum(each.cost for each in batch.operations)
             _in(self.batch_tokens, kind, TOKEN_BOUNDS).add(tokens)
-        if self.on_batch is not None:
-            self.on_batch(batch)
+        if self.listener is not None:
+            self.listener.batch_done(batch)
 
     def count_operations(
         self, outcomes: Sequence[OperationOutcome], outcome: str | None = None

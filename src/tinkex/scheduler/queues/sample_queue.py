@@ -166,8 +166,9 @@ class SampleQueue:
                 taken = list(wave.values())
             else:
                 taken = self._take_waiting(slot)
+            now = self._clock()
             for queued in taken:
-                queued.slot_id = slot_id
+                queued.slot_id, queued.taken_at = slot_id, now
                 slot.running[queued.sample.request_id] = queued
             return taken
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from tinkex import crashpoints
@@ -85,6 +86,9 @@ class SampleResultWriter:
             tokens = _tokens(result, queued) if isinstance(result, SampleResult) and is_ok else None
             outcome = "ok" if is_ok else "error"
             self._counters.count_sample(outcome, queued.sample.created_at, tokens)
+            if self._counters.listener is not None:
+                request_id, now = queued.sample.request_id, time.monotonic()
+                self._counters.listener.sample_done(request_id, queued.taken_at, now)
 
 
 def _tokens(result: SampleResult, queued: QueuedSample) -> dict[TokenUse, int]:
