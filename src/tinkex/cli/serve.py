@@ -223,7 +223,7 @@ def command(
         from tinkex.server.upkeep import gc_tuning, malloc_tuning
         from tinkex.server.upkeep.log_setup import log_to_stderr
 
-        log_to_stderr(-1 if is_quiet else values["verbosity"])
+        log_to_stderr(-1 if is_quiet else values["verbosity"], values["log_format"])
         if model_texts:
             models = tuple(ServedModel.parse(text) for text in model_texts)
             _refuse_twice([model.name for model in models])

@@ -356,13 +356,15 @@ class ServerProcess:
             self.stop()
 
     def _tell_of_drain(self, services: Services) -> None:
+        counts = services.scheduler.queue_counts()
         _logger.info(
-            "Stopping: %d open requests get up to %g s, then the running batch ends and adapters "
-            "are saved. %d operations and samples stay queued for the next start. Ctrl-C again "
-            "ends at once.",
+            "Draining: %d open requests get up to %g s, then the running batch ends and adapters "
+            "are saved. %d operations and %d samples stay in the log for the next start. Ctrl-C "
+            "again ends at once.",
             0 if self._http is None else self._http.num_open_requests,
             self._config.drain_s,
-            services.scheduler.progress().num_ready,
+            sum(counts.operations.values()),
+            counts.requests + counts.running_requests,
         )
 
 

@@ -170,6 +170,7 @@ class Executor:
             results = self._supervisor.engine.forward_backward(requests)
             crashpoints.passing("execute.after", batch[0].kind)
         done_at = time.monotonic()
+        self._count(prepared, began, done_at)
         seconds = (done_at - began) / max(1, len(prepared))
         for (operation, request), result in zip(prepared, results, strict=True):
             if isinstance(result, RequestError):
@@ -198,6 +199,7 @@ class Executor:
             results = self._supervisor.engine.optim_step([request for _, request in prepared])
             crashpoints.passing("execute.after", "optim_step")
         done_at = time.monotonic()
+        self._count(prepared, began, done_at)
         seconds = (done_at - began) / max(1, len(prepared))
         for (operation, _), result in zip(prepared, results, strict=True):
             if isinstance(result, RequestError):
@@ -247,8 +249,13 @@ class Executor:
             is_typical=not any(isinstance(each, RequestError) for each in results),
         )
         self._computed.append(computed)
-        batch = EngineBatch(computed.operations, times.began_at, times.done_at)
-        self._counters.count_batch(batch)
+
+    def _count(
+        self, prepared: Sequence[tuple[Operation, object]], began_at: float, done_at: float
+    ) -> None:
+        if prepared:
+            batch = EngineBatch([operation for operation, _ in prepared], began_at, done_at)
+            self._counters.count_batch(batch)
 
     def _follow_up(self, afterwards: Callable[[], None]) -> None:
         """Runs what follows an answered operation; recovery repairs what fails."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from tinkex.scheduler.workers import WorkerInfo
 from tinkex.server.gate.overload import Overload
@@ -54,7 +54,7 @@ class _Scrape:
         """Adds a histogram."""
         found = self._family(f"tinkex_{name}")
         assert isinstance(found, HistogramMetricFamily), name
-        buckets = [(floatToGoString(bound), float(count)) for bound, count in values.cumulative()]
+        buckets = [(_bound_text(bound), float(count)) for bound, count in values.cumulative()]
         found.add_metric(labels, buckets, values.total)
 
     def _family(self, name: str) -> Family:
@@ -162,6 +162,10 @@ class MetricValues(Collector):
         scrape.add("disk_free_bytes", disk.free)
         scrape.add("disk_total_bytes", disk.total)
         scrape.add("disk_used_bytes", services.db.read(quotas.disk_use_of_all))
+
+
+def _bound_text(bound: float) -> str:
+    return "+Inf" if math.isinf(bound) else str(float(bound))
 
 
 def _of_worker(worker: WorkerInfo) -> dict[str, float]:
