@@ -104,6 +104,17 @@ def test_ctrl_c_in_the_terminal_saves(open_terminal, server, model, data):
     assert "Go on with: tinkex train --resume out" in terminal.text
 
 
+def test_training_says_how_long_it_waits_and_for_what(open_terminal, server, model, data):
+    server.hold("optim_step")
+    arguments = ("--base-model", model, "--output", "out", "--batch-size", "1")
+    terminal = open_terminal("train", str(data), *arguments)
+    terminal.wait_for("step 1/12 waits 0:0")
+    terminal.wait_for(": the server computes it")
+    server.release("optim_step")
+    terminal.wait_for("step 12/12")
+    assert terminal.end() == 0
+
+
 @pytest.mark.parametrize(("answer", "code", "count"), [("y\n", 0, 0), ("n\n", 1, 1)])
 def test_deleting_asks(open_terminal, shell, server, model, answer, code, count):
     path = shell("checkpoint", "--base-model", model).stdout.strip()

@@ -36,7 +36,7 @@ from tinkex.engine.options import EngineOptions
 from tinkex.errors import ServerError
 from tinkex.scheduler import SchedulerConfig
 from tinkex.scheduler.adapters.data_folders import DataFolders
-from tinkex.scheduler.scheduler import KNOWN_FOLDERS
+from tinkex.scheduler.adapters.known_folders import KNOWN_FOLDERS
 from tinkex.server.config import ServerConfig
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.store import Database

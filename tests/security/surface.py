@@ -407,6 +407,9 @@ REQUESTS: dict[RouteKey, Entry] = {
     ("POST", "/cancel_future"): Entry(
         _post("/cancel_future", lambda t: {"request_id": t.sample_future}), names=True
     ),
+    ("POST", "/cancel"): Entry(
+        _post("/cancel", lambda t: {"request_id": t.sample_future}), names=True
+    ),
     ("GET", "/training_runs"): Entry(
         _get("/training_runs", limit="5", offset="0", access_scope="owned", project_id="p")
     ),
@@ -472,7 +475,9 @@ REQUESTS: dict[RouteKey, Entry] = {
     ("GET", "/billing/usage/checkpoints/current"): Entry(
         _get("/billing/usage/checkpoints/current", project_id="p")
     ),
+    ("GET", "/status"): Entry(_get("/status")),
     # For operators alone: a tenant's key gets 401, whatever is named.
+    ("GET", "/operator/status"): Entry(_get("/operator/status")),
     ("GET", "/operator/workers"): Entry(_get("/operator/workers")),
     ("POST", "/operator/workers/{name}/drain"): Entry(
         lambda _: Call("POST", "/operator/workers/worker-0/drain")

@@ -107,6 +107,12 @@ class Http:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def result_or_error(self, request_id: str) -> Any:
+        """The JSON result or the error it ended with, polled for until it is there."""
+        while (answer := self.poll(request_id)).status_code == 408:
+            pass
+        return answer.json()
+
 
 def training_body(
     model_id: str,

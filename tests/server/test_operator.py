@@ -23,7 +23,8 @@ from tinkex.server.embedded import EmbeddedServer
 
 FIELDS = {
     *("name", "worker", "host", "roles", "models", "state", "since_s", "is_draining"),
-    *("num_models", "num_adapters", "num_samples", "busy", "backlog_s"),
+    *("num_models", "num_adapters", "num_samples", "busy", "backlog_s", "doing", "busy_s"),
+    *("num_restarts", "num_snapshots", "num_replayed", "num_samplers"),
 }
 
 

@@ -153,9 +153,9 @@ def test_very_verbose_server_logs_polls(tmp_path: Path) -> None:
 def test_ctrl_c_says_what_is_finished_and_where_the_state_is(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         assert server.stop(signal.SIGINT) == 0
-    *_, stopping, stopped = server.lines()
-    assert re.match(r"Stopping: \d+ open requests get up to 20 s, ", stopping)
-    assert "Ctrl-C again ends at once" in stopping
+    *_, draining, stopped = server.lines()
+    assert re.match(r"Draining: \d+ open requests get up to 20 s, ", draining)
+    assert "Ctrl-C again ends at once" in draining
     assert stopped.startswith(f"Stopped. The state is kept in {tmp_path / 'data'};")
 
 
@@ -167,7 +167,7 @@ def test_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
             http.train(http.model(), 1)
         time.sleep(1.0)  # the engine has begun the call that takes five minutes
         server.process.send_signal(signal.SIGINT)
-        server.wait_for("Stopping: ")
+        server.wait_for("Draining: ")
         time.sleep(0.5)
         assert server.process.poll() is None, "it waits for the engine"
         assert server.stop(signal.SIGINT) == 128 + signal.SIGINT

@@ -17,6 +17,7 @@ from tinkex.cli.lazy import Lazy, LazyGroup
 COMMANDS: Final[dict[str, Lazy]] = {
     "auth": Lazy("tinkex.cli.auth:command", "Log in to a server, and out."),
     "billing": Lazy("tinkex.cli.billing:command", "Show usage and storage of an account."),
+    "cancel": Lazy("tinkex.cli.cancel:command", "Cancel requests that wait or sample."),
     "chat": Lazy("tinkex.cli.chat:command", "Talk to a model in the terminal."),
     "checkpoint": Lazy("tinkex.cli.checkpoint:command", "Make and manage saved weights."),
     "completion": Lazy("tinkex.cli.completion:command", "Print a completion script for a shell."),
@@ -27,6 +28,8 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "run": Lazy("tinkex.cli.sample:command", "Sample from a model; list training runs."),
     "serve": Lazy("tinkex.cli.serve:command", "Run a server."),
     "session": Lazy("tinkex.cli.session:command", "Export the trace of a session."),
+    "status": Lazy("tinkex.cli.status:command", "Show what a server does now."),
+    "top": Lazy("tinkex.cli.top:command", "Watch what a server does."),
     "train": Lazy("tinkex.cli.train:command", "Fine-tune a model on a JSONL file."),
     "version": Lazy("tinkex.cli.version:command", "Print the version."),
     "worker": Lazy("tinkex.cli.worker:command", "Run an engine for a server elsewhere."),

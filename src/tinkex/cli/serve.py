@@ -16,6 +16,7 @@ from tinkex.cli.data_dir import (
     signing_secret_option,
 )
 from tinkex.cli.engine_options import device_option, dtype_option, loss_option
+from tinkex.cli.monitoring_options import monitoring_options
 from tinkex.cli.options import FiniteFloat
 from tinkex.cli.output import say
 from tinkex.server.settings import settings
@@ -194,6 +195,7 @@ def _number_options(command: Command) -> Command:
 @click.option(
     "-q", "--quiet", "is_quiet", is_flag=True, envvar="TINKEX_QUIET", help="Log warnings only."
 )
+@monitoring_options
 @_number_options
 def command(
     data_dir: Path,
@@ -230,7 +232,7 @@ def command(
         from tinkex.server.upkeep import gc_tuning, malloc_tuning
         from tinkex.server.upkeep.log_setup import log_to_stderr
 
-        log_to_stderr(-1 if is_quiet else values["verbosity"])
+        log_to_stderr(-1 if is_quiet else values["verbosity"], values["log_format"])
         if model_texts:
             models = tuple(ServedModel.parse(text) for text in model_texts)
             _refuse_twice([model.name for model in models])

@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tinkex.cli.progress import StatusLine, duration_text
 from tinkex.cli.sft_data import Example
 from tinkex.cli.sft_plan import Plan
 from tinkex.cli.sft_run import RunFolder
+from tinkex.errors import FutureTimeoutError
 from tinkex.stop_signals import stop_signals
 from tinkex.types.optimizers import AdamParams
 
@@ -33,7 +34,11 @@ if TYPE_CHECKING:
         SaveWeightsResponse,
     )
 
+T = TypeVar("T")
+
 IN_FLIGHT = 2
+_PATIENCE_S = 2.0
+"""A step that takes longer has the line say for how long it waits, and why."""
 _QUEUE_WORDS = {
     "paused_capacity": "paused: the server is at capacity",
     "paused_rate_limit": "paused: rate limit",
@@ -148,7 +153,8 @@ class Trainer:
         return self._training.save_state(f"step-{number:06}", overwrite=True)
 
     def _receive(self, sent: _Sent) -> None:
-        output, stepped = sent.forward_backward.result(), sent.optim_step.result()
+        output = self._await(sent.forward_backward, sent.number)
+        stepped = self._await(sent.optim_step, sent.number)
         now = time.monotonic()
         took, self._last = max(1e-9, now - self._last), now
         self.step = sent.number
@@ -186,6 +192,18 @@ class Trainer:
             sampler=sampler.result().path,
             is_finished=True,
         )
+
+    def _await(self, future: Future[T], number: int) -> T:
+        """The result; while it takes long, the line says for how long and why."""
+        began = time.monotonic()
+        while self._status.is_live:
+            try:
+                return future.result(_PATIENCE_S)
+            except FutureTimeoutError:
+                took = duration_text(time.monotonic() - began)
+                why = self._queue_words or "the server computes it"
+                self._status.show(f"step {number}/{self._plan.num_steps} waits {took}: {why}")
+        return future.result()
 
     # What is shown ------------------------------------------------------------------------------
 

@@ -3,39 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from tinkex.cli.data_dir import data_dir_option, operator_token_option
 from tinkex.cli.lazy import ActingGroup
+from tinkex.cli.operator_server import operator_api, operator_options
 from tinkex.cli.options import json_option
 from tinkex.cli.output import counted, print_json, print_table, say
-
-if TYPE_CHECKING:
-    from tinkex.client.operator_api import OperatorApi
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _LOOK_EVERY_S = 0.5
 
 
-def _operator_options(command: Command) -> Command:
-    """Adds the options that say which server, and where its operator token is."""
-    url = click.option(
-        "--base-url",
-        "--url",
-        metavar="URL",
-        help="The server.  [default: TINKER_BASE_URL, or that of 'tinkex auth login']",
-    )
-    return url(data_dir_option(operator_token_option(command)))
-
-
 @click.group(cls=ActingGroup, short_help="See and drain the workers of a server.")
 @json_option
-@_operator_options
+@operator_options
 @click.pass_context
 def command(context: click.Context, /, is_json: bool, **server: Any) -> None:
     """List the workers of a server, and the work that waits for them.
@@ -50,12 +32,13 @@ def command(context: click.Context, /, is_json: bool, **server: Any) -> None:
 
     \b
     JSON: {"workers": [{"name", "worker", "host", "roles", "models", "state", "since_s",
-      "is_draining", "num_models", "num_adapters", "num_samples", "busy", "backlog_s"}],
+      "is_draining", "num_models", "num_adapters", "num_samples", "busy", "backlog_s", "doing",
+      "busy_s", "num_restarts", "num_snapshots", "num_replayed", "num_samplers"}],
       "waiting": {"train_operations", "train_tokens", "samples", "sample_tokens"}}
     """
     if context.invoked_subcommand is not None:
         return
-    found = _api(**server).workers()
+    found = operator_api(**server).workers()
     if is_json:
         print_json(found)
         return
@@ -76,7 +59,7 @@ def command(context: click.Context, /, is_json: bool, **server: Any) -> None:
 @click.argument("name")
 @click.option("--wait", "is_waiting", is_flag=True, help="Return once no work is left on it.")
 @json_option
-@_operator_options
+@operator_options
 def drain(name: str, is_waiting: bool, is_json: bool, **server: Any) -> None:
     """Move a worker's runs to others and give it no more work.
 
@@ -91,7 +74,7 @@ def drain(name: str, is_waiting: bool, is_json: bool, **server: Any) -> None:
     \b
     JSON: the worker's entry, as 'tinkex workers --json' has it
     """
-    api = _api(**server)
+    api = operator_api(**server)
     entry = api.drain(name)
     while is_waiting and (entry["num_models"] or entry["num_samples"]):
         time.sleep(_LOOK_EVERY_S)
@@ -109,7 +92,7 @@ def drain(name: str, is_waiting: bool, is_json: bool, **server: Any) -> None:
 @command.command()
 @click.argument("name")
 @json_option
-@_operator_options
+@operator_options
 def resume(name: str, is_json: bool, **server: Any) -> None:
     """Give a drained worker work again.
 
@@ -120,47 +103,11 @@ def resume(name: str, is_json: bool, **server: Any) -> None:
     \b
     JSON: the worker's entry, as 'tinkex workers --json' has it
     """
-    entry = _api(**server).resume(name)
+    entry = operator_api(**server).resume(name)
     if is_json:
         print_json(entry)
     else:
         say(f"{name} takes work again.")
-
-
-def _api(base_url: str | None, data_dir: Path, operator_token_file: Path | None) -> OperatorApi:
-    from tinkex.client.operator_api import OperatorApi
-    from tinkex.config import Config
-
-    config = Config(base_url=base_url)
-    if config.origin("base_url") == "default":  # the hosted service must not get the token
-        raise click.UsageError(
-            "Which server? Give --base-url URL, or set TINKER_BASE_URL; the operator token is sent "
-            "to no default address."
-        )
-    token = _token(operator_token_file or data_dir / "operator-token")
-    return OperatorApi(config.normalized_base_url, token)
-
-
-def _token(path: Path) -> str:
-    """The first word of the file."""
-    from tinkex.errors import ConfigError
-
-    try:
-        words = path.read_text(encoding="ascii", errors="replace").split()
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"There is no operator token at {path}.",
-            hint="Give --data-dir, the server's data folder, or --operator-token-file, a copy of "
-            "the file operator-token there.",
-            code="no-operator-token",
-        ) from error
-    if not words or not words[0].isascii():
-        raise ConfigError(
-            f"There is no operator token in {path}: its first word must be the token.",
-            hint="Copy the file operator-token from the server's data folder.",
-            code="no-operator-token",
-        )
-    return words[0]
 
 
 def _require_draining(entry: dict[str, Any]) -> None:

@@ -10,11 +10,13 @@ import concurrent.futures
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tinkex.client.futures import Future
 from tinkex.client.submit_site import submit_site, with_site
+from tinkex.client.tracing import traced_call
 from tinkex.errors import TinkexError
 
 __all__ = ["errors_in_futures"]
@@ -60,12 +62,17 @@ def _gives_future(method: Callable[..., Any]) -> bool:
 
 
 def _with_error_in_future(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(*arguments: Any, **options: Any) -> Any:
+    def attempt(*arguments: Any, **options: Any) -> Any:
         try:
             return method(*arguments, **options)
         except TinkexError as error:
             told = with_site(error, submit_site())
             return Future(_Refusal(method.__qualname__, told))
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if "opentelemetry.trace" not in sys.modules:
+            return attempt(*arguments, **options)
+        return traced_call(method.__qualname__, lambda: attempt(*arguments, **options))
 
     return call

@@ -32,13 +32,18 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class OperatorApi:
-    """The workers of one server. `base_url` is its address without `/api/v1`."""
+    """The status and the workers of one server. `base_url` is its address without `/api/v1`."""
 
     def __init__(self, base_url: str, token: str, *, timeout_s: float = 30.0) -> None:
+        self.base_url = base_url
         self._url = f"{base_url}/api/v1/operator/workers"
         self._token = token
         self._timeout_s = timeout_s
         self._opener = urllib.request.build_opener(_NoRedirects)
+
+    def status(self) -> dict[str, Any]:
+        """What the server does now, with every tenant's queue and all that is known of workers."""
+        return self._ask("GET", f"{self.base_url}/api/v1/operator/status")
 
     def workers(self) -> dict[str, Any]:
         """The workers, and the work that waits: `{"workers": [...], "waiting": {...}}`."""

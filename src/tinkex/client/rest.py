@@ -13,6 +13,7 @@ from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.download import Progress, download_files
 from tinkex.client.futures import Future
 from tinkex.client.runtime import Runtime, default_runtime
+from tinkex.client.server_work import ServerWork
 from tinkex.client.session_traces import SessionTraces
 from tinkex.client.shared_session import Holder
 from tinkex.client.transport import Answer, Call
@@ -47,7 +48,7 @@ AccessScope = Literal["owned", "accessible"]
 
 
 @errors_in_futures
-class RestClient(AccountCalls, SessionTraces):
+class RestClient(AccountCalls, SessionTraces, ServerWork):
     """Looks at, and tidies up, what training has left on the server."""
 
     def __init__(

@@ -27,6 +27,7 @@ from tinkex.client.retry import (
     should_retry,
 )
 from tinkex.client.runtime import Runtime
+from tinkex.client.tracing import trace_headers
 from tinkex.config import Config
 from tinkex.errors import (
     APIConnectionError,
@@ -240,6 +241,7 @@ class Transport:
             "X-API-Key": self.credential or self._api_key or self.config.require_api_key(),
             "Accept": call.accept,
             **call.headers,
+            **trace_headers(),
         }
         if call.body is not None:
             headers["Content-Type"] = call.content_type

@@ -198,6 +198,7 @@ class Driver:
     def _spend(self, kind: WorkKind, work: Callable[[], None]) -> None:
         began, engine = time.monotonic(), self._supervisor.current
         self._load.begin(began)
+        self._load.last_work = kind
         try:
             work()
         finally:

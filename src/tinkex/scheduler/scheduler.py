@@ -13,11 +13,14 @@ import msgspec
 from tinkex import crashpoints
 from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
 from tinkex.scheduler.adapters.data_folders import DataFolders
+from tinkex.scheduler.adapters.known_folders import KNOWN_FOLDERS
 from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
 from tinkex.scheduler.busiest_time import BusiestTime
+from tinkex.scheduler.cancelling import OperationCancelling
 from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.operation_bodies import BodyCache
 from tinkex.scheduler.placement import Placement
+from tinkex.scheduler.queue_counts import QueueCounts, count_queues
 from tinkex.scheduler.queues.arrivals import Arrival, Arrivals
 from tinkex.scheduler.queues.missing_numbers import MissingNumbers
 from tinkex.scheduler.queues.model_queue import ModelQueue
@@ -34,8 +37,9 @@ from tinkex.scheduler.slot import EngineSlot
 from tinkex.scheduler.slot_load import SlotLoad
 from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.scheduler.supervisor import EngineState, StateName
+from tinkex.scheduler.work_counters import WorkCounters
 from tinkex.scheduler.workers import Workers
-from tinkex.store import Database, StoreError, checkpoints, models, operations, samplers, samples
+from tinkex.store import Database, StoreError, models, operations, samplers, samples
 from tinkex.store.disk_quota import DiskQuota
 from tinkex.store.operations import Operation
 from tinkex.store.results import error_result
@@ -53,14 +57,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     num_ready: int
     num_finished: int
     busy_seconds: float  # of the busiest engine; falls when a single engine is replaced
-
-
-KNOWN_FOLDERS = {
-    "checkpoints": checkpoints.all_ids,
-    "snapshots": models.snapshot_folders,
-    "samplers": samplers.live_folders,
-}
-"""By kind of folder, the query of the ids that rows name."""
 
 
 class Scheduler:
@@ -90,6 +86,7 @@ class Scheduler:
         self._closing = threading.Event()
         self._busiest = BusiestTime()
         self._publish = CountedPublish(publish)
+        self.counters = WorkCounters()
         self._bodies = BodyCache(db)
         self._wakeup = SlotWakeups(len(engine_factories))
         self._planner = Planner(
@@ -108,7 +105,7 @@ class Scheduler:
         )
         self.streams = SampleStreams(lambda keys: publish({}, keys))
         self._sample_writer = SampleResultWriter(
-            db, self._publish, self.streams, self._closing.is_set
+            db, self._publish, self.streams, self._closing.is_set, self.counters
         )
         self._cleanup = SnapshotCleanup(db, self.folders)
         shared = SharedParts(
@@ -127,11 +124,15 @@ class Scheduler:
             sample_writer=self._sample_writer,
             streams=self.streams,
             cleanup=self._cleanup,
+            counters=self.counters,
             wakeup=self._wakeup,
         )
         self._slots = [
             EngineSlot(slot_id, factory, shared) for slot_id, factory in enumerate(engine_factories)
         ]
+        self.cancelling = OperationCancelling(
+            db, self._planner, self._wakeup, self._publish, self.counters
+        )
         self.workers = Workers(self._slots, shared, num_remote=num_remote)
 
     def start(self) -> None:
@@ -270,6 +271,11 @@ class Scheduler:
         old = self._sample_queue.older_than(before, sampling_session_ids)
         return sum(self.cancel_sample(each.owner, each.request_id, reason) for each in old)
 
+    def cancel_samples_of(self, owner: str) -> int:
+        """How many unfinished requests to sample of the owner were cancelled."""
+        mine = [each.sample for each in self._sample_queue.unfinished()]
+        return sum(self.cancel_sample(owner, s.request_id) for s in mine if s.owner == owner)
+
     def cancel_sample(
         self,
         owner: str,
@@ -293,6 +299,7 @@ class Scheduler:
         except StoreError:
             self._sample_queue.add(queued, first=True)  # nothing was kept, so it is not over
             raise
+        self.counters.count_sample("cancelled", queued.sample.created_at)
         self._publish({request_id: result}, {queued.sample.sampling_session_id})
         self.streams.end([request_id])
         return True
@@ -318,6 +325,10 @@ class Scheduler:
         with self._wakeup:
             found = {model_id: self._planner.activity(model_id) for model_id in model_ids}
         return {model_id: each for model_id, each in found.items() if each is not None}
+
+    def queue_counts(self) -> QueueCounts:
+        """What waits and runs now, of all tenants."""
+        return count_queues(self._planner, self._sample_queue, self._wakeup)
 
     def tenants_waiting(self) -> int:
         """How many tenants have operations that wait."""

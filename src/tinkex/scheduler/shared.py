@@ -18,6 +18,7 @@ from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
 from tinkex.scheduler.running.sample_streams import SampleStreams
 from tinkex.scheduler.running.series_keeper import SeriesKeeper
 from tinkex.scheduler.slot_wakeups import SlotWakeups
+from tinkex.scheduler.work_counters import WorkCounters
 from tinkex.store import Database
 from tinkex.store.disk_quota import DiskQuota
 
@@ -43,4 +44,5 @@ class SharedParts:
     sample_writer: SampleResultWriter
     streams: SampleStreams
     cleanup: SnapshotCleanup
+    counters: WorkCounters
     wakeup: SlotWakeups  # guards the planner; notified when there is work

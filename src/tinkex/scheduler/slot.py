@@ -51,6 +51,7 @@ class EngineSlot:
             shared.publish,
             shared.announce,
             shared.series,
+            shared.counters,
         )
         preparation = SamplePreparation(
             slot_id, shared.db, self.adapters, shared.placement, shared.sample_queue

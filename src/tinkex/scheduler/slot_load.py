@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from typing import Literal
 
 from tinkex.engine.interface import ROLES, Role
 
-__all__ = ["BUSY_SHARE", "SlotLoad"]
+__all__ = ["BUSY_SHARE", "Doing", "SlotLoad"]
+
+Doing = Literal["training", "sampling", "idle"]
 
 BUSY_SHARE = 0.7
 """A slot that works for a larger share of its time gets no new models while others work less."""
+
+_IDLE_SHARE = 0.02
+"""A slot that works for a smaller share of its time is shown as idle."""
 
 _WINDOW_S = 5.0
 """Time constant of the share: what was this long ago counts a third of what is now."""
@@ -36,6 +42,7 @@ class SlotLoad:
         self.roles: tuple[Role, ...] = ROLES
         self.in_use: Collection[str] | None = None
         self.keeps_until = 0.0
+        self.last_work: Literal["train", "sample"] = "train"
         self._state = (0.0, 0.0, False)  # share, as of this time; whether it works since then
 
     @property
@@ -70,6 +77,13 @@ class SlotLoad:
     def end(self, now: float) -> None:
         """Records that the slot has nothing to do, or chooses what to do next."""
         self._state = (self.busy(now), now, False)
+
+    def doing(self, now: float) -> Doing:
+        """What the slot does, in the eyes of one who looks every few seconds: between two short
+        slices of sampling it is not idle."""
+        if self.busy(now) < _IDLE_SHARE:
+            return "idle"
+        return "training" if self.last_work == "train" else "sampling"
 
     def busy(self, now: float) -> float:
         """The share of the last seconds in which the slot worked, from 0 to 1."""

@@ -49,6 +49,7 @@ class Supervisor:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._has_started = False
+        self.num_starts = 0  # of engines, the first one included
         self._is_starting = False
         self._on_loss: list[Callable[[], None]] = []
         self._on_start: list[Callable[[Engine], None]] = []
@@ -200,6 +201,7 @@ class Supervisor:
                 engine = self._factory()
                 self._models = _models_of(engine)
                 self._has_started = True
+                self.num_starts += 1
                 took_s = time.monotonic() - began
                 _logger.info(
                     "%s ready after %.1f s: %s",

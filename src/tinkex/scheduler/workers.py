@@ -14,6 +14,7 @@ import msgspec
 from tinkex.engine.interface import ROLES, Engine, EngineUserError, Role
 from tinkex.scheduler.shared import SharedParts
 from tinkex.scheduler.slot import EngineSlot
+from tinkex.scheduler.slot_load import Doing
 from tinkex.scheduler.supervisor import StateName
 
 __all__ = ["WaitingWork", "WorkerInfo", "Workers", "worker_name"]
@@ -43,6 +44,12 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int  # that run there
     busy: float  # share of the last seconds
     backlog_s: float  # expected time of the operations that wait for it
+    doing: Doing
+    busy_s: float  # for how long its engine has computed since it started
+    num_restarts: int  # engines that were started here after the first
+    num_snapshots: int  # taken here
+    num_replayed: int  # operations that were computed again here
+    num_samplers: int  # in memory
 
 
 class WaitingWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,4 +210,10 @@ class Workers:
             num_samples=self._sample_queue.num_running(slot_id),
             busy=load.busy(time.monotonic()),
             backlog_s=backlog_s,
+            doing=load.doing(time.monotonic()),
+            busy_s=slot.supervisor.busy_seconds(),
+            num_restarts=max(0, slot.supervisor.num_starts - 1),
+            num_snapshots=slot.adapters.snapshot_writer.num_taken,
+            num_replayed=slot.adapters.recovery.num_replayed,
+            num_samplers=len(slot.adapters.samplers),
         )

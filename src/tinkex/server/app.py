@@ -26,6 +26,7 @@ from tinkex.server.openai.routes import openai_routes
 from tinkex.server.routes import (
     account,
     account_usage,
+    cancelling,
     custom_losses,
     downloads,
     futures,
@@ -40,6 +41,7 @@ from tinkex.server.routes import (
     sampling,
     service,
     session,
+    status,
     training,
     weights,
 )
@@ -63,6 +65,8 @@ API_ROUTES = [
     *account.ROUTES,
     *keys.ROUTES,
     *operator.ROUTES,
+    *status.ROUTES,
+    *cancelling.ROUTES,
 ]
 
 

@@ -6,6 +6,7 @@ A field is a flag and a variable once it has a line in `tinkex.server.settings`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -60,6 +61,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     is_deterministic: bool = False
     has_kernels: bool = True  # compiled ones for sampling, where there is a C compiler
     verbosity: int = 0  # of the log: 1 adds a line per request, 2 also for polls
+    log_format: Literal["text", "json"] = "text"
+    metrics_port: int | None = None  # of its own, for Prometheus; None for none
+    metrics_host: str = "127.0.0.1"
+    metrics_token_file: Path | None = None  # with it, /metrics is also on the main port
+    otel_endpoint: str | None = None  # OTLP/HTTP receiver of traces, without /v1/traces
 
     limits: Limits = DEFAULT_LIMITS
     connections: ConnectionBounds = ConnectionBounds()

@@ -52,6 +52,8 @@ from tinkex.server.models.launcher_process import LauncherProcess
 from tinkex.server.models.ray_settings import check_ray_settings, launch_settings
 from tinkex.server.models.remote_workers import RemoteWorkers
 from tinkex.server.models.warm_engine import WarmEngine
+from tinkex.server.monitoring.monitoring import Monitoring
+from tinkex.server.monitoring.status import StatusBoard
 from tinkex.server.open_folders import folder_place, open_folders
 from tinkex.server.openai.errors import OpenAIErrors
 from tinkex.server.result_waiters import Waiters
@@ -106,6 +108,7 @@ class ServerProcess:
         self._store_id = ""
         self._services: Services | None = None
         self._http: HttpServer | None = None
+        self._overload: Overload
         self._on_ready: Callable[[], None] | None = None
         self._is_stopping = False
         self._fatal: EngineUserError | None = None
@@ -147,6 +150,7 @@ class ServerProcess:
         self._signer = Signer(_signing_secret(config))
         self._keyring = Keyring(self._db, self._signer)
         self._operator_token = OperatorToken.of(config)
+        self._monitoring = Monitoring(config)
         self._admission = Admission(
             config.limits, max_body_bytes_in_memory=config.max_body_bytes_in_memory
         )
@@ -218,12 +222,13 @@ class ServerProcess:
     async def _serve(self, listener: socket.socket) -> None:
         concurrency = ConcurrencyLimit(self._config.busy_after_s)
         rate = RateLimit(self._progress, lambda: concurrency.in_flight)
-        overload = Overload(concurrency, rate)
+        overload = self._overload = Overload(concurrency, rate)
         inner = build_app(
             self._keyring, self._admission, self._lifespan, overload, self._operator_token
         )
         gated: ASGIApp = inner if self._lease is None else LeaseGate(inner, self._lease)
-        app: ASGIApp = OpenAIErrors(HeadMiddleware(gated, self._config.connections))
+        watched = self._monitoring.wrap(gated, inner.routes)
+        app: ASGIApp = OpenAIErrors(HeadMiddleware(watched, self._config.connections))
         access_log = None
         if self._config.verbosity > 0:
             app = access_log = AccessLog(app, with_polls=self._config.verbosity > 1)
@@ -261,7 +266,7 @@ class ServerProcess:
                 self._config.scheduler,
                 max_disk_bytes_per_owner=self._config.limits.max_disk_bytes_per_owner,
             ),
-            waiters.publish,
+            self._monitoring.publish(waiters.publish),
             announce=live.note_operations,
             num_remote=len(remote),
         )
@@ -276,6 +281,9 @@ class ServerProcess:
             admission=self._admission,
         )
         self._services = app.state.services = services
+        assert self._http is not None, "it runs this"
+        self._monitoring.start(services, self._overload, self._http)
+        app.state.status_board = StatusBoard(services)
         await asyncio.to_thread(scheduler.start)
         launcher = self._start_launcher()
         janitor = Janitor(services)
@@ -294,6 +302,7 @@ class ServerProcess:
                 await asyncio.to_thread(self._remote.close)
             await asyncio.to_thread(scheduler.stop, self._config.drain_s)
             await janitor.last_round()
+            await asyncio.to_thread(self._monitoring.close)
 
     def _start_launcher(self) -> LauncherProcess | None:
         if self._config.ray is None or self._remote is None:
@@ -352,13 +361,15 @@ class ServerProcess:
             self.stop()
 
     def _tell_of_drain(self, services: Services) -> None:
+        counts = services.scheduler.queue_counts()
         _logger.info(
-            "Stopping: %d open requests get up to %g s, then the running batch ends and adapters "
-            "are saved. %d operations and samples stay queued for the next start. Ctrl-C again "
-            "ends at once.",
+            "Draining: %d open requests get up to %g s, then the running batch ends and adapters "
+            "are saved. %d operations and %d samples stay in the log for the next start. Ctrl-C "
+            "again ends at once.",
             0 if self._http is None else self._http.num_open_requests,
             self._config.drain_s,
-            services.scheduler.progress().num_ready,
+            sum(counts.operations.values()),
+            counts.requests + counts.running_requests,
         )
 
 

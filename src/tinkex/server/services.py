@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from starlette.requests import Request
 
@@ -27,6 +28,12 @@ _READY_WAIT_S = 30.0
 _SESSIONS_KEPT = 4096
 
 
+class RequestTracing(Protocol):
+    """Notes which submission an accepted request came with."""
+
+    def submitted(self, request_id: str, kind: str) -> None: ...
+
+
 @dataclass(slots=True)
 class Services:
     """The services of a running server."""
@@ -45,6 +52,7 @@ class Services:
     heard: dict[str, float] = field(default_factory=dict)  # last sign of sampling sessions' clients
     heard_since: float = field(default_factory=steady_now)
     is_draining: bool = False
+    tracing: RequestTracing | None = None
     is_disk_low: bool = False
     started_at: float = field(default_factory=time.monotonic)
     samplers: dict[str, SamplerRecord] = field(default_factory=dict)  # a few, as they never change

@@ -214,4 +214,9 @@ _PLAIN = (
     "is_deterministic",
     "has_kernels",
     "verbosity",
+    "log_format",
+    "metrics_port",
+    "metrics_host",
+    "metrics_token_file",
+    "otel_endpoint",
 )

@@ -16,7 +16,7 @@ from tinkex.store.run_series import SeriesHead, TrainedBatch
 from tinkex.store.schema import operations
 from tinkex.store.usage_sums import Spent, UsageOf
 
-__all__ = ["OperationOutcome", "SeriesChange", "finish"]
+__all__ = ["OperationOutcome", "SeriesChange", "cancel", "finish"]
 
 
 class OperationOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +90,13 @@ def finish(
         for each in closed:
             keep(conn, each.operation.owner, each.operation.request_id, each.result)
     _record(conn, closed, changes or {})
+
+
+def cancel(conn: Connection, outcomes: list[OperationOutcome]) -> None:
+    """Keeps the results of operations that never run, and counts their numbers as used."""
+    for each in outcomes:
+        if _CLOSE_FOR_GOOD.count(conn, id=each.operation.request_id, new_state="refused"):
+            keep(conn, each.operation.owner, each.operation.request_id, each.result)
 
 
 def _close(conn: Connection, outcome: OperationOutcome) -> bool:

@@ -36,7 +36,7 @@ _MODULES: dict[str, str] = {
         OptimizerConfig OtherOptimizerConfig SgdOptimizerConfig SgdParams
     """,
     "requests": """
-        AssignProjectRequest AuthTokenRequest CancelFutureRequest ClientConfigRequest
+        AssignProjectRequest AuthTokenRequest CancelFutureRequest CancelRequest ClientConfigRequest
         CopyWeightsRequest CreateCustomLossRequest CreateModelRequest
         CreateSamplingSessionRequest CreateSessionRequest FinishSessionRequest
         ForwardBackwardRequest FutureRetrieveRequest FuturesRetrieveRequest GetInfoRequest

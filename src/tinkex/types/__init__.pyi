@@ -66,6 +66,7 @@ from tinkex.types.requests import (
     AssignProjectRequest as AssignProjectRequest,
     AuthTokenRequest as AuthTokenRequest,
     CancelFutureRequest as CancelFutureRequest,
+    CancelRequest as CancelRequest,
     ClientConfigRequest as ClientConfigRequest,
     CopyWeightsRequest as CopyWeightsRequest,
     CreateCustomLossRequest as CreateCustomLossRequest,

@@ -303,6 +303,14 @@ class CancelFutureRequest(_Request, frozen=True, kw_only=True):
     request_id: RequestID
 
 
+class CancelRequest(_Request, frozen=True, kw_only=True):
+    """Asks to cancel one request, what waits of a run, or all samples of the caller."""
+
+    request_id: RequestID | None = None
+    run_id: str | None = None
+    samples: bool = False
+
+
 class WeightsInfoRequest(_Request, frozen=True, kw_only=True):
     """Asks what saved weights were trained with."""
 

@@ -67,6 +67,7 @@ class Recovery:
         self._writer = writer
         self._sampler_writer = sampler_writer
         self._snapshots = snapshots
+        self.num_replayed = 0  # operations since the start
 
     def ensure(self, model_id: str) -> None:
         """Returns when the engine holds the adapter as its last finished operation left it."""
@@ -105,6 +106,7 @@ class Recovery:
             for operation in todo:
                 began = time.monotonic()
                 self._replay(operation)
+                self.num_replayed += 1
                 self._cache.record_applied(operation, time.monotonic() - began)
                 crashpoints.passing("replay.step")
         except BaseException:

@@ -29,6 +29,9 @@ class SamplerCache:
         evictor.register(self._evict_one)
         supervisor.on_loss(self._clear)
 
+    def __len__(self) -> int:
+        return len(self._used_at)
+
     def __contains__(self, sampler_id: object) -> bool:
         return sampler_id in self._used_at
 

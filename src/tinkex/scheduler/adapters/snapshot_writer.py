@@ -56,6 +56,7 @@ class SnapshotWriter:
         self._samplers = samplers
         self._writer = writer
         self._cleanup = cleanup
+        self.num_taken = 0  # since the start
         self._pending: _Pending | None = None
         self._unrecorded: dict[str, list[str]] = {}  # folders whose rows may or may not be there
         supervisor.on_loss(self._wait_for_pending)
@@ -145,6 +146,7 @@ class SnapshotWriter:
             self._folders.remove(self._folders.snapshot(task.folder))
             raise
         folders = self._unrecorded.pop(model_id)
+        self.num_taken += 1
         if before is None:  # the run has ended, so no row names the snapshot
             self.drop(model_id)
         else:

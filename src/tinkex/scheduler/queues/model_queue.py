@@ -74,6 +74,11 @@ class ModelQueue:
         self._advance()
         return operation
 
+    def remove(self, seq_id: int) -> None:
+        """Drops an operation that waits; its number counts as used."""
+        del self._pending[seq_id], self._arrived_at[seq_id]
+        self.consume(seq_id)
+
     def put_back(self, operation: Operation, now: float) -> None:
         """Has the operation that was popped last be the head again."""
         self._consumed.update(range(operation.seq_id + 1, self.next_seq))

@@ -108,6 +108,13 @@ class Planner:
         queue.consume(seq_id)
         self._busy.note(queue)
 
+    def remove(self, operation: Operation) -> None:
+        """Drops an operation that waits; its number counts as used."""
+        queue = self._queues[operation.model_id]
+        queue.remove(operation.seq_id)
+        self._busy.note(queue)
+        self._returns.pop(operation.request_id, None)
+
     def note_sample(self, owner: str, now: float) -> None:
         """Notes that the owner has sent a sampling request, which batches should not delay much."""
         self._recent.sent(owner, now)
@@ -144,6 +151,14 @@ class Planner:
         queues = self._busy.queues()
         num_tokens = sum(each.cost for queue in queues for each in queue.waiting())
         return sum(map(len, queues)), num_tokens
+
+    def waiting_operations(self) -> list[Operation]:
+        """The operations that wait."""
+        return [each for queue in self._busy.queues() for each in queue.waiting()]
+
+    def num_running(self) -> int:
+        """How many operations are being computed."""
+        return sum(self._running.values())
 
     def forward_heads(self, models: Models = None) -> tuple[str, dict[str, int]] | None:
         """The base, and the tokens of every model that could run, if all of them are forward

@@ -166,8 +166,9 @@ class SampleQueue:
                 taken = list(wave.values())
             else:
                 taken = self._take_waiting(slot)
+            now = self._clock()
             for queued in taken:
-                queued.slot_id = slot_id
+                queued.slot_id, queued.taken_at = slot_id, now
                 slot.running[queued.sample.request_id] = queued
             return taken
 
@@ -363,6 +364,11 @@ class SampleQueue:
         """Whether the request is not finished."""
         with self._lock:
             return any(each.sample.request_id == request_id for each in self._all())
+
+    def unfinished(self) -> list[QueuedSample]:
+        """All requests; those that run have the `slot_id` of where they do."""
+        with self._lock:
+            return list(self._all())
 
     def total(self) -> int:
         """How many requests are not finished."""

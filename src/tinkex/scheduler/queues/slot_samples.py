@@ -25,6 +25,7 @@ class QueuedSample(msgspec.Struct):
     slot_id: int | None = None  # where it runs
     is_bound: bool = False  # whether it waits for one slot alone
     queued_at: float | None = None  # when it came to the queue
+    taken_at: float = 0.0  # when a slot took it last
     not_before: float = 0.0  # no slot takes it earlier
     joined_at: float = 0.0  # when it joined those that run, by the clock of `sampling_time`
     engine_s: float = 0.0

@@ -48,6 +48,7 @@ from tinkex.scheduler.running.outcomes import (
 )
 from tinkex.scheduler.running.series_keeper import SeriesKeeper
 from tinkex.scheduler.running.store_retries import StoreRetries
+from tinkex.scheduler.work_counters import EngineBatch, WorkCounters
 from tinkex.store import Database, models, operation_outcomes
 from tinkex.store.operation_outcomes import OperationOutcome, SeriesChange
 from tinkex.store.operations import Operation
@@ -86,6 +87,7 @@ class Executor:
         publish: Publish,
         announce: Announce,
         series: SeriesKeeper,
+        counters: WorkCounters,
     ) -> None:
         self._db = db
         self._series = series
@@ -96,6 +98,7 @@ class Executor:
         self._bodies = bodies
         self._publish = publish
         self._announce = announce
+        self._counters = counters
         self._store_retries = StoreRetries(lambda: self._supervisor.is_closed)
         self._outside_losses = 0  # of the engine during the running batch
         self._computed: list[Computed] = []  # of that batch
@@ -175,6 +178,7 @@ class Executor:
             results = self._supervisor.engine.forward_backward(requests)
             crashpoints.passing("execute.after", batch[0].kind)
         done_at = time.monotonic()
+        self._count(prepared, began, done_at)
         engine_s = done_at - began
         seconds = engine_s / max(1, len(prepared))
         parts = [_work(each[1], done) for each, done in zip(prepared, results, strict=True)]
@@ -207,6 +211,7 @@ class Executor:
             results = self._supervisor.engine.optim_step([request for _, request in prepared])
             crashpoints.passing("execute.after", "optim_step")
         done_at = time.monotonic()
+        self._count(prepared, began, done_at)
         seconds = (done_at - began) / max(1, len(prepared))
         for (operation, request), result in zip(prepared, results, strict=True):
             if isinstance(result, RequestError):
@@ -237,6 +242,7 @@ class Executor:
             return
         crashpoints.passing("execute.after", operation.kind)
         seconds = time.monotonic() - began
+        self._counters.count_batch(EngineBatch([operation], began, began + seconds))
         self._computed.append(Computed(operations=[operation], busy_seconds=seconds))
         self._cache.record_applied(operation, seconds)
         outcome = OperationOutcome(
@@ -266,6 +272,13 @@ class Executor:
             is_typical=not any(isinstance(each, RequestError) for each in results),
         )
         self._computed.append(computed)
+
+    def _count(
+        self, prepared: Sequence[tuple[Operation, object]], began_at: float, done_at: float
+    ) -> None:
+        if prepared:
+            batch = EngineBatch([operation for operation, _ in prepared], began_at, done_at)
+            self._counters.count_batch(batch)
 
     def _follow_up(self, afterwards: Callable[[], None]) -> None:
         """Runs what follows an answered operation; recovery repairs what fails."""
@@ -321,6 +334,7 @@ class Executor:
         self._finished |= {each.operation.request_id for each in outcomes}
         kind = outcomes[0].operation.kind
         crashpoints.passing("result.kept", kind)
+        self._counters.count_operations(outcomes)
         self._publish({each.operation.request_id: each.result for each in outcomes}, set())
         crashpoints.passing("result.published", kind)
         failed = [each.operation for each in outcomes if each.is_failed]

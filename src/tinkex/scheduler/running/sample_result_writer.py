@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 from tinkex import crashpoints
 from tinkex.engine.interface import RequestError, SampleResult
@@ -19,6 +20,7 @@ from tinkex.scheduler.queues.slot_samples import QueuedSample
 from tinkex.scheduler.running.outcomes import Publish, as_server_error, failure_result
 from tinkex.scheduler.running.sample_streams import SampleStreams
 from tinkex.scheduler.running.store_retries import StoreRetries
+from tinkex.scheduler.work_counters import TokenUse, WorkCounters
 from tinkex.store import Database, samples
 from tinkex.store.results import Result
 from tinkex.store.usage_sums import Spent
@@ -35,9 +37,15 @@ class SampleResultWriter:
     """Takes finished requests from the threads of all engine slots."""
 
     def __init__(
-        self, db: Database, publish: Publish, streams: SampleStreams, is_over: Callable[[], bool]
+        self,
+        db: Database,
+        publish: Publish,
+        streams: SampleStreams,
+        is_over: Callable[[], bool],
+        counters: WorkCounters,
     ) -> None:
         self._db, self._publish, self._streams = db, publish, streams
+        self._counters = counters
         self._store_retries = StoreRetries(is_over)
         self._batches: queue.Queue[Finished | None] = queue.Queue(_MAX_BATCHES)
         self._thread = threading.Thread(target=self._run, name="tinkex-sample-writer", daemon=True)
@@ -71,11 +79,22 @@ class SampleResultWriter:
         spent = {queued.sample.request_id: _spent(result, queued) for queued, result in finished}
         self._store_retries.run(lambda: self._db.write(samples.finish, outcomes, spent))
         crashpoints.passing("result.kept", "sample")
+        self._count(finished, spent)
         self._publish(
             {sample.request_id: result for sample, result in outcomes},
             {sample.sampling_session_id for sample, _ in outcomes},
         )
         self._streams.end([sample.request_id for sample, _ in outcomes])
+
+    def _count(self, finished: Finished, spent: Mapping[str, Spent]) -> None:
+        for queued, result in finished:
+            request_id = queued.sample.request_id
+            is_ok = isinstance(result, SampleResult) and result.error is None
+            tokens = _tokens(spent[request_id]) if is_ok else None
+            outcome = "ok" if is_ok else "error"
+            self._counters.count_sample(outcome, queued.sample.created_at, tokens)
+            if self._counters.listener is not None:
+                self._counters.listener.sample_done(request_id, queued.taken_at, time.monotonic())
 
 
 def _spent(result: SampleResult | RequestError, queued: QueuedSample) -> Spent:
@@ -91,6 +110,14 @@ def _spent(result: SampleResult | RequestError, queued: QueuedSample) -> Spent:
         tokens_cached=cached,
         engine_s=queued.engine_s,
     )
+
+
+def _tokens(spent: Spent) -> dict[TokenUse, int]:
+    return {
+        "sampled": spent.tokens_sampled,
+        "prompt": spent.tokens_scored + spent.tokens_cached,
+        "prompt_cached": spent.tokens_cached,
+    }
 
 
 def _encode(result: SampleResult | RequestError, queued: QueuedSample) -> Result:

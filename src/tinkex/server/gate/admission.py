@@ -103,6 +103,7 @@ class Admission:
         self._clock = clock
         self._tenants: dict[str, _Tenant] = {}
         self.slots = FairSemaphore()
+        self.num_refused = 0  # requests of tenants above their limits
 
     def enter(self, owner: str) -> Ticket:
         """Admits a request.
@@ -175,6 +176,7 @@ class Admission:
 
     def _refusal(self, tenant: _Tenant, message: str, retry_after_s: float) -> Busy:
         tenant.refused_at, tenant.refused_for = self._clock(), message
+        self.num_refused += 1
         return Busy(message, retry_after_s=retry_after_s, code="rate-limited")
 
 

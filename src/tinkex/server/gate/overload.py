@@ -38,7 +38,7 @@ class Overload:
         self._concurrency = concurrency
         self._rate = rate
         self._clock = clock
-        self._num_refused = 0
+        self.num_refused = 0
         self._warned_at = -_WARN_EVERY_S
 
     def accepts(self, owner: str) -> bool:
@@ -53,13 +53,11 @@ class Overload:
         return InFlight(self._concurrency, owner, receive, send, self._clock)
 
     def _note_refusal(self) -> None:
-        self._num_refused += 1
+        self.num_refused += 1
         now = self._clock()
         if now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
-            _logger.warning(
-                "Overloaded: %d submissions refused with 429 so far.", self._num_refused
-            )
+            _logger.warning("Overloaded: %d submissions refused with 429 so far.", self.num_refused)
 
 
 class InFlight:

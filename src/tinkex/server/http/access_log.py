@@ -78,16 +78,16 @@ class AccessLog:
         if path in _POLLS and not self._with_polls and (0 < status < 400 or status == _NOT_YET):
             self._polls[path] += 1
             return
-        _logger.info(
-            "%s %s %s %.1f ms %s in=%d out=%d",
-            scope["method"],
-            _shown(scope.get("raw_path", b"").decode("ascii", "backslashreplace")),
-            status or "-",
-            1000 * took_s,
-            _caller(scope),
-            exchange.bytes_in,
-            exchange.bytes_out,
-        )
+        fields = {
+            "method": scope["method"],
+            "path": _shown(scope.get("raw_path", b"").decode("ascii", "backslashreplace")),
+            "status": status or "-",
+            "took_ms": round(1000 * took_s, 1),
+            "caller": _caller(scope),
+            "bytes_in": exchange.bytes_in,
+            "bytes_out": exchange.bytes_out,
+        }
+        _logger.info("%s %s %s %.1f ms %s in=%d out=%d", *fields.values(), extra={"fields": fields})
 
 
 class _Exchange:

@@ -24,6 +24,11 @@ class HttpServer(uvicorn.Server):
         """How many requests are being answered, held polls included."""
         return len(self.server_state.tasks)
 
+    @property
+    def num_connections(self) -> int:
+        """How many connections are open."""
+        return len(self.server_state.connections)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Takes none: a server may be stopped before this one serves, too."""

@@ -116,6 +116,8 @@ async def accept(services: Services, submission: Submission[R], key_id: int) -> 
     if row.state == "queued" and (is_new or not submission.is_scheduled(services, row)):
         crashpoints.passing("submit.kept", kind)
         services.waiters.expect(row.request_id, row.owner, kind)
+        if services.tracing is not None:
+            services.tracing.submitted(row.request_id, kind)
         await submission.schedule(services, row)
         crashpoints.passing("submit.scheduled", kind)
     return row

@@ -1,14 +1,25 @@
-"""Where a server's log goes: stderr, a line each with its time, without secrets."""
+"""Where a server's log goes: stderr, a line each with its time, without secrets.
+
+A line is text for people or one JSON object for programs; see `LogFormat`.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import time
+from typing import Any, Literal
 
 from tinkex.telemetry.redaction import redact_text
 
-__all__ = ["log_to_stderr"]
+__all__ = ["FIELDS", "LogFormat", "log_to_stderr"]
 
-_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+LogFormat = Literal["text", "json"]
+
+FIELDS = "fields"
+"""The attribute of a record with values of its own, which JSON lines have beside the message."""
+
+_TEXT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class _Redacting(logging.Formatter):
@@ -18,13 +29,31 @@ class _Redacting(logging.Formatter):
         return redact_text(super().format(record))
 
 
-def log_to_stderr(verbosity: int) -> None:
+class _JsonLines(logging.Formatter):
+    """One object a line: time (UTC), level, logger, message, the record's own fields, error."""
+
+    converter = time.gmtime
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{record.msecs:03.0f}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return redact_text(json.dumps(line, ensure_ascii=False, default=str))
+
+
+def log_to_stderr(verbosity: int, log_format: LogFormat = "text") -> None:
     """Sends the log to stderr: -1 warnings, 0 and 1 events, 2 everything of ours.
 
     Other packages are heard from warnings on.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(_Redacting(_FORMAT))
+    handler.setFormatter(_Redacting(_TEXT) if log_format == "text" else _JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     level = logging.WARNING if verbosity < 0 else logging.INFO if verbosity < 2 else logging.DEBUG
     logging.getLogger("tinkex").setLevel(level)

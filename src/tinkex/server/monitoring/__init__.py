@@ -1,0 +1,1 @@
+"""What a server shows of itself: its status, metrics and traces."""
