@@ -173,6 +173,22 @@ class TiktokenBackend:
         size = self._encoding.n_vocab
         return size if with_added_tokens else size - len(self._specials)
 
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that `decode` leaves out with `skip_special_tokens`."""
+        return self._skipped
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token; none for an id that the vocabulary does not have."""
+        try:
+            return self._encoding.decode_single_token_bytes(token_id)
+        except (KeyError, OverflowError):
+            return b""
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """One token as text, bytes that are no whole characters replaced; None if there is none."""
+        return self.token_bytes(token_id).decode(errors="replace") or None
+
     def token_to_id(self, token: str) -> int | None:
         """The id of one token, or None if it is unknown."""
         if token in self._specials:

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from tinkex.tokenizers.tiktoken_tokenizer import TiktokenBackend
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
-__all__ = ["TokenBytes", "shown_token"]
+__all__ = ["TokenBytes", "shown_token", "token_bytes_of"]
 
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -34,6 +36,13 @@ class TokenBytes:
             return known
         piece = self._backend.id_to_token(token_id)
         return b"" if piece is None else self._of_piece(piece)
+
+
+def token_bytes_of(backend: Backend | TiktokenBackend) -> Callable[[int], bytes]:
+    """Ids to bytes, for a tokenizer of either kind."""
+    if isinstance(backend, TiktokenBackend):
+        return backend.token_bytes
+    return TokenBytes(backend)
 
 
 def shown_token(raw: bytes) -> str:

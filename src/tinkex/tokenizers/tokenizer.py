@@ -193,13 +193,15 @@ class Tokenizer:
         return choose_template(self.chat_template, chat_template, has_tools=tools is not None)
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> Backend | tiktoken_tokenizer.TiktokenBackend:
         """The tokenizer of the library that does the work."""
         return self._backend
 
     @property
     def special_ids(self) -> frozenset[int]:
         """The ids that `decode` leaves out with `skip_special_tokens`."""
+        if isinstance(self._backend, tiktoken_tokenizer.TiktokenBackend):
+            return self._backend.special_ids
         added = self._backend.get_added_tokens_decoder()
         return frozenset(index for index, token in added.items() if token.special)
 

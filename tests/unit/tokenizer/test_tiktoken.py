@@ -18,6 +18,7 @@ import tiktoken
 from tinkex.config import ProcessSettings
 from tinkex.errors import TokenizerError, ValidationError
 from tinkex.tokenizers.tiktoken_tokenizer import LAYOUTS
+from tinkex.tokenizers.token_bytes import token_bytes_of
 from tinkex.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 HALF = "中".encode()[:2]
@@ -145,6 +146,19 @@ def test_special_tokens_are_those_of_the_settings(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(ids, skip_special_tokens=True) == "the<|tool_call_begin|>"
     assert tokenizer.convert_tokens_to_ids(" the") == ranks()[b" the"]
     assert tokenizer.convert_tokens_to_ids("<|nothing|>") is None
+
+
+def test_single_tokens_have_their_bytes(tokenizer: Tokenizer, judge: tiktoken.Encoding) -> None:
+    to_bytes = token_bytes_of(tokenizer.backend)
+    for token_id in range(judge.n_vocab):
+        raw = judge.decode_single_token_bytes(token_id)
+        assert to_bytes(token_id) == raw
+        assert tokenizer.backend.id_to_token(token_id) == raw.decode(errors="replace")
+    for unknown in (judge.n_vocab, 2**40):
+        assert to_bytes(unknown) == b""
+        assert tokenizer.backend.id_to_token(unknown) is None
+    assert tokenizer.decode([END], skip_special_tokens=True) == ""
+    assert END in tokenizer.special_ids
 
 
 def test_conversations_are_rendered_with_its_template(tokenizer: Tokenizer) -> None:

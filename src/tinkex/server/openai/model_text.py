@@ -11,7 +11,7 @@ from tinkex.engine.interface import ModelInfo
 from tinkex.errors import ClientError, TokenizerError
 from tinkex.server.openai.tool_formats import ToolFormat, tool_format_of
 from tinkex.tokenizers.incremental_text import IncrementalText
-from tinkex.tokenizers.token_bytes import TokenBytes, shown_token
+from tinkex.tokenizers.token_bytes import shown_token, token_bytes_of
 from tinkex.tokenizers.tokenizer import Tokenizer, TokenizerCache, load_tokenizer
 
 __all__ = ["ModelText", "ModelTexts"]
@@ -37,7 +37,7 @@ class ModelText:
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._eos = frozenset(eos_token_ids)
-        self._bytes = TokenBytes(tokenizer.backend)
+        self._bytes = token_bytes_of(tokenizer.backend)
         self._shown: dict[int, tuple[str, list[int]]] = {}
 
     async def encode(self, text: str) -> list[int]:

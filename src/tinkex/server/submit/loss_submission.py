@@ -23,7 +23,7 @@ class CustomLossSubmission(Submission[CustomLoss]):
     def check_room(services: Services, owner: str) -> None:
         """How much a tenant may keep is counted where the loss is written."""
 
-    async def keep(self, services: Services) -> tuple[CustomLoss, bool]:
+    async def keep(self, services: Services, key_id: int) -> tuple[CustomLoss, bool]:
         limits = services.config.limits
         return await services.db.awrite(
             custom_losses.create,
