@@ -90,7 +90,7 @@ class SampleSender:
         async with self._in_flight:
             promise, sequence_ids = await self._with_retries(request, body, self._send)
             reader = SampleStreamReader(
-                self._connection, promise.request_id, request.num_samples, queue.put
+                self._connection, promise.request_id, request.num_samples, queue.put, on_queue_state
             )
             try:
                 end = await reader.read()

@@ -10,10 +10,17 @@ from contextlib import aclosing
 from tinkex.client.connection import Connection
 from tinkex.client.event_stream import read_events
 from tinkex.client.poller import PATIENCE_S
+from tinkex.client.polling import Queue, queue_from
+from tinkex.client.queue_watch import QueueObserver, QueueWatch
 from tinkex.client.retry import RetryPolicy, backoff_s, is_retryable_status
 from tinkex.client.transport import Call
 from tinkex.errors import APIConnectionError, APIStatusError, TinkexError
-from tinkex.types.sample_stream import SampleDelta, SampleStreamEnd, StreamSampleRequest
+from tinkex.types.sample_stream import (
+    SampleDelta,
+    SampleStreamEnd,
+    SampleStreamQueue,
+    StreamSampleRequest,
+)
 from tinkex.types.sampling import SampleResponse
 from tinkex.wire import json as wire_json
 
@@ -31,10 +38,13 @@ class SampleStreamReader:
         request_id: str,
         num_samples: int,
         put: Callable[[SampleDelta], None],
+        on_queue_state: QueueObserver,
     ) -> None:
         self._connection = connection
         self._request_id = request_id
         self._put = put
+        self._on_queue_state = on_queue_state
+        self._queue = QueueWatch(connection.runtime.clock, "Sample", {"request_id": request_id})
         self._offsets = [0] * num_samples
         self._sums = [0] * num_samples
         self._policy = RetryPolicy(
@@ -91,6 +101,10 @@ class SampleStreamReader:
             async for name, data in events:
                 if name == "tokens":
                     self._take(wire_json.decode(data, SampleDelta))
+                elif name == "queue":
+                    told = wire_json.decode(data, SampleStreamQueue)
+                    queue = queue_from(told.queue_state, told.queue_state_reason)
+                    self._queue.note(queue, self._on_queue_state)
                 elif name == "end":
                     return wire_json.decode(data, SampleStreamEnd)
         return None
@@ -99,4 +113,5 @@ class SampleStreamReader:
         self._offsets[delta.index] = delta.end
         content = array("i", delta.tokens).tobytes()
         self._sums[delta.index] = zlib.crc32(content, self._sums[delta.index])
+        self._queue.note(Queue(), self._on_queue_state)
         self._put(delta)
