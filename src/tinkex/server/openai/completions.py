@@ -131,6 +131,7 @@ async def _prompt(
         topk_sample_logprobs=top,
         prompt_logprobs=is_scored or None,
         topk_prompt_logprobs=top if is_scored else 0,
+        stream=bool(request.stream),
     )
     return PromptPlan(token_ids=ids, sample=sample, echo=echo, is_text=is_text)
 

@@ -91,6 +91,13 @@ def check_completion(request: CompletionRequest) -> None:
             f"best_of={request.best_of} is not supported unless it equals n.",
             hint="Set n, and choose among the answers by their logprobs.",
         )
+    if request.stream and request.echo and request.logprobs is not None:
+        raise BadParameter(
+            "stream",
+            "stream=true with echo and logprobs is not supported: a prompt's scores are there when "
+            "all of it is.",
+            hint="Leave out stream.",
+        )
     if request.max_tokens == 0 and not request.echo:
         raise BadParameter("max_tokens", "max_tokens=0 needs echo=true: there is nothing to show.")
     _check_both(request)
