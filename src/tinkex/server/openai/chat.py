@@ -116,8 +116,8 @@ def _format(text: ModelText) -> ToolFormat:
     found = text.tool_format()
     if found is None:
         raise BadParameter(
-            "tools",
             "tools is not supported for this model: its chat template shows none, or has calls "
             "written in a form that this server does not read.",
+            param="tools",
         )
     return found
