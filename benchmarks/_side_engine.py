@@ -10,7 +10,14 @@ import numpy as np
 from benchmarks._sides import serve
 from benchmarks._workload import Row
 
-from tinkex.engine.interface import LoraSpec, OptimRequest, TrainDatum, TrainRequest
+from tinkex.engine.interface import (
+    LoraSpec,
+    OptimRequest,
+    SampleRequest,
+    SamplingParams,
+    TrainDatum,
+    TrainRequest,
+)
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
 
@@ -55,6 +62,27 @@ def forward(adapter_id: str, rows: list[Row]) -> float:
     return time.perf_counter() - began
 
 
+def first_token(tokens: list[int], max_tokens: int) -> float:
+    """Seconds from a streamed sample of the base model to its first token; it runs to its end."""
+    request = SampleRequest(
+        request_id=f"sample-{next(_ids)}",
+        model="model",
+        tokens=np.array(tokens),
+        params=SamplingParams(max_tokens=max_tokens, temperature=0, stop=[]),
+        stream=True,
+    )
+    found = 0.0
+    began = time.perf_counter()
+    _state["engine"].submit_samples([request])
+    is_over = False
+    while not is_over:
+        progress = _state["engine"].step_sampling(0.05)
+        if progress.streamed and not found:
+            found = time.perf_counter() - began
+        is_over = bool(progress.finished)
+    return found
+
+
 def _request(adapter_id: str, rows: list[Row], *, backward: bool) -> TrainRequest:
     data = [
         TrainDatum(
@@ -75,5 +103,5 @@ def _check(answers: list[Any]) -> None:
 
 
 if __name__ == "__main__":
-    functions = (load, create, step, forward_backward, forward)
+    functions = (load, create, step, forward_backward, forward, first_token)
     serve({function.__name__: function for function in functions})
