@@ -3,8 +3,14 @@
 import { h, put } from "./dom.js";
 import { compact, measured } from "./format.js";
 
-const HEIGHT = 340;
+const HEIGHT_REM = 21;
+const WHOLE_STEPS = [1, 2, 5].flatMap((first) => Array.from({ length: 12 }, (_, power) => first * 10 ** power)).sort((a, b) => a - b);
 const NUM_COLOURS = 6;
+
+/** The size of the page's text, by which the chart grows on large screens. */
+function rem() {
+  return parseFloat(getComputedStyle(document.documentElement).fontSize);
+}
 
 function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -69,15 +75,16 @@ export class Chart {
   #plotOptions(curves, { isLog, isTime, yLabel }) {
     const muted = css("--muted");
     const grid = { stroke: css("--line"), width: 1 };
-    const axis = { stroke: muted, grid, ticks: { ...grid, size: 5 }, font: "12px system-ui, sans-serif" };
+    const font = `${Math.round(0.78 * rem())}px system-ui, sans-serif`;
+    const axis = { stroke: muted, grid, ticks: { ...grid, size: 5 }, font };
     return {
-      width: this.#width(), height: HEIGHT, legend: { show: false }, padding: [10, 12, 0, 0],
+      width: this.#width(), height: HEIGHT_REM * rem(), legend: { show: false }, padding: [10, 12, 0, 0],
       cursor: { drag: { x: true, y: false, setScale: true }, points: { size: 7 }, focus: { prox: 24 } },
       focus: { alpha: 1 },
       scales: { x: { time: Boolean(isTime) }, y: { distr: isLog ? 3 : 1 } },
       axes: [
-        { ...axis, values: isTime ? undefined : (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? compact(tick) : "")) },
-        { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : measured(tick))) },
+        { ...axis, size: 2.3 * rem(), ...(isTime ? {} : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(compact) }) },
+        { ...axis, size: 4 * rem(), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : measured(tick))) },
       ],
       series: [{}, ...curves.map(({ name, colour, isFaint }) => ({
         label: name, stroke: withAlpha(css(colour), isFaint ? 0.28 : 1), width: isFaint ? 1 : 1.8,
@@ -129,7 +136,7 @@ export class Chart {
   #width() { return Math.max(260, Math.floor(this.box.clientWidth)); }
 
   #resize() {
-    if (this.#plot && this.box.clientWidth) this.#plot.setSize({ width: this.#width(), height: HEIGHT });
+    if (this.#plot && this.box.clientWidth) this.#plot.setSize({ width: this.#width(), height: HEIGHT_REM * rem() });
   }
 }
 

@@ -42,8 +42,13 @@ export function duration(seconds) {
   const s = Math.max(0, Math.round(seconds));
   if (s < 60) return `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+  if (s < 86400) return joined(s, 3600, "h", 60, "min");
+  return joined(s, 86400, "d", 3600, "h");
+}
+
+function joined(s, size, unit, partSize, partUnit) {
+  const part = Math.floor((s % size) / partSize);
+  return `${Math.floor(s / size)} ${unit}${part ? ` ${part} ${partUnit}` : ""}`;
 }
 
 /** "5 min ago" or "in 2 h". */

@@ -51,16 +51,17 @@ export async function* eventsOf(response) {
 }
 
 /**
- * The live feed of some runs, or of all. `onEvent(name, value)` gets what happens; `onState` is told
- * "live", "waiting" or "missing"; `onGap` is called when events may have been lost, to read anew.
+ * The live feed: records of all runs, points and operations of those in `runs`. `onEvent(name,
+ * value)` gets what happens; `onState` is told "live", "waiting" or "missing"; `onOpen` is called
+ * whenever it is open, to read what came before, and `onGap` instead if events may have been lost.
  */
 export class LiveFeed {
   #stopped = new AbortController();
   #wait = FIRST_WAIT_MS;
   #isFirst = true;
 
-  constructor({ runs = [], onEvent, onState = () => {}, onGap = () => {} }) {
-    Object.assign(this, { runs, onEvent, onState, onGap });
+  constructor({ runs = [], onEvent, onState = () => {}, onOpen = () => {}, onGap }) {
+    Object.assign(this, { runs, onEvent, onState, onOpen, onGap });
   }
 
   start() {
@@ -96,7 +97,8 @@ export class LiveFeed {
     const headers = { "X-Api-Key": session.key, Accept: "text/event-stream" };
     const response = await send("GET", `/api/v1/live${asked}`, { headers, signal });
     this.onState("live");
-    if (!this.#isFirst) this.onGap();
+    if (this.#isFirst) this.onOpen();
+    else this.onGap();
     this.#isFirst = false;
     for await (const { name, data } of eventsOf(response)) {
       this.#wait = FIRST_WAIT_MS; // only a stream that works makes the next wait short

@@ -9,6 +9,7 @@ const KINDS = {
   save_weights: "Save state", save_weights_for_sampler: "Save for sampling", load_weights: "Load state",
   save_weights_external: "Export", create_model: "Create", unload_model: "Unload",
 };
+const COLOURS = { done: "good", failed: "bad", running: "warn" };
 
 export class Operations {
   #byId = new Map(); // insertion order is arrival
@@ -22,8 +23,10 @@ export class Operations {
 
   /** Takes an event of the live feed; the same operation's later state replaces its earlier one. */
   add(operation) {
-    const id = operation.request_id ?? operation.operation_id ?? operation.seq_id ?? this.#byId.size;
-    this.#byId.set(id, { ...this.#byId.get(id), ...operation, at: new Date() });
+    const id = `${operation.run} ${operation.seq_id}`;
+    const known = this.#byId.get(id);
+    const began = operation.state === "running" ? operation.time : known?.began;
+    this.#byId.set(id, { ...operation, began });
     while (this.#byId.size > MOST_KEPT) this.#byId.delete(this.#byId.keys().next().value);
     this.#draw();
   }
@@ -31,14 +34,13 @@ export class Operations {
   #show() {
     this.none.hidden = this.#byId.size > 0;
     put(this.list, [...this.#byId.values()].reverse().map((each) => {
-      const kind = each.kind ?? each.type ?? "";
-      const state = each.state ?? "";
-      const took = each.seconds ?? each.engine_s ?? each.duration_s;
+      const isOver = each.state === "done" || each.state === "failed";
+      const took = isOver && each.began ? each.time - each.began : NaN;
       return h("li", {},
-        h("span", { class: "num muted small" }, each.at.toLocaleTimeString()),
-        h("span", { class: "grow" }, KINDS[kind] ?? kind, each.seq_id ? h("span", { class: "muted" }, ` #${each.seq_id}`) : null),
+        h("span", { class: "num muted small" }, new Date(each.time * 1000).toLocaleTimeString()),
+        h("span", { class: "grow" }, KINDS[each.kind] ?? each.kind, each.seq_id > 0 ? h("span", { class: "muted" }, ` #${each.seq_id}`) : null),
         Number.isFinite(took) ? h("span", { class: "num muted small" }, took < 10 ? `${measured(took)} s` : duration(took)) : null,
-        state ? h("span", { class: `badge ${{ done: "good", finished: "good", failed: "bad", running: "warn" }[state] ?? ""}` }, state) : null);
+        h("span", { class: `badge ${COLOURS[each.state] ?? ""}` }, each.state));
     }));
   }
 }

@@ -18,7 +18,7 @@ export class Pane {
     this.select = h("select", { "aria-label": `Model ${letter}` });
     this.log = h("div", { class: "log", role: "log", "aria-label": `Answers of ${letter}`, tabindex: "0" });
     this.foot = h("div", { class: "muted small foot num" });
-    this.element = h("section", { class: "panel pane", "aria-label": `Model ${letter}` },
+    this.element = h("section", { class: "panel pane", "aria-label": `Pane ${letter}` },
       h("div", { class: "pane-head" }, h("span", { class: "letter", "aria-hidden": "true" }, letter), this.select), this.log, this.foot);
     signal.addEventListener("abort", () => this.stop());
     this.clear();

@@ -87,7 +87,7 @@ export function runView(runId, query) {
     }
 
     const readPoints = throttled(250, () => { if (!signal.aborted) curves.read(); });
-    const rereadSoon = throttled(1_000, () => { if (!signal.aborted) reread(); });
+    const drawSoon = throttled(250, () => { if (!signal.aborted) draw(); });
     let isLive = false;
 
     function restart() {
@@ -96,13 +96,14 @@ export function runView(runId, query) {
         runs: curves.runIds,
         onEvent(name, value) {
           if (name === "point") readPoints();
-          const id = value.training_run_id ?? value.run_id ?? runId;
-          if (id !== runId) return;
-          if (name === "operation") {
+          if (name === "operation" && value.run === runId) {
             operations.add(value);
-            if (/save/.test(value.kind ?? value.type ?? "")) checkpoints.refresh();
+            if (value.state === "done" && value.kind.startsWith("save")) checkpoints.refresh();
           }
-          rereadSoon();
+          if (name === "run" && value.training_run_id === runId) {
+            run = value;
+            drawSoon();
+          }
         },
         onState(state) {
           isLive = state === "live";
@@ -111,6 +112,7 @@ export function runView(runId, query) {
           badge.textContent = label;
           badge.hidden = false;
         },
+        onOpen: readPoints,
         onGap() {
           curves.reset();
           reread();
@@ -161,7 +163,7 @@ function drawHead(head, run, badge, edit) {
       h("h1", { class: "break" }, nameOf(run)),
       h("p", { class: "row muted small" }, statusBadge(run), stateOf(run).reason ? h("span", {}, stateOf(run).reason) : null,
         tagsOf(run).map((tag) => h("span", { class: "tag", title: tag }, tag)),
-        h("span", { class: "mono break" }, run.training_run_id))),
+        nameOf(run) === run.training_run_id ? null : h("span", { class: "mono break" }, run.training_run_id))),
     h("div", { class: "row" }, badge, h("button", { type: "button", on: { click: edit } }, "Name and tags"))));
   if (focused) head.querySelector("button").focus({ preventScroll: true });
 }

@@ -22,7 +22,7 @@ const COLUMNS = (chosen, onChoose) => [
   },
   { label: "Run", lead: true, sort: nameOf, cell: nameCell },
   { label: "Status", sort: (run) => stateOf(run).label, cell: statusBadge },
-  { label: "Model", sort: (run) => run.base_model, cell: (run) => h("span", { class: "break" }, run.base_model) },
+  { label: "Model", sort: (run) => run.base_model, cell: (run) => h("span", { class: "model break" }, run.base_model) },
   { label: "Loss", right: true, sort: lossOf, cell: (run) => measured(lossOf(run)) },
   { label: "Trend", cell: (run) => sparkline(sparkOf(run)) },
   { label: "Steps", right: true, sort: stepsOf, cell: (run) => count(stepsOf(run) ?? NaN) },
@@ -102,18 +102,11 @@ export function runsView(query) {
   }
 
   let isLive = false;
-  const refresh = throttled(REFRESH_MS, () => { if (!stopped.signal.aborted) load(); });
   const feed = new LiveFeed({
     onEvent(name, value) {
-      if (name === "run") {
-        const id = value.training_run_id ?? value.run_id;
-        const known = runs.get(id);
-        if (!known || !value.training_run_id) refresh();
-        else runs.set(id, { ...known, ...value, spark: value.spark ?? known.spark });
-        draw();
-      } else if (name === "point") {
-        refresh();
-      }
+      if (name !== "run") return;
+      runs.set(value.training_run_id, value);
+      draw();
     },
     onState(now) {
       isLive = now === "live";
