@@ -99,6 +99,10 @@ PROCESS_VARIABLES = [
     ("`NO_COLOR`, `TERM=dumb`", "No colours in the terminal."),
     ("`HF_HOME`, `HF_HUB_CACHE`, `XDG_CACHE_HOME`", "Where the Hugging Face cache lies."),
     ("`HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE`", "`1` keeps tokenizers from being downloaded."),
+    (
+        "`OTEL_EXPORTER_OTLP_ENDPOINT`",
+        "Where `tinkex serve` sends traces; `--otel-endpoint` comes before it.",
+    ),
 ]
 
 
@@ -446,6 +450,32 @@ def loss_section(loss: Any) -> list[str]:
     return [*parts, loss.notes + "\n"] if loss.notes else parts
 
 
+def metrics_page() -> str:
+    """Every metric of a server, from the declarations."""
+    from tinkex.server.monitoring.metric_list import METRICS
+
+    rows = [
+        (
+            f"`{each.name}`",
+            each.kind,
+            ", ".join(f"`{label}`" for label in each.labels),
+            each.about,
+        )
+        for each in METRICS.values()
+    ]
+    return "\n".join(
+        [
+            "# Metrics\n",
+            NOTICE,
+            "What a server with `--metrics-port` or `--metrics-token-file` answers to Prometheus;",
+            "[Monitoring](../how-to/monitoring.md) says how. A histogram has the series",
+            "`NAME_bucket`, `NAME_sum` and `NAME_count`. No label holds a key, an owner, an id or",
+            "anything that a client sent.\n",
+            table(("metric", "type", "labels", "meaning"), rows),
+        ]
+    )
+
+
 def regularizers_page() -> str:
     """The public names of regularizers."""
     from tinkex import regularizers
@@ -654,6 +684,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/cli.md": cli_page,
     "reference/errors.md": errors_page,
     "reference/losses.md": losses_page,
+    "reference/metrics.md": metrics_page,
     "reference/regularizers.md": regularizers_page,
     "reference/routes.md": routes_page,
     "reference/sdk.md": sdk_page,

@@ -188,5 +188,31 @@ def test_only_one_thing_sets_the_number_of_samplers() -> None:
         assert ("replicas" in samplers["spec"]) == is_fixed
 
 
+def test_metrics_have_a_port_that_only_prometheus_may_reach(tmp_path: Path) -> None:
+    switched = ("metrics.enabled=true", "metrics.serviceMonitor.enabled=true")
+    peer = "metrics.from[0].namespaceSelector.matchLabels.team=watch"
+    options = [word for each in (*switched, peer) for word in ("--set", each)]
+    found = manifests(rendered(DEFAULT, *options))
+    (server,) = (each for _, each in containers(found) if each["name"] == "server")
+    (port,) = (each for each in server["ports"] if each["name"] == "metrics")
+    line = CommandLine(server["args"], set())
+    assert line.options["metrics_port"] == str(port["containerPort"])
+    service = find(found, "Service", "lab-tinkex-metrics")
+    monitor = find(found, "ServiceMonitor", "lab-tinkex")
+    chosen = monitor["spec"]["selector"]["matchLabels"]
+    assert chosen.items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    others = [each for each in found if each["kind"] == "Service" and each is not service]
+    assert not any(chosen.items() <= each["metadata"]["labels"].items() for each in others)
+    policy = find(found, "NetworkPolicy", "lab-tinkex-server")
+    _, metrics, _ = policy["spec"]["ingress"]
+    assert metrics["ports"][0]["port"] == "metrics"
+    assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"team": "watch"}}}]
+    assert "9464" not in rendered(DEFAULT)
+    file = tmp_path / "manifests.yaml"
+    file.write_text(rendered(DEFAULT, *options))
+    run("kubernetes-validate", "--strict", "--quiet", "-k", KUBERNETES[-1], file)
+
+
 def of(values: Path) -> list[Manifest]:
     return manifests(rendered(values))

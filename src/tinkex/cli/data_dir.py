@@ -46,7 +46,7 @@ operator_token_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="TINKEX_OPERATOR_TOKEN_FILE",
     show_default="operator-token in the data folder, made at the first start",
-    help="The token that 'tinkex workers' needs, where the platform mounts it.",
+    help="The token of 'tinkex workers' and 'status --operator', where the platform mounts it.",
 )
 depot_option = click.option(
     "--depot",

@@ -34,7 +34,8 @@ _OPTIONS = (
     ),
     click.option(
         "--otel-endpoint",
-        envvar=["TINKEX_OTEL_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+        envvar="TINKEX_OTEL_ENDPOINT",
+        show_default="OTEL_EXPORTER_OTLP_ENDPOINT",
         metavar="URL",
         help="Send OpenTelemetry traces to this OTLP/HTTP receiver, such as http://host:4318.",
     ),

@@ -240,8 +240,10 @@ def command(
             models = (ServedModel(name="null", source=""),)
         else:
             models = default_models(data_dir, say)
+        settings_of_process = process_settings()
+        values["otel_endpoint"] = values["otel_endpoint"] or settings_of_process.otel_endpoint
         config = make_config(data_dir, models, values)
-        crashpoints.arm(process_settings().crash_at)
+        crashpoints.arm(settings_of_process.crash_at)
         names = names_of(models)
         gc_tuning.tune_collector()
         malloc_tuning.return_large_blocks()

@@ -21,11 +21,13 @@ class ProcessSettings:
     hub_cache: Path
     is_hub_offline: bool
     crash_at: str = ""
+    otel_endpoint: str | None = None
 
 
 def process_settings(environ: Mapping[str, str] | None = None) -> ProcessSettings:
-    """Tracebacks (TINKEX_DEBUG), colours (NO_COLOR, TERM=dumb), the Hugging Face cache (HF_*), and
-    where a server under test is to die (TINKEX_TEST_CRASH)."""
+    """Tracebacks (TINKEX_DEBUG), colours (NO_COLOR, TERM=dumb), the Hugging Face cache (HF_*),
+    where a server under test is to die (TINKEX_TEST_CRASH), and where one sends its traces
+    (OTEL_EXPORTER_OTLP_ENDPOINT)."""
     given = variables(environ)
     get = given.get
     home = home_folder(given, is_real=environ is None) or Path()
@@ -38,4 +40,5 @@ def process_settings(environ: Mapping[str, str] | None = None) -> ProcessSetting
         hub_cache=Path(hub_cache).expanduser(),
         is_hub_offline=(get("HF_HUB_OFFLINE") or get("TRANSFORMERS_OFFLINE") or "").lower() in TRUE,
         crash_at=get("TINKEX_TEST_CRASH", ""),
+        otel_endpoint=get("OTEL_EXPORTER_OTLP_ENDPOINT") or None,
     )

@@ -106,7 +106,7 @@ def _tracing(endpoint: str) -> Tracing:
     except ImportError as error:
         raise ConfigError(
             f"Traces need packages that are not installed: {error.name} is missing.",
-            hint="Install them with: pip install 'tinkex[otel]'",
+            hint='Install them in the folder of the project: pip install ".[server,otel]".',
             code="no-opentelemetry",
         ) from error
     return Tracing(exporting_to(endpoint))
