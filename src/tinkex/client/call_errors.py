@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tinkex.client.futures import Future
+from tinkex.client.short_tracebacks import with_short_traceback
 from tinkex.client.submit_site import submit_site, with_site
 from tinkex.client.tracing import traced_call
 from tinkex.errors import TinkexError
@@ -49,10 +50,17 @@ class _Refusal(concurrent.futures.Future[Any]):
 
 
 def errors_in_futures(client: C) -> C:
-    """The class, with a failed Future from each public method that gives one and would raise."""
+    """The class, with a failed Future from each public method that gives one and would raise.
+
+    What its other methods raise has a short traceback.
+    """
     for name, member in list(vars(client).items()):
-        if not name.startswith("_") and inspect.isfunction(member) and _gives_future(member):
+        if not inspect.isfunction(member) or (name.startswith("_") and name != "__init__"):
+            continue
+        if _gives_future(member):
             setattr(client, name, _with_error_in_future(member))
+        elif not (inspect.isgeneratorfunction(member) or inspect.isasyncgenfunction(member)):
+            setattr(client, name, with_short_traceback(member))
     return client
 
 

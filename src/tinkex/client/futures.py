@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from tinkex.client.short_tracebacks import shortened
 from tinkex.errors import (
     ClientClosedError,
     FutureCancelledError,
@@ -47,7 +48,7 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
     def unwrap(self) -> T:
         """The value; raises the error if there is one."""
         if self.error is not None:
-            raise self.error
+            raise shortened(self.error)
         return self.value  # type: ignore[return-value]
 
 
@@ -94,6 +95,8 @@ class Future(Generic[T]):
         self._refuse_endless_wait()
         try:
             return self._inner.result(timeout)
+        except TinkexError as error:
+            raise shortened(error) from error.__cause__
         except KeyboardInterrupt:
             self._interrupt()
             raise
@@ -139,7 +142,10 @@ class Future(Generic[T]):
             except TimeoutError as error:
                 if not self._inner.done():
                     raise _timed_out(timeout) from error
-        return self._now()
+        try:
+            return self._now()
+        except TinkexError as error:
+            raise shortened(error) from error.__cause__
 
     async def outcome_async(self, timeout: float | None = None) -> Outcome[T]:
         """Like `outcome`, awaited; raises only if the awaiting task itself is cancelled."""

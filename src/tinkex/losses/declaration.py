@@ -26,6 +26,7 @@ __all__ = [
     "LossMetric",
     "LossOption",
     "MetricsFunction",
+    "TargetsFunction",
     "range_text",
 ]
 
@@ -36,6 +37,7 @@ REDUCTIONS = ("sum", "mean", "min", "max")
 """How a metric combines over targets and requests: the suffix of its name."""
 
 LossFunction = Callable[["Tensor", LossBatch], "Tensor"]
+TargetsFunction = Callable[[LossBatch], "Tensor"]
 MetricsFunction = Callable[["Tensor", LossBatch], Mapping[str, "Tensor"]]
 
 
@@ -73,7 +75,11 @@ class LossOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossMetric:
-    """A number reported beside `loss:sum`; its name ends in `:sum`, `:mean`, `:min` or `:max`."""
+    """A number reported beside `loss:sum`; its name ends in `:sum`, `:mean`, `:min` or `:max`.
+
+    A `:mean` is the mean over datums of the mean over a datum's targets. Clients combine chunks by
+    their numbers of datums, so a batch has the same mean however it is cut.
+    """
 
     name: str
     about: str
@@ -88,7 +94,8 @@ class Loss:
     engine's choice. It runs in several threads at once and must not change its arguments.
 
     `slope_function` gives the derivative of the sum by each logprob, if that is known without
-    autograd. `metrics_function` gives one value per target for each of `metrics`.
+    autograd. `metrics_function` gives one value per target for each of `metrics`; `metric_targets`
+    says which targets count in them, if not all.
 
     Flags, each a promise that saves time:
     - `is_separable`: a target's loss depends on no other target's logprob.
@@ -108,6 +115,7 @@ class Loss:
     options: tuple[LossOption, ...] = ()
     metrics: tuple[LossMetric, ...] = ()
     metrics_function: MetricsFunction | None = None
+    metric_targets: TargetsFunction | None = None
     slope_function: LossFunction | None = None
     takes_top_k: bool = False
     is_separable: bool = False

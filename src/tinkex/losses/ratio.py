@@ -13,7 +13,14 @@ from tinkex.losses.declaration import LossInput, LossOption
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CLIP_INPUTS", "POLICY_INPUTS", "clamp_ratio", "clip_options", "clipped_objective"]
+__all__ = [
+    "CLIP_INPUTS",
+    "POLICY_INPUTS",
+    "clamp_ratio",
+    "clip_options",
+    "clipped_objective",
+    "is_outside",
+]
 
 _LOW, _HIGH = "clip_low_threshold", "clip_high_threshold"
 
@@ -55,6 +62,11 @@ def clamp_ratio(ratio_P: Tensor, batch: LossBatch) -> Tensor:
     """The ratio within its bounds: those per target where they are given, else the options."""
     low_P = _bound(_LOW, ratio_P, batch)
     return ratio_P.maximum(low_P).minimum(_bound(_HIGH, ratio_P, batch))
+
+
+def is_outside(ratio_P: Tensor, batch: LossBatch) -> Tensor:
+    """Whether each ratio is outside its bounds."""
+    return clamp_ratio(ratio_P, batch) != ratio_P
 
 
 def _bound(name: str, ratio_P: Tensor, batch: LossBatch) -> Tensor:

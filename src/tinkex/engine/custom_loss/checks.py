@@ -26,7 +26,7 @@ from tinkex.engine.custom_loss.operations import (
     KEYWORDS,
     METHODS,
     TEXTS,
-    Operation,
+    AllowedOperation,
 )
 from tinkex.types.custom_loss import CustomLossInput, CustomLossNode
 
@@ -43,7 +43,7 @@ class Step:
 
     name: str
     target: str
-    operation: Operation
+    operation: AllowedOperation
     is_method: bool
     args: tuple[Any, ...]
     kwargs: dict[str, Any]

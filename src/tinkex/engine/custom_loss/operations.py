@@ -12,11 +12,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["ATTRIBUTES", "CONSTANTS", "FUNCTIONS", "KEYWORDS", "METHODS", "TEXTS", "Operation"]
+__all__ = [
+    "ATTRIBUTES",
+    "CONSTANTS",
+    "FUNCTIONS",
+    "KEYWORDS",
+    "METHODS",
+    "TEXTS",
+    "AllowedOperation",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class AllowedOperation:
     """One operation. `path` is where the function is, or the name of the method."""
 
     path: str
@@ -113,15 +121,17 @@ def _each(*tables: _Table) -> Iterable[tuple[str, str]]:
                 yield name, size
 
 
-def _methods() -> dict[str, Operation]:
-    return {name: Operation(name, size) for name, size in _each(_FUNCTIONS_AND_METHODS, _METHODS)}
+def _methods() -> dict[str, AllowedOperation]:
+    return {
+        name: AllowedOperation(name, size) for name, size in _each(_FUNCTIONS_AND_METHODS, _METHODS)
+    }
 
 
-def _functions() -> dict[str, Operation]:
-    found: dict[str, Operation] = {}
+def _functions() -> dict[str, AllowedOperation]:
+    found: dict[str, AllowedOperation] = {}
 
     def add(path: str, size: str, *other_names: str) -> None:
-        found.update(dict.fromkeys((path, *other_names), Operation(path, size)))
+        found.update(dict.fromkeys((path, *other_names), AllowedOperation(path, size)))
 
     for name, size in _each(_FUNCTIONS_AND_METHODS, _FUNCTIONS):
         add(f"torch.{name}", size)
@@ -141,8 +151,8 @@ def _functions() -> dict[str, Operation]:
     return found
 
 
-FUNCTIONS: Mapping[str, Operation] = MappingProxyType(_functions())
+FUNCTIONS: Mapping[str, AllowedOperation] = MappingProxyType(_functions())
 """What a `call_function` node may call, by its target."""
 
-METHODS: Mapping[str, Operation] = MappingProxyType(_methods())
+METHODS: Mapping[str, AllowedOperation] = MappingProxyType(_methods())
 """What a `call_method` node may call, by its target."""

@@ -15,7 +15,12 @@ from torch import Tensor
 from tinkex.engine.errors import EngineUserError
 from tinkex.engine.model.lm_head import Head, Targets, score, score_with_gradient
 from tinkex.engine.training.batching import Item
-from tinkex.engine.training.loss_slope import loss_and_slope, loss_metrics, may_have_slope
+from tinkex.engine.training.loss_slope import (
+    counted_targets,
+    loss_and_slope,
+    loss_metrics,
+    may_have_slope,
+)
 from tinkex.losses import TARGETS, Loss, LossBatch, LossInput
 
 __all__ = ["DeclaredPassLoss"]
@@ -35,6 +40,7 @@ class DeclaredPassLoss:
         self._counts = counts
         self._batch = self._build_batch(config)
         self._loss_P = np.empty(0, np.float64)
+        self._counts_P: npt.NDArray[np.bool_] | None = None  # None: all targets count
         self._metrics_P: dict[str, npt.NDArray[np.float64]] = {}
 
     def score(self, head: Head, hidden_TD: Tensor, targets: Targets) -> Tensor:
@@ -67,10 +73,15 @@ class DeclaredPassLoss:
         return float(self._loss_P[self._range(place)].sum())
 
     def metrics(self, place: int) -> Mapping[str, npt.NDArray[np.float64]]:
-        return {name: each_P[self._range(place)] for name, each_P in self._metrics_P.items()}
+        some = self._range(place)
+        if self._counts_P is not None:
+            some = np.flatnonzero(self._counts_P[some]) + some.start
+        return {name: each_P[some] for name, each_P in self._metrics_P.items()}
 
     def _finish(self, lp_P: Tensor, loss_P: Tensor) -> None:
         metrics_P = loss_metrics(self._loss, lp_P, self._batch)
+        counts_P = counted_targets(self._loss, lp_P, self._batch)
+        self._counts_P = None if counts_P is None else counts_P.cpu().numpy()
         self._metrics_P = {name: m_P.double().cpu().numpy() for name, m_P in metrics_P.items()}
         self._loss_P = loss_P.double().cpu().numpy()
 

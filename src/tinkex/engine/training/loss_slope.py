@@ -16,7 +16,13 @@ from torch import Tensor
 
 from tinkex.losses import Loss, LossBatch
 
-__all__ = ["LossFunctionError", "loss_and_slope", "loss_metrics", "may_have_slope"]
+__all__ = [
+    "LossFunctionError",
+    "counted_targets",
+    "loss_and_slope",
+    "loss_metrics",
+    "may_have_slope",
+]
 
 _Result = TypeVar("_Result")
 
@@ -71,6 +77,20 @@ def loss_metrics(loss: Loss, lp_P: Tensor, batch: LossBatch) -> dict[str, Tensor
         )
     _check(loss, lp_P, *values.values())
     return values
+
+
+def counted_targets(loss: Loss, lp_P: Tensor, batch: LossBatch) -> Tensor | None:
+    """Which targets count in the metrics; None if all do.
+
+    Raises:
+        LossFunctionError: the loss's function failed.
+    """
+    function = loss.metric_targets
+    if function is None or loss.metrics_function is None:
+        return None
+    counts_P = _called(loss, lambda _lp_P, given: function(given), lp_P, batch)
+    _check(loss, lp_P, counts_P)
+    return counts_P
 
 
 def _called(

@@ -21,12 +21,19 @@ class MetricTotals:
         self._parts: defaultdict[str, list[npt.NDArray[np.float64]]] = defaultdict(list)
 
     def add(self, name: str, values: npt.NDArray[np.float64]) -> None:
-        """Takes the values of one datum's targets."""
+        """Takes the values of one datum's targets; none if none of them counts."""
         self._parts[name].append(values)
 
     def reduced(self) -> dict[str, float]:
-        """The metrics; means are over all targets of the request."""
-        return {
-            name: float(getattr(np.concatenate(parts), name.rpartition(":")[2])())
-            for name, parts in self._parts.items()
-        }
+        """The metrics; a mean is over datums, each by its own mean. Without any value it is 0."""
+        return {name: _reduced(name, parts) for name, parts in self._parts.items()}
+
+
+def _reduced(name: str, parts: list[npt.NDArray[np.float64]]) -> float:
+    given = [part for part in parts if part.size]
+    if not given:
+        return 0.0
+    reduction = name.rpartition(":")[2]
+    if reduction == "mean":
+        return float(np.mean([part.mean() for part in given]))
+    return float(getattr(np.concatenate(given), reduction)())

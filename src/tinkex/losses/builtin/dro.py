@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tinkex.losses.batch import LossBatch
 from tinkex.losses.declaration import Loss, LossOption
+from tinkex.losses.policy_metrics import POLICY_METRICS, policy_metrics, sampled_targets
 from tinkex.losses.ratio import POLICY_INPUTS
 
 if TYPE_CHECKING:
@@ -30,5 +31,8 @@ LOSS = Loss(
     function=_loss,
     inputs=POLICY_INPUTS,
     options=(LossOption(name="beta", about="Strength of the penalty.", default=0.05),),
+    metrics=POLICY_METRICS,
+    metrics_function=policy_metrics,
+    metric_targets=sampled_targets,
     is_separable=True,
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tinkex.losses.batch import LossBatch
 from tinkex.losses.declaration import Loss
+from tinkex.losses.policy_metrics import POLICY_METRICS, policy_metrics, sampled_targets
 from tinkex.losses.ratio import POLICY_INPUTS
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ LOSS = Loss(
     formula="-r * A",
     function=_loss,
     inputs=POLICY_INPUTS,
+    metrics=POLICY_METRICS,
+    metrics_function=policy_metrics,
+    metric_targets=sampled_targets,
     is_separable=True,
     zero_where="advantages",
 )
