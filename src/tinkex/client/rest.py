@@ -59,6 +59,9 @@ class RestClient(AccountCalls, SessionTraces):
             holder = Holder(runtime or default_runtime(), config)
         self._holder = holder
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._holder.config.normalized_base_url}>"
+
     # Training runs ----------------------------------------------------------------------------
 
     def list_training_runs(
