@@ -48,6 +48,9 @@ lock:  ## write requirements.lock again after a change of constraints.txt or of 
 	  --constraint constraints.txt --override $(LOCK_VENV)/no-torch.txt --generate-hashes \
 	  --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
 	  --output-file requirements.lock pyproject.toml
+	$(LOCK_VENV)/bin/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.11.0 \
+	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	  --output-file tests/contract/cookbook.txt tests/contract/cookbook.in
 
 demo: $(STAMP)  ## start the embedded server, train a LoRA adapter, sample before and after
 	$(BIN)/python examples/demo.py

@@ -107,6 +107,16 @@ def test_the_status_says_what_is_in_force_and_why(
     assert "environment TINKER_API_KEY" in wrong.stdout
 
 
+def test_whoami_asks_the_server(shell: Shell, url: str, key: str) -> None:
+    assert shell("auth", "login", "--base-url", url, stdin=f"{key}\n").returncode == 0
+    shown = json.loads(shell("auth", "whoami", "--json").stdout)
+    assert shown.keys() == {"user_urn", "org_urn", "email"}
+    assert shown["user_urn"].startswith("tml:user:")
+    assert f"user_urn  {shown['user_urn']}" in shell("auth", "whoami").stdout
+    shell.environ["TINKER_API_KEY"] = "tml-nothing-known-about-this-one"
+    assert shell("auth", "whoami", "--base-url", url).returncode == 3
+
+
 def test_a_login_that_something_else_wins_over_says_so(shell: Shell, url: str, key: str) -> None:
     arguments = ("auth", "login", "--base-url", url)
     ran = shell(*arguments, stdin=key, TINKER_API_KEY="tml-of-another-server")

@@ -104,6 +104,29 @@ def status(base_url: str | None, is_json: bool) -> None:
 
 @command.command()
 @_server_option
+@json_option
+def whoami(base_url: str | None, is_json: bool) -> None:
+    """Say for which user and organisation the server takes the key in force.
+
+    \b
+    Examples:
+      tinkex auth whoami
+
+    \b
+    JSON: {"user_urn", "org_urn", "email"}
+    """
+    from tinkex.client.rest import RestClient
+
+    found = RestClient(config=quick(Config(base_url=base_url))).whoami().result()
+    shown = {"user_urn": found.user_urn, "org_urn": found.org_urn, "email": found.email}
+    if is_json:
+        print_json(shown)
+    else:
+        print_table([(name, value or "-") for name, value in shown.items()])
+
+
+@command.command()
+@_server_option
 def key(base_url: str | None) -> None:
     """Print the key in force, for programs that know only the environment.
 

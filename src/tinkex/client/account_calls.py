@@ -29,7 +29,10 @@ class AccountCalls:
     def get_audit_log(
         self, event_type: AuditEvents = "all", day: date | None = None
     ) -> Future[AuditLogResponse]:
-        """The audit log, of one day or of all."""
+        """The audit log, of one day or of all.
+
+        Example: `rest.get_audit_log(day=date(2026, 1, 31)).result()`.
+        """
         params: dict[str, str] = {"event_type": event_type}
         if day is not None:
             params["day"] = day.isoformat()
@@ -44,7 +47,10 @@ class AccountCalls:
     def get_billing_usage(
         self, starting_on: datetime | str, ending_before: datetime | str
     ) -> Future[BillingUsageResponse]:
-        """What was used in a span of time: whole hours, at most 14 days."""
+        """What was used in a span of time: whole hours, at most 14 days.
+
+        Example: `rest.get_billing_usage("2026-01-01", "2026-01-08").result()`.
+        """
         params = {"starting_on": _moment(starting_on), "ending_before": _moment(ending_before)}
         return self._get("/billing/usage/events", BillingUsageResponse, params)
 
@@ -57,7 +63,10 @@ class AccountCalls:
     def get_current_checkpoint_storage_usage(
         self, project_id: str | None = None
     ) -> Future[CurrentCheckpointStorageUsageResponse]:
-        """How much storage checkpoints take now."""
+        """How much storage checkpoints take now.
+
+        Example: `rest.get_current_checkpoint_storage_usage().result()`.
+        """
         params = {} if project_id is None else {"project_id": project_id}
         return self._get(
             "/billing/usage/checkpoints/current", CurrentCheckpointStorageUsageResponse, params

@@ -13,6 +13,9 @@ import time
 class Clock:
     """The real thing: wall clock, monotonic clock, sleep and randomness."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
     def time(self) -> float:
         """Seconds since the epoch."""
         return time.time()

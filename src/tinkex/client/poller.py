@@ -182,6 +182,8 @@ class Poller:
         silent_for = self._clock.monotonic() - self._last_contact
         if self._is_refused(answer) or not self._policy.allows(0, silent_for):
             raise error
+        if isinstance(error, APIConnectionError):
+            self._transport.outage.note_retry(error)
         asked = backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
         delay = self._policy.delay_s(self._failed_polls, asked, self._clock.random())
         if status == 402:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from tinkex.client.futures import Future
 from tinkex.client.run_calls import RunCalls
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.server_work import ServerWork
+from tinkex.client.session_calls import AccessScope
 from tinkex.client.session_traces import SessionTraces
 from tinkex.client.shared_session import Holder
 from tinkex.client.transport import Answer, Call
@@ -27,17 +28,11 @@ from tinkex.types.checkpoint import (
     TrainingRunsResponse,
 )
 from tinkex.types.requests import (
-    AssignProjectRequest,
     CopyWeightsRequest,
     SetTTLRequest,
     WeightsInfoRequest,
 )
-from tinkex.types.search import SessionSearchRequest
 from tinkex.types.session import (
-    GetSamplerResponse,
-    GetSessionResponse,
-    ListSessionsResponse,
-    SessionSearchResponse,
     WhoamiResponse,
 )
 from tinkex.types.training import ModelID, WeightsInfoResponse
@@ -45,7 +40,6 @@ from tinkex.wire import json as wire_json
 from tinkex.wire.paths import TinkerPath
 
 T = TypeVar("T")
-AccessScope = Literal["owned", "accessible"]
 
 
 @errors_in_futures
@@ -67,6 +61,9 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
             holder = Holder(runtime or default_runtime(), config)
         self._holder = holder
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._holder.config.normalized_base_url}>"
+
     # Training runs ----------------------------------------------------------------------------
 
     def list_training_runs(
@@ -76,7 +73,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
         access_scope: AccessScope = "owned",
         project_id: str | None = None,
     ) -> Future[TrainingRunsResponse]:
-        """One page of training runs, newest first."""
+        """One page of training runs, newest first.
+
+        Example: `rest.list_training_runs(limit=5).result().training_runs`.
+        """
         params = {"limit": str(limit), "offset": str(offset), "access_scope": access_scope}
         if project_id is not None:
             params["project_id"] = project_id
@@ -95,7 +95,7 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
     def get_training_run(
         self, training_run_id: ModelID, access_scope: AccessScope = "owned"
     ) -> Future[TrainingRun]:
-        """One training run."""
+        """One training run. Example: `rest.get_training_run(run_id).result().base_model`."""
         return self._get(
             f"/training_runs/{training_run_id}", TrainingRun, {"access_scope": access_scope}
         )
@@ -109,7 +109,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
     def get_training_run_by_tinker_path(
         self, tinker_path: str, access_scope: AccessScope = "owned"
     ) -> Future[TrainingRun]:
-        """The training run a checkpoint belongs to."""
+        """The training run a checkpoint belongs to.
+
+        Example: `rest.get_training_run_by_tinker_path(path).result()`.
+        """
         return self.get_training_run(TinkerPath.parse(tinker_path).run_id, access_scope)
 
     async def get_training_run_by_tinker_path_async(
@@ -121,7 +124,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
     # Checkpoints ------------------------------------------------------------------------------
 
     def list_checkpoints(self, training_run_id: ModelID) -> Future[CheckpointsListResponse]:
-        """All checkpoints of one run."""
+        """All checkpoints of one run.
+
+        Example: `rest.list_checkpoints(run_id).result().checkpoints`.
+        """
         return self._get(f"/training_runs/{training_run_id}/checkpoints", CheckpointsListResponse)
 
     async def list_checkpoints_async(self, training_run_id: ModelID) -> CheckpointsListResponse:
@@ -131,7 +137,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
     def list_user_checkpoints(
         self, limit: int = 100, offset: int = 0
     ) -> Future[CheckpointsListResponse]:
-        """One page of all your checkpoints, newest first."""
+        """One page of all your checkpoints, newest first.
+
+        Example: `rest.list_user_checkpoints(limit=5).result().checkpoints`.
+        """
         return self._get(
             "/checkpoints", CheckpointsListResponse, {"limit": str(limit), "offset": str(offset)}
         )
@@ -143,7 +152,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
         return await self.list_user_checkpoints(limit, offset)
 
     def delete_checkpoint(self, training_run_id: ModelID, checkpoint_id: str) -> Future[None]:
-        """Deletes a checkpoint, for good."""
+        """Deletes a checkpoint, for good.
+
+        Example: `rest.delete_checkpoint(run_id, "sampler_weights/final").result()`.
+        """
         return self._send("DELETE", f"/training_runs/{training_run_id}/checkpoints/{checkpoint_id}")
 
     async def delete_checkpoint_async(self, training_run_id: ModelID, checkpoint_id: str) -> None:
@@ -151,7 +163,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
         await self.delete_checkpoint(training_run_id, checkpoint_id)
 
     def delete_checkpoint_from_tinker_path(self, tinker_path: str) -> Future[None]:
-        """Deletes a checkpoint, for good."""
+        """Deletes a checkpoint, for good.
+
+        Example: `rest.delete_checkpoint_from_tinker_path(path).result()`.
+        """
         return self._send("DELETE", _checkpoint(tinker_path))
 
     async def delete_checkpoint_from_tinker_path_async(self, tinker_path: str) -> None:
@@ -159,7 +174,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
         await self.delete_checkpoint_from_tinker_path(tinker_path)
 
     def publish_checkpoint_from_tinker_path(self, tinker_path: str) -> Future[None]:
-        """Lets all tenants use a checkpoint."""
+        """Lets all tenants use a checkpoint.
+
+        Example: `rest.publish_checkpoint_from_tinker_path(path).result()`.
+        """
         return self._send("POST", f"{_checkpoint(tinker_path)}/publish")
 
     async def publish_checkpoint_from_tinker_path_async(self, tinker_path: str) -> None:
@@ -167,7 +185,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
         await self.publish_checkpoint_from_tinker_path(tinker_path)
 
     def unpublish_checkpoint_from_tinker_path(self, tinker_path: str) -> Future[None]:
-        """Makes a checkpoint private again."""
+        """Makes a checkpoint private again.
+
+        Example: `rest.unpublish_checkpoint_from_tinker_path(path).result()`.
+        """
         return self._send("DELETE", f"{_checkpoint(tinker_path)}/publish")
 
     async def unpublish_checkpoint_from_tinker_path_async(self, tinker_path: str) -> None:
@@ -177,7 +198,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
     def set_checkpoint_ttl_from_tinker_path(
         self, tinker_path: str, ttl_seconds: int | None
     ) -> Future[None]:
-        """Sets when a checkpoint expires, counted from now; None means never."""
+        """Sets when a checkpoint expires, counted from now; None means never.
+
+        Example: `rest.set_checkpoint_ttl_from_tinker_path(path, 86_400).result()`.
+        """
         return self._send(
             "PUT", f"{_checkpoint(tinker_path)}/ttl", SetTTLRequest(ttl_seconds=ttl_seconds)
         )
@@ -189,12 +213,18 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
         await self.set_checkpoint_ttl_from_tinker_path(tinker_path, ttl_seconds)
 
     def get_weights_info_by_tinker_path(self, tinker_path: str) -> Future[WeightsInfoResponse]:
-        """What saved weights were trained with."""
+        """What saved weights were trained with.
+
+        Example: `rest.get_weights_info_by_tinker_path(path).result().lora_rank`.
+        """
         request = WeightsInfoRequest(tinker_path=str(TinkerPath.parse(tinker_path)))
         return self._post("/weights_info", request, WeightsInfoResponse)
 
     def get_external_weights_urls(self, tinker_path: str) -> Future[ExternalWeightsUrlsResponse]:
-        """Where the files of an exported checkpoint can be fetched, without a key."""
+        """Where the files of an exported checkpoint can be fetched, without a key.
+
+        Example: `rest.get_external_weights_urls(export_path).result().urls`.
+        """
         return self._get(
             f"{_checkpoint(tinker_path)}/external_weights_urls", ExternalWeightsUrlsResponse
         )
@@ -212,6 +242,8 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
 
         The folder appears, or replaces an older one, only once every file is whole. To export a
         training state first, use `TrainingClient.save_weights_external`.
+
+        Example: `rest.download_checkpoint(export_path, "adapter").result()`.
         """
         path = TinkerPath.parse(tinker_path)
         return self._holder.submit(self._download(path, Path(folder).absolute(), on_progress))
@@ -238,7 +270,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
         ttl_seconds: int | None = None,
         weights_access_token: str | None = None,
     ) -> Future[str]:
-        """Copies saved weights, another account's with its token; gives the copy's path."""
+        """Copies saved weights, another account's with its token; gives the copy's path.
+
+        Example: `rest.copy_weights(path).result()`.
+        """
         request = CopyWeightsRequest(
             source_path=str(TinkerPath.parse(path)),
             destination_project_id=destination_project_id,
@@ -269,62 +304,10 @@ class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
             weights_access_token=weights_access_token,
         )
 
-    # Sessions, samplers, account --------------------------------------------------------------
-
-    def list_sessions(
-        self, limit: int = 20, offset: int = 0, access_scope: AccessScope = "owned"
-    ) -> Future[ListSessionsResponse]:
-        """One page of session ids, newest first."""
-        params = {"limit": str(limit), "offset": str(offset), "access_scope": access_scope}
-        return self._get("/sessions", ListSessionsResponse, params)
-
-    async def list_sessions_async(
-        self, limit: int = 20, offset: int = 0, access_scope: AccessScope = "owned"
-    ) -> ListSessionsResponse:
-        """`list_sessions`, awaited."""
-        return await self.list_sessions(limit, offset, access_scope)
-
-    def get_session(
-        self, session_id: str, access_scope: AccessScope = "owned"
-    ) -> Future[GetSessionResponse]:
-        """What was made in one session."""
-        return self._get(
-            f"/sessions/{session_id}", GetSessionResponse, {"access_scope": access_scope}
-        )
-
-    async def get_session_async(
-        self, session_id: str, access_scope: AccessScope = "owned"
-    ) -> GetSessionResponse:
-        """`get_session`, awaited."""
-        return await self.get_session(session_id, access_scope)
-
-    def search_sessions(self, request: SessionSearchRequest) -> Future[SessionSearchResponse]:
-        """Sessions that fit a question (experimental on the hosted service)."""
-        return self._post("/sessions/search", request, SessionSearchResponse)
-
-    async def search_sessions_async(self, request: SessionSearchRequest) -> SessionSearchResponse:
-        """`search_sessions`, awaited."""
-        return await self.search_sessions(request)
-
-    def assign_session_project(self, session_id: str, project_id: str) -> Future[None]:
-        """Moves a session to a project."""
-        request = AssignProjectRequest(project_id=project_id)
-        return self._send("PUT", f"/sessions/{session_id}/project", request)
-
-    async def assign_session_project_async(self, session_id: str, project_id: str) -> None:
-        """`assign_session_project`, awaited."""
-        await self.assign_session_project(session_id, project_id)
-
-    def get_sampler(self, sampler_id: str) -> Future[GetSamplerResponse]:
-        """What a sampler samples from."""
-        return self._get(f"/samplers/{sampler_id}", GetSamplerResponse)
-
-    async def get_sampler_async(self, sampler_id: str) -> GetSamplerResponse:
-        """`get_sampler`, awaited."""
-        return await self.get_sampler(sampler_id)
+    # Account ----------------------------------------------------------------------------------
 
     def whoami(self) -> Future[WhoamiResponse]:
-        """Who the key speaks for, as far as the server says."""
+        """Who the key speaks for, as far as the server says. Example: `rest.whoami().result()`."""
         return self._holder.submit(self._whoami())
 
     async def _whoami(self) -> WhoamiResponse:

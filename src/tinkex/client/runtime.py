@@ -89,6 +89,9 @@ class Runtime:
         """Whether the loop thread is up."""
         return self._thread is not None and self._thread.is_alive()
 
+    def __repr__(self) -> str:
+        return f"<Runtime {'running' if self.is_running else 'not running'}>"
+
     def start(self) -> Self:
         """Brings up the loop thread and the pools; does nothing if they are up.
 

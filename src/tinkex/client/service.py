@@ -78,7 +78,10 @@ class ServiceClient(ServiceFutures, ServerPage):
 
     @classmethod
     def start(cls, config: Config | None = None, **options: Any) -> Self:
-        """A client whose session is already open, so that a wrong key or address fails here."""
+        """A client whose session is already open, so that a wrong key or address fails here.
+
+        Example: `ServiceClient.start(base_url=base_url, api_key=api_key)`.
+        """
         client = cls(config=config, **options)
         client._holder.submit(client._holder.session()).result()
         return client
@@ -89,7 +92,10 @@ class ServiceClient(ServiceFutures, ServerPage):
     # The server -------------------------------------------------------------------------------
 
     def get_server_capabilities(self) -> GetServerCapabilitiesResponse:
-        """Which models the server offers."""
+        """Which models the server offers.
+
+        Example: `service.get_server_capabilities().supported_models`.
+        """
         return self.get_server_capabilities_future().result()
 
     async def get_server_capabilities_async(self) -> GetServerCapabilitiesResponse:
@@ -98,6 +104,8 @@ class ServiceClient(ServiceFutures, ServerPage):
 
     def get_server_health(self) -> HealthResponse:
         """Whether the server takes work now; asked once, without retries.
+
+        Example: `service.get_server_health().status`.
 
         Raises:
             APIStatusError: it does not, such as while it starts or stops.
@@ -127,6 +135,8 @@ class ServiceClient(ServiceFutures, ServerPage):
         """A client that trains a new LoRA adapter on a base model.
 
         `alpha` scales the adapter by alpha / rank; Tinkex servers take it, and without it use 32.
+
+        Example: `service.create_lora_training_client("smollm2-135m", rank=8)`.
 
         Raises:
             ValidationError: rank or alpha is out of range, nothing would be trained, or alpha is
@@ -178,7 +188,10 @@ class ServiceClient(ServiceFutures, ServerPage):
         weights_access_token: str | None = None,
         optimizer: OptimizerConfig | None = None,
     ) -> TrainingClient:
-        """A client that goes on from saved weights, with a fresh optimizer."""
+        """A client that goes on from saved weights, with a fresh optimizer.
+
+        Example: `service.create_training_client_from_state(state_path)`.
+        """
         return self.create_training_client_from_state_future(
             path, base_model, user_metadata, weights_access_token, optimizer
         ).result()
@@ -203,7 +216,10 @@ class ServiceClient(ServiceFutures, ServerPage):
         user_metadata: dict[str, str] | None = None,
         weights_access_token: str | None = None,
     ) -> TrainingClient:
-        """A client that goes on exactly where a saved state stopped, optimizer and all."""
+        """A client that goes on exactly where a saved state stopped, optimizer and all.
+
+        Example: `service.create_training_client_from_state_with_optimizer(state_path)`.
+        """
         return self.create_training_client_from_state_with_optimizer_future(
             path, base_model, user_metadata, weights_access_token
         ).result()
@@ -229,6 +245,8 @@ class ServiceClient(ServiceFutures, ServerPage):
         `input_ranks` says how many dimensions each parameter has. Where the server runs such
         losses it is uploaded, once for each session; elsewhere it runs here. Needs torch.
 
+        Example: `service.create_custom_loss(loss, {"logprobs": 1, "weights": 1}).result()`.
+
         Raises:
             ValidationError: the function cannot be traced, or breaks a rule of custom losses.
         """
@@ -252,6 +270,8 @@ class ServiceClient(ServiceFutures, ServerPage):
 
         With both, it samples from the saved weights. Errors come back at once; pass
         `retry=RetryPolicy(...)` to have them retried.
+
+        Example: `service.create_sampling_client(base_model="smollm2-135m")`.
 
         Raises:
             ValidationError: neither model_path nor base_model is given.
@@ -277,7 +297,10 @@ class ServiceClient(ServiceFutures, ServerPage):
     # The rest, and the end ------------------------------------------------------------------------
 
     def create_rest_client(self) -> RestClient:
-        """A client for runs, checkpoints and sessions."""
+        """A client for runs, checkpoints and sessions.
+
+        Example: `service.create_rest_client().whoami().result()`.
+        """
         return RestClient(self._holder)
 
     def copy_weights(
@@ -287,7 +310,10 @@ class ServiceClient(ServiceFutures, ServerPage):
         ttl_seconds: int | None = None,
         weights_access_token: str | None = None,
     ) -> Future[str]:
-        """Copies saved weights into this client's project; gives the copy's path."""
+        """Copies saved weights into this client's project; gives the copy's path.
+
+        Example: `service.copy_weights(path).result()`.
+        """
         return self.create_rest_client().copy_weights(
             path,
             self.config.project_id,
@@ -296,7 +322,10 @@ class ServiceClient(ServiceFutures, ServerPage):
         )
 
     def close(self, status: FinishStatus = "success", detail: str | None = None) -> Future[None]:
-        """Finishes the session and stops its heartbeat; safe to repeat."""
+        """Finishes the session and stops its heartbeat; safe to repeat.
+
+        Example: `service.close().result()`.
+        """
         return self._holder.close(status, detail)
 
     def __enter__(self) -> Self:

@@ -12,10 +12,13 @@ class SessionInfo:
 
     @property
     def holder(self) -> Holder:
-        """What the clients of one ServiceClient share, under the official SDK's name."""
+        """What the clients of one ServiceClient share, under the official SDK's name.
+
+        Example: `service.holder.get_session_id()`.
+        """
         return self._holder
 
     @property
     def session_id(self) -> str:
-        """The session's id, as `RestClient.get_session` takes it."""
+        """The session's id, as `RestClient.get_session` takes it. Example: `service.session_id`."""
         return self._holder.get_session_id()

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.download import download_file
 from tinkex.client.futures import Future
+from tinkex.client.session_calls import SessionCalls
 from tinkex.client.shared_session import Holder
 from tinkex.errors import APIResponseValidationError, RequestFailedError
 from tinkex.types.session import TraceExportResponse
 
 __all__ = ["SessionTraces"]
 
-T = TypeVar("T")
 TRACE_POLL_S = 5.0
 
 
 @errors_in_futures
-class SessionTraces:
+class SessionTraces(SessionCalls):
     """Traces of sessions. A server of one's own answers that it records none."""
 
     _holder: Holder
 
-    def _get(self, path: str, type_: type[T], params: Mapping[str, str] = {}) -> Future[T]:
-        """The answer to a request; the REST client makes it."""
-        raise NotImplementedError
-
     def export_session_trace(self, session_id: str) -> Future[str]:
-        """Where a session's trace can be fetched, waited for until it is ready."""
+        """Where a session's trace can be fetched, waited for until it is ready.
+
+        Example: `rest.export_session_trace(session_id).result()`.
+        """
         return self._holder.submit(self._export_trace(session_id))
 
     async def export_session_trace_async(self, session_id: str) -> str:
@@ -38,7 +35,10 @@ class SessionTraces:
         return await self.export_session_trace(session_id)
 
     def download_session_trace(self, session_id: str, path: str | Path) -> Future[Path]:
-        """Exports a session's trace and downloads it to a file, which appears once it is whole."""
+        """Exports a session's trace and downloads it to a file, which appears once it is whole.
+
+        Example: `rest.download_session_trace(session_id, "trace.json").result()`.
+        """
         return self._holder.submit(self._download_trace(session_id, Path(path).absolute()))
 
     async def download_session_trace_async(self, session_id: str, path: str | Path) -> Path:

@@ -31,10 +31,8 @@ from tinkex.types.requests import (
     SaveWeightsForSamplerRequest,
     SaveWeightsRequest,
 )
-from tinkex.types.session import UnloadModelResponse
 from tinkex.types.training import (
     ForwardBackwardOutput,
-    GetInfoResponse,
     LoadWeightsResponse,
     LossFnType,
     ModelID,
@@ -47,7 +45,6 @@ from tinkex.types.training import (
 if TYPE_CHECKING:
     from tinkex.client.custom_loss import CustomLossFn
     from tinkex.client.sampling import SamplingClient
-    from tinkex.tokenizers.tokenizer import Tokenizer
 
 
 @errors_in_futures
@@ -90,6 +87,8 @@ class TrainingClient(TrainingFutures, RunPage):
     ) -> Future[ForwardBackwardOutput]:
         """Logprobs and loss of a batch, without gradients.
 
+        Example: `training.forward(data, "cross_entropy").result().metrics["loss:sum"]`.
+
         Raises:
             ValidationError: the batch is empty, or something in it cannot be sent.
         """
@@ -105,6 +104,8 @@ class TrainingClient(TrainingFutures, RunPage):
         self, data: Sequence[Datum], loss_fn: LossFnType, loss_fn_config: LossConfig | None = None
     ) -> Future[ForwardBackwardOutput]:
         """Logprobs and loss of a batch; its gradients are added to those already pending.
+
+        Example: `training.forward_backward(data, "cross_entropy").result().metrics`.
 
         Raises:
             ValidationError: the batch is empty, or something in it cannot be sent.
@@ -130,6 +131,8 @@ class TrainingClient(TrainingFutures, RunPage):
         requests of this model wait for that. A LossHandle that the server runs costs one
         pass. Needs torch.
 
+        Example: `training.forward_backward_custom(data, loss_fn).result().metrics`.
+
         Raises:
             ValidationError: an example does not fit the loss, or the loss is not one.
         """
@@ -151,6 +154,8 @@ class TrainingClient(TrainingFutures, RunPage):
         self, optim_params: OptimParams | None = None, *, adam_params: AdamParams | None = None
     ) -> Future[OptimStepResponse]:
         """One optimizer step over the pending gradients, which are then cleared.
+
+        Example: `training.optim_step(types.AdamParams(learning_rate=1e-4)).result()`.
 
         Raises:
             ValidationError: neither, or both, of the parameters are given, or they are of an
@@ -182,7 +187,10 @@ class TrainingClient(TrainingFutures, RunPage):
         overwrite: bool = False,
         user_metadata: dict[str, str] | None = None,
     ) -> Future[SaveWeightsResponse]:
-        """Saves weights and optimizer state under `name`, to go on from later."""
+        """Saves weights and optimizer state under `name`, to go on from later.
+
+        Example: `training.save_state("step-10", ttl_seconds=86_400).result().path`.
+        """
         return self._work.run(
             "/save_weights",
             SaveWeightsRequest(
@@ -209,7 +217,10 @@ class TrainingClient(TrainingFutures, RunPage):
     def load_state(
         self, path: str, weights_access_token: str | None = None
     ) -> Future[LoadWeightsResponse]:
-        """Loads saved weights onto this model; the optimizer starts afresh."""
+        """Loads saved weights onto this model; the optimizer starts afresh.
+
+        Example: `training.load_state(state_path).result()`.
+        """
         return self._load(path, weights_access_token, with_optimizer=False)
 
     async def load_state_async(
@@ -221,7 +232,10 @@ class TrainingClient(TrainingFutures, RunPage):
     def load_state_with_optimizer(
         self, path: str, weights_access_token: str | None = None
     ) -> Future[LoadWeightsResponse]:
-        """Loads saved weights and the optimizer's state with them."""
+        """Loads saved weights and the optimizer's state with them.
+
+        Example: `training.load_state_with_optimizer(state_path).result()`.
+        """
         return self._load(path, weights_access_token, with_optimizer=True)
 
     async def load_state_with_optimizer_async(
@@ -251,7 +265,10 @@ class TrainingClient(TrainingFutures, RunPage):
         ttl_seconds: int | None = None,
         user_metadata: dict[str, str] | None = None,
     ) -> Future[SaveWeightsForSamplerResponse]:
-        """Saves weights to sample from under `name`; they never change afterwards."""
+        """Saves weights to sample from under `name`; they never change afterwards.
+
+        Example: `training.save_weights_for_sampler("step-10").result().path`.
+        """
         return weights_snapshot.save_for_sampler(
             self._work,
             SaveWeightsForSamplerRequest(
@@ -277,7 +294,10 @@ class TrainingClient(TrainingFutures, RunPage):
         ttl_seconds: int | None = None,
         age_encryption_recipients: list[str] | None = None,
     ) -> Future[SaveWeightsExternalResponse]:
-        """Exports the weights as files to download, encrypted for the recipients if given."""
+        """Exports the weights as files to download, encrypted for the recipients if given.
+
+        Example: `training.save_weights_external("export").result().path`.
+        """
         return self._work.run(
             "/save_weights_external",
             SaveWeightsExternalRequest(
@@ -309,7 +329,10 @@ class TrainingClient(TrainingFutures, RunPage):
         *,
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
-        """A client that samples from the weights as they are now."""
+        """A client that samples from the weights as they are now.
+
+        Example: `training.save_weights_and_get_sampling_client()`.
+        """
         return self.save_weights_and_get_sampling_client_future(
             name, retry_config, record_stability_info, retry=retry
         ).result()
@@ -335,7 +358,10 @@ class TrainingClient(TrainingFutures, RunPage):
         *,
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
-        """A client that samples from saved weights."""
+        """A client that samples from saved weights.
+
+        Example: `training.create_sampling_client(path)`.
+        """
         return self.create_sampling_client_future(
             model_path, retry_config, record_stability_info, retry=retry
         ).result()
@@ -352,39 +378,6 @@ class TrainingClient(TrainingFutures, RunPage):
         return await self.create_sampling_client_future(
             model_path, retry_config, record_stability_info, retry=retry
         )
-
-    def unload_model(self) -> UnloadModelResponse:
-        """Gives the model up for good, so that the server may forget it; its checkpoints stay.
-
-        Wait first for what is still under way: it may fail, and so may anything asked afterwards.
-        """
-        return self.unload_model_future().result()
-
-    async def unload_model_async(self) -> UnloadModelResponse:
-        """`unload_model`, awaited."""
-        return await self.unload_model_future()
-
-    # Facts ----------------------------------------------------------------------------------------
-
-    def get_info(self) -> GetInfoResponse:
-        """What the server knows about this model."""
-        return self.get_info_future().result()
-
-    async def get_info_async(self) -> GetInfoResponse:
-        """`get_info`, awaited."""
-        return await self.get_info_future()
-
-    def get_tokenizer(self) -> Tokenizer:
-        """The tokenizer of this model's base.
-
-        Raises:
-            TokenizerError: it is neither on this machine nor to be had.
-        """
-        return self.get_tokenizer_future().result()
-
-    async def get_tokenizer_async(self) -> Tokenizer:
-        """`get_tokenizer`, awaited."""
-        return await self.get_tokenizer_future()
 
 
 def _one_of(optim_params: OptimParams | None, adam_params: AdamParams | None) -> OptimParams:

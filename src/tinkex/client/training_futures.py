@@ -1,6 +1,6 @@
-"""What a TrainingClient creates and reads beside its numbered requests, as Futures.
+"""What a TrainingClient creates and reads beside its numbered requests.
 
-The blocking and the awaited forms wait for them.
+As Futures, which the blocking and the awaited forms wait for; those of samplers are in `training`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["TrainingFutures"]
 
 @errors_in_futures
 class TrainingFutures:
-    """The Future-returning forms of a TrainingClient's `create_*` and `get_*`."""
+    """Facts of a model and its end; the Future-returning forms of `create_*` and `get_*`."""
 
     model_id: ModelID
     _session: Session
@@ -119,3 +119,38 @@ class TrainingFutures:
             resolve_tokenizer_id(name, info.model_data.tokenizer_id),
             cache=self._session.connection.runtime.tokenizers,
         )
+
+    def unload_model(self) -> UnloadModelResponse:
+        """Gives the model up for good, so that the server may forget it; its checkpoints stay.
+
+        Wait first for what is still under way: it may fail, and so may anything asked afterwards.
+
+        Example: `training.unload_model()`.
+        """
+        return self.unload_model_future().result()
+
+    async def unload_model_async(self) -> UnloadModelResponse:
+        """`unload_model`, awaited."""
+        return await self.unload_model_future()
+
+    def get_info(self) -> GetInfoResponse:
+        """What the server knows about this model. Example: `training.get_info().model_data`."""
+        return self.get_info_future().result()
+
+    async def get_info_async(self) -> GetInfoResponse:
+        """`get_info`, awaited."""
+        return await self.get_info_future()
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The tokenizer of this model's base.
+
+        Example: `training.get_tokenizer().encode("Hello")`.
+
+        Raises:
+            TokenizerError: it is neither on this machine nor to be had.
+        """
+        return self.get_tokenizer_future().result()
+
+    async def get_tokenizer_async(self) -> Tokenizer:
+        """`get_tokenizer`, awaited."""
+        return await self.get_tokenizer_future()

@@ -17,6 +17,7 @@ import msgspec
 from yarl import URL
 
 from tinkex.client.body import PartsPayload
+from tinkex.client.outage import Outage
 from tinkex.client.pools import PoolName
 from tinkex.client.proxy import proxy_options
 from tinkex.client.request_events import Attempts, Observation, is_observed, observed
@@ -96,6 +97,7 @@ class Transport:
         self.credential: str | None = None
         """Sent in place of the API key once the server has exchanged it for a token."""
         self._base_url = config.normalized_base_url
+        self.outage = Outage(runtime.clock, self._base_url)
         self._fixed_headers = {**config.default_headers, "User-Agent": f"tinkex/{__version__}"}
         self._api_key = config.api_key
         self._secret_headers = tuple(
@@ -143,6 +145,8 @@ class Transport:
             if not (may_retry and policy.allows(retries, clock.monotonic() - started)):
                 attempts.fail(error)
                 raise error
+            if isinstance(error, APIConnectionError):
+                self.outage.note_retry(error)
             delay = policy.delay_s(retries, asked, clock.random())
             attempts.retry(error, delay)
             retries += 1
@@ -160,6 +164,7 @@ class Transport:
         body = _body(call)
         for _ in range(MAX_REDIRECTS):
             answer, location = await self._exchange(call, url, headers, body)
+            self.outage.note_answer()
             if location is None:
                 return answer
             url, headers = self._redirect(call, url, location, headers)

@@ -57,6 +57,9 @@ class Bus:
         self._lock = threading.Lock()
         self._handlers: tuple[_Attached, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Bus {len(self._handlers)} handlers>"
+
     def attach(self, handler_id: str, event: str, fn: Handler, config: Any = None) -> None:
         """Call `fn` at every such event; `"tinkex.http.*"` means all that begin that way.
 

@@ -82,6 +82,9 @@ class Metrics:
         self._lock = threading.Lock()
         self.reset()
 
+    def __repr__(self) -> str:
+        return f"<Metrics of {', '.join(self._events)}>"
+
     def attach(self) -> Self:
         """Begin to count; attaching twice counts once."""
         self._bus.attach_many(self._handler_id, self._events, self._on_event)

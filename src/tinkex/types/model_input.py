@@ -17,8 +17,10 @@ from tinkex.errors import TokenizerError, ValidationError
 from tinkex.types._fields import sent
 from tinkex.types._model import Holds, ModelMethods, ProtocolModel
 from tinkex.types._numbers import as_int
+from tinkex.types._sample_arrays import ints_of
 
 ImageFormat = Literal["png", "jpeg"]
+_SHOWN_TOKENS = 16
 _IMAGE_FORMATS = ("png", "jpeg")
 
 
@@ -110,7 +112,10 @@ class EncodedTextChunk(_TextForm, ModelMethods):
         return hash(self._raw)
 
     def __repr__(self) -> str:
-        return f"EncodedTextChunk(tokens={self.tokens})"
+        if self.length <= _SHOWN_TOKENS:
+            return f"EncodedTextChunk(tokens={self.tokens})"
+        first = ", ".join(map(str, ints_of(self._raw[: 4 * _SHOWN_TOKENS])))
+        return f"<EncodedTextChunk {self.length} tokens [{first}, ...]>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EncodedTextChunk.from_bytes, (self._raw,)

@@ -283,9 +283,13 @@ class TensorData(_TensorForm, ModelMethods):
         return hash((self.dtype, self._raw))
 
     def __repr__(self) -> str:
-        shown = self.data if self.num_values <= 8 else [*self.data[:8], ...]
         kind = ", sparse" if self.is_sparse else ""
-        return f"TensorData({shown}, {self.dtype!r}, shape={self.shape}{kind})"
+        if self.num_values <= _SHOWN_VALUES:
+            return f"TensorData({self.data}, {self.dtype!r}, shape={self.shape}{kind})"
+        width = int(_NUMPY_CODES[self.dtype][1])
+        first = ", ".join(map(str, _unpack(self._raw[: width * _SHOWN_VALUES], self.dtype)))
+        shape = [self.num_values] if self.shape is None else self.shape
+        return f"<TensorData {self.dtype} {shape} [{first}, ...]{kind}>"
 
     def __getstate__(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
@@ -295,6 +299,7 @@ class TensorData(_TensorForm, ModelMethods):
             setattr(self, name, value)
 
 
+_SHOWN_VALUES = 8
 _NUMPY_CODES: dict[str, str] = {"int64": "i8", "float32": "f4"}
 
 
