@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -49,6 +50,7 @@ MAX_URLS = 256
 SLOWEST_ANSWER_FACTOR = 30
 ERROR_TEXT_LIMIT = 500
 ERROR_BYTES_LIMIT = 1 << 16
+_PROXY_HINT = "Set TINKEX_PROXY to http://user:password@host:port, as the proxy expects them."
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,8 +263,11 @@ class Transport:
         text = text[: 4 * ERROR_TEXT_LIMIT]
         detail, code, hint, request_id = _error_fields(text)
         headers = {name: self._scrub(value) for name, value in answer.headers.items()}
+        sender = "server"
+        if answer.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            sender, hint = "proxy", _PROXY_HINT
         return status_error_class(answer.status)(
-            f"The server answered {answer.status}: {detail}",
+            f"The {sender} answered {answer.status}: {detail}",
             ErrorResponse(answer.status, text, headers, self.error_request(call)),
             text,
             code=code,
