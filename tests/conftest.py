@@ -1,16 +1,22 @@
-"""What holds for every test: no credential or server of the machine it runs on is used, and Ctrl-C
-works also where the tests' parent ignores it."""
+"""What holds for every test: no credential or server of the machine it runs on is used, Ctrl-C
+works also where the tests' parent ignores it, and a test that hangs is ended."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.soak import IS_SOAK
 from tinkex.engine.process.amx_tiles import WITHOUT_TILES, has_broken_tiles
 
+TESTS = Path(__file__).parent
+WITH_PROCESSES = {"cli", "contract", "deploy", "docs", "faults", "launch", "security", "server"}
+"""Folders whose tests start servers and wait for them; they have twice the usual time."""
+WITH_PROCESSES_S = 120
 FOREIGN = ("TINKER_", "TINKEX_API_KEY", "TINKEX_BASE_URL", "CLOUDFLARE_ACCESS_")
 
 
@@ -26,6 +32,16 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
     if has_broken_tiles():  # the oracles compute in this process, the engines in workers
         os.environ.update(WITHOUT_TILES)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives tests of servers their time, unless they say another; in a soak all have hours."""
+    if IS_SOAK:
+        return
+    for item in items:
+        is_slow = item.path.relative_to(TESTS).parts[0] in WITH_PROCESSES
+        if is_slow and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(WITH_PROCESSES_S))
 
 
 @pytest.fixture(autouse=True, scope="session")

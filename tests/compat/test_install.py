@@ -64,6 +64,12 @@ def test_without_a_script_the_usage_is_shown(arguments: list[str]) -> None:
     assert "usage:" in done.stderr
 
 
+def test_a_script_that_is_not_there_is_said_to_be_missing() -> None:
+    done = run("-m", "tinkex.compat", "--replace", "missing.py")
+    assert done.returncode == 2
+    assert done.stderr.startswith("There is no script missing.py.\nusage:")
+
+
 def test_uninstalling_brings_the_official_package_back() -> None:
     done = run(
         "-c",

@@ -218,6 +218,10 @@ def test_a_monitor_closes_while_a_server_does_not_answer(
         ({"max_attempts": 0}, "max_attempts=0"),
         ({"base_s": 5.0, "max_s": 1.0}, "max_s=1.0"),
         ({"poll_s": 0}, "poll_s=0"),
+        ({"poll_s": float("inf")}, "poll_s=inf"),
+        ({"base_s": float("nan")}, "base_s=nan"),
+        ({"max_s": "60"}, "max_s='60'"),
+        ({"max_attempts": 2.5}, "max_attempts=2.5"),
         ({"checkpoint": "oldest"}, "'oldest'"),
     ],
 )

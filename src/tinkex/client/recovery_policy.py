@@ -5,6 +5,7 @@ Pure: decides from values. Knows nothing of requests, threads or sleep.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -76,14 +77,18 @@ class RecoveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Called with the id of the run and the last error when all attempts have failed."""
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ValidationError(f"max_attempts={self.max_attempts} must be at least 1.")
-        if self.base_s < 0 or self.max_s < self.base_s:
+        if type(self.max_attempts) is not int or self.max_attempts < 1:
             raise ValidationError(
-                f"base_s={self.base_s} must be 0 or more and max_s={self.max_s} not below it."
+                f"max_attempts={self.max_attempts!r} must be an integer of at least 1."
             )
-        if self.poll_s is not None and self.poll_s <= 0:
-            raise ValidationError(f"poll_s={self.poll_s} must be above 0, or None.")
+        are_finite = _is_finite(self.base_s) and _is_finite(self.max_s)
+        if not are_finite or self.base_s < 0 or self.max_s < self.base_s:
+            raise ValidationError(
+                f"base_s={self.base_s!r} must be 0 or more and max_s={self.max_s!r} not below it, "
+                "in seconds."
+            )
+        if self.poll_s is not None and not (_is_finite(self.poll_s) and self.poll_s > 0):
+            raise ValidationError(f"poll_s={self.poll_s!r} must be above 0, in seconds, or None.")
         if self.checkpoint != "newest" and not callable(self.checkpoint):
             raise ValidationError(
                 f"checkpoint={self.checkpoint!r} must be 'newest' or a function that chooses one."
@@ -98,6 +103,10 @@ class RecoveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if callable(self.checkpoint):
             return self.checkpoint(offered)
         return offered[0] if offered else None
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def reason_of(run: TrainingRun) -> EndReason | None:

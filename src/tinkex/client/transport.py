@@ -10,6 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -52,6 +53,7 @@ MAX_URLS = 256
 SLOWEST_ANSWER_FACTOR = 30
 ERROR_TEXT_LIMIT = 500
 ERROR_BYTES_LIMIT = 1 << 16
+_PROXY_HINT = "Set TINKEX_PROXY to http://user:password@host:port, as the proxy expects them."
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,8 +285,11 @@ class Transport:
         text = text[: 4 * ERROR_TEXT_LIMIT]
         detail, code, hint, request_id = _error_fields(text)
         headers = {name: self._scrub(value) for name, value in answer.headers.items()}
+        sender = "server"
+        if answer.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+            sender, hint = "proxy", _PROXY_HINT
         return status_error_class(answer.status)(
-            f"The server answered {answer.status}: {detail}",
+            f"The {sender} answered {answer.status}: {detail}",
             ErrorResponse(answer.status, text, headers, self.error_request(call)),
             text,
             code=code,

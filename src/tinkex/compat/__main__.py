@@ -24,6 +24,9 @@ def main(arguments: list[str]) -> int:
     if not rest or rest[0].startswith("-"):
         sys.stderr.write(f"{USAGE}\n")
         return 2
+    if not is_module and not Path(rest[0]).exists():
+        sys.stderr.write(f"There is no script {rest[0]}.\n{USAGE}\n")
+        return 2
     try:
         install(replace=replace)
     except ConfigError as error:

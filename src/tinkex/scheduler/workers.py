@@ -163,8 +163,7 @@ class Workers:
     def _refuse_to_drain(self, slot_id: int, role: Role) -> None:
         name = self._names().get(slot_id, worker_name(slot_id))
         raise EngineUserError(
-            f"{name} cannot be drained: no other worker would be left to {role}. Start another, "
-            "or resume one that is drained.",
+            f"{name} cannot be drained: no other worker would be left to {role}.",
             code="last-worker",
             field="worker",
             value=name,

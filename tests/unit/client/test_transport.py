@@ -56,9 +56,8 @@ def ask(transport: Transport, **call: Any) -> Answer:
 class Proxy:
     """The smallest HTTP proxy: reads a request with a whole address, and answers it itself."""
 
-    ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
-
     def __init__(self) -> None:
+        self.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
         self.requests: list[str] = []
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -73,7 +72,7 @@ class Proxy:
                 return
             with connection:
                 self.requests.append(connection.recv(65536).decode())
-                connection.sendall(self.ANSWER)
+                connection.sendall(self.answer)
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -97,6 +96,20 @@ def test_requests_go_through_the_proxy_that_is_set(runtime: Runtime, proxy: Prox
     answer = ask(Transport(runtime, config))
     assert answer.body == b"{}"
     assert proxy.requests[0].startswith("GET http://server.example/api/v1/healthz HTTP/1.1")
+
+
+def test_a_proxy_that_refuses_is_named(runtime: Runtime, proxy: Proxy) -> None:
+    from tinkex import Config
+
+    proxy.answer = b"HTTP/1.1 407 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    through = proxy.url.replace("http://", "http://user:hunter2@")
+    config = Config(
+        base_url="http://server.example", api_key=KEY, proxy=through, environ={}, files=()
+    )
+    with pytest.raises(APIStatusError, match="The proxy answered 407") as caught:
+        ask(Transport(runtime, config))
+    assert "TINKEX_PROXY" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_proxy_gets_its_user_and_password(runtime: Runtime, proxy: Proxy) -> None:
