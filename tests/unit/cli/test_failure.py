@@ -61,7 +61,9 @@ def every_error_class(kind=errors.TinkexError):
         yield from every_error_class(child)
 
 
-@pytest.mark.parametrize("kind", set(every_error_class()), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", sorted(set(every_error_class()), key=str), ids=lambda kind: kind.__name__
+)
 def test_every_error_of_the_tree_has_an_exit_code_and_words(kind):
     is_status = issubclass(kind, errors.APIStatusError)
     error = kind("what happened", status=400) if is_status else kind("what happened")
