@@ -10,7 +10,14 @@ import numpy as np
 from benchmarks._sides import serve
 from benchmarks._workload import Row
 
-from tinkex.engine.interface import LoraSpec, OptimRequest, TrainDatum, TrainRequest
+from tinkex.engine.interface import (
+    LoraSpec,
+    OptimRequest,
+    SampleRequest,
+    SamplingParams,
+    TrainDatum,
+    TrainRequest,
+)
 from tinkex.engine.options import EngineOptions
 from tinkex.engine.torch_engine import TorchEngine
 
@@ -55,6 +62,26 @@ def forward(adapter_id: str, rows: list[Row]) -> float:
     return time.perf_counter() - began
 
 
+def first_token(tokens: list[int]) -> float:
+    """Seconds until the first streamed token of a prompt; the sample is dropped then."""
+    engine, request_id = _state["engine"], f"sample-{next(_ids)}"
+    request = SampleRequest(
+        request_id=request_id,
+        model="model",
+        tokens=np.array(tokens),
+        params=SamplingParams(max_tokens=32, stop=[]),
+        stream=True,
+    )
+    began = time.perf_counter()
+    engine.submit_sample(request)
+    while not engine.step_sampling().streamed:
+        pass
+    took_s = time.perf_counter() - began
+    engine.cancel_sample(request_id)
+    engine.step_sampling(0.0)
+    return took_s
+
+
 def _request(adapter_id: str, rows: list[Row], *, backward: bool) -> TrainRequest:
     data = [
         TrainDatum(
@@ -75,5 +102,5 @@ def _check(answers: list[Any]) -> None:
 
 
 if __name__ == "__main__":
-    functions = (load, create, step, forward_backward, forward)
+    functions = (load, create, step, forward_backward, forward, first_token)
     serve({function.__name__: function for function in functions})

@@ -65,6 +65,10 @@ class EngineSide(Side):
         """Seconds of scoring all rows in one batch."""
         return float(self.call("forward", adapter_id=adapter_id, rows=rows))
 
+    def first_token(self, tokens: list[int]) -> float:
+        """Seconds until the first streamed token of a prompt."""
+        return float(self.call("first_token", tokens=tokens))
+
 
 class GenerateSide(Side):
     """Transformers' `generate` over adapters given as PEFT folders."""

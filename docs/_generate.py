@@ -266,6 +266,7 @@ AT_START = {
 
 
 AS_SEEN = {
+    "BadParameter": "status 400 of the OpenAI endpoint",
     "BadRange": "`BadRequestError` (400)",
     "Busy": "`RateLimitError` (429)",
     "ClientError": "`BadRequestError` (400)",
@@ -277,6 +278,8 @@ AS_SEEN = {
     "LeaseNotRenewed": "`InternalServerError` (503)",
     "LimitExceeded": "`UnprocessableEntityError` (422)",
     "MalformedRequest": "`BadRequestError` (400)",
+    "ModelNotFound": "status 404 of the OpenAI endpoint",
+    "NoTokenizer": "status 400 of the OpenAI endpoint",
     "NoWorkerError": "`RequestFailedError` of category `server`",
     "NotFound": "`NotFoundError` (404)",
     "NotReady": "`InternalServerError` (503)",
@@ -284,12 +287,14 @@ AS_SEEN = {
     "OverCapacity": "`InternalServerError` (503)",
     "RangeNotSatisfiable": "`APIStatusError` (416)",
     "RequestError": "`RequestFailedError`",
+    "SampleFailed": "status 400 of the OpenAI endpoint",
     "SequenceError": "`UnprocessableEntityError` (422)",
     "ServerError": "`InternalServerError` (500)",
     "ServerEndingError": "`RequestFailedError` of category `server`",
     "Standby": "`InternalServerError` (503)",
     "StoreError": "`InternalServerError` (500)",
     "TooLarge": "`APIStatusError` (413)",
+    "Unsampled": "status 500 of the OpenAI endpoint",
     "Unauthenticated": "`AuthenticationError` (401)",
     "Unprocessable": "`UnprocessableEntityError` (422)",
 }
@@ -470,10 +475,12 @@ def routes_page() -> str:
         [
             "# Routes of a server\n",
             NOTICE,
-            "Every route needs a key in `X-API-Key` except those that say so; those for operators",
-            "need the operator token in `X-Operator-Token` instead. What they carry is",
-            "described in the [notes on the wire protocol](wire.md). Where there is a GET, HEAD is",
-            "answered with the same headers and no body.\n",
+            "Every route needs a key in `X-API-Key`, or as `Authorization: Bearer`, except those",
+            "that say so; those for operators need the operator token in `X-Operator-Token`",
+            "instead. What they carry is described in the",
+            "[notes on the wire protocol](wire.md), and for `/v1` and `/oai/api/v1` on the page",
+            "about [OpenAI's clients](../how-to/openai.md). Where there is a GET, HEAD is answered",
+            "with the same headers and no body.\n",
             table(("method", "path", "access", "what it gives"), rows),
         ]
     )

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from tinkex.client.rest import RestClient
     from tinkex.client.retry import RetryConfig, RetryPolicy
     from tinkex.client.runtime import Runtime, default_runtime
+    from tinkex.client.sample_stream import SampleStream
     from tinkex.client.sampling import SamplingClient
     from tinkex.client.service import ServiceClient
+    from tinkex.client.text_stream import TextStream
     from tinkex.client.training import TrainingClient
     from tinkex.compat.names import RequestOptions, Timeout
     from tinkex.config import Config
@@ -170,8 +172,10 @@ _HOMES = {
     "RetryConfig": "tinkex.client.retry",
     "RetryPolicy": "tinkex.client.retry",
     "Runtime": "tinkex.client.runtime",
+    "SampleStream": "tinkex.client.sample_stream",
     "SamplingClient": "tinkex.client.sampling",
     "ServiceClient": "tinkex.client.service",
+    "TextStream": "tinkex.client.text_stream",
     "Timeout": "tinkex.compat.names",
     "TrainingClient": "tinkex.client.training",
     "WatchedRun": "tinkex.client.recovery",
@@ -260,6 +264,7 @@ __all__ = [
     "Runtime",
     "SampleRequest",
     "SampleResponse",
+    "SampleStream",
     "SampledProvenanceSpan",
     "SampledSequence",
     "SamplingClient",
@@ -268,6 +273,7 @@ __all__ = [
     "StopReason",
     "TensorData",
     "TensorDtype",
+    "TextStream",
     "Timeout",
     "TinkerError",
     "TinkexError",

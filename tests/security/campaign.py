@@ -112,6 +112,11 @@ def judge(call: Call, status: int, headers: http.client.HTTPMessage, body: bytes
         raise Problem(f"internals in {body[:500]!r} for {shown(call)}")
     if status >= 400 and headers.get("content-type") == "application/json":
         told = msgspec.json.decode(body)
+        # What is no HTTP is refused before there is a path.
+        if call.prefix != "/api/v1" and told.get("code") != "malformed-request":
+            if told.keys() != {"error"} or not told["error"]["message"]:
+                raise Problem(f"{status} not in OpenAI's form: {body[:300]!r} for {shown(call)}")
+            return
         if status == 408 and "queue_state" in told:
             return
         if told.keys() != {"detail", "code", "hint"} or not told["detail"]:

@@ -16,7 +16,10 @@ from starlette.routing import Mount, Route
 from tests.security.things import Things
 from tests.server.driving import MODEL, training_body
 from tinkex.server.app import API_ROUTES, build_app
+from tinkex.server.http.openai_paths import PREFIXES
+from tinkex.server.openai.routes import ROUTES as OPENAI_ROUTES
 
+OPENAI = PREFIXES[0]
 PROTOBUF = "application/x-protobuf"
 RouteKey = tuple[str, str]
 
@@ -30,6 +33,7 @@ class Call(NamedTuple):
     content_type: str = "application/json"
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
+    prefix: str = "/api/v1"
 
     @property
     def body(self) -> bytes | None:
@@ -42,7 +46,7 @@ class Call(NamedTuple):
     def target(self) -> str:
         """The path under the prefix, with its query."""
         asked = "&".join(f"{quote(k)}={quote(v)}" for k, v in self.query.items())
-        return f"/api/v1{self.path}" + (f"?{asked}" if asked else "")
+        return f"{self.prefix}{self.path}" + (f"?{asked}" if asked else "")
 
 
 class Entry(NamedTuple):
@@ -56,13 +60,15 @@ class Entry(NamedTuple):
 
 
 def routes() -> list[tuple[RouteKey, Route]]:
-    """Every route of the application, by method and path."""
+    """Every route of the application, by method and path; those of the OpenAI endpoint with their
+    prefix, under the first of them."""
     app = build_app(keyring=None)  # type: ignore[arg-type]
     mounted = [each for each in app.routes if isinstance(each, Mount)]
-    assert [each.path for each in mounted] == ["/api/v1"], "routes outside the one prefix"
+    assert [each.path for each in mounted] == ["/api/v1", *PREFIXES], "routes outside the prefixes"
+    listed = [("", each) for each in API_ROUTES] + [(OPENAI, each) for each in OPENAI_ROUTES]
     return [
-        ((method, route.path), route)
-        for route in API_ROUTES
+        ((method, prefix + route.path), route)
+        for prefix, route in listed
         for method in sorted((route.methods or set()) - {"HEAD"})
     ]
 
@@ -162,7 +168,64 @@ def _search(t: Things) -> dict[str, Any]:
     }
 
 
+def _openai(method: str, path: str, content: dict[str, Any] | None = None) -> Entry:
+    """A request to the OpenAI endpoint that names a checkpoint of its tenant."""
+
+    def make(t: Things) -> Call:
+        model = f"tinker://{t.model}/weights/{t.weights}"
+        body = None if content is None else {"model": model, **content}
+        return Call(method, path.replace("NAME", model), body, prefix=OPENAI)
+
+    return Entry(make, names=True)
+
+
+_OPENAI_PARAMETERS: dict[str, Any] = {
+    "max_tokens": 3,
+    "n": 2,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 5,
+    "min_p": 0.1,
+    "presence_penalty": 0.1,
+    "frequency_penalty": 0.1,
+    "repetition_penalty": 1.1,
+    "logit_bias": {"1": 1.5},
+    "seed": 1,
+    "stop": ["x"],
+    "stream": False,
+    "user": "u",
+    "metadata": {"k": "v"},
+}
+
 REQUESTS: dict[RouteKey, Entry] = {
+    ("GET", "/v1/models"): Entry(lambda _: Call("GET", "/models", prefix=OPENAI)),
+    ("GET", "/v1/models/{name:path}"): _openai("GET", "/models/NAME"),
+    ("POST", "/v1/completions"): _openai(
+        "POST", "/completions", {**_OPENAI_PARAMETERS, "prompt": [[1, 2]], "logprobs": 1}
+    ),
+    ("POST", "/v1/chat/completions"): _openai(
+        "POST",
+        "/chat/completions",
+        {
+            **_OPENAI_PARAMETERS,
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "x"}]},
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}],
+                },
+                {"role": "tool", "tool_call_id": "c", "content": "y"},
+            ],
+            "logprobs": True,
+            "top_logprobs": 1,
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+            "tool_choice": "auto",
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "n", "schema": {"type": "object"}},
+            },
+        },
+    ),
     ("GET", "/healthz"): Entry(_get("/healthz")),
     ("GET", "/version"): Entry(_get("/version")),
     ("GET", "/get_server_capabilities"): Entry(_get("/get_server_capabilities")),

@@ -102,7 +102,12 @@ CHANGING = {  # what these are asked of is no longer there, or no longer hers al
 def test_to_her_it_exists(route: RouteKey, alice: Http, hers: Things) -> None:
     things = Things.make(alice) if route in CHANGING else hers
     answer = send(alice, REQUESTS[route].make(things))
-    not_here = {("GET", "/sessions/{session_id}/trace_export"): 404}
+    not_here = {
+        ("GET", "/sessions/{session_id}/trace_export"): 404,
+        # The null engine's models have no tokenizer, which is found after the checkpoint.
+        ("POST", "/v1/completions"): 400,
+        ("POST", "/v1/chat/completions"): 400,
+    }
     assert answer.status_code in {not_here.get(route, 200), 302, 408}, answer.text
 
 

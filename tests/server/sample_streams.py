@@ -41,7 +41,7 @@ def submit(http: Http, sampler: str, **fields: Any) -> str:
 
 @contextmanager
 def following(http: Http, request_id: str, **fields: Any) -> Iterator[Iterator[Event]]:
-    """The events of a stream; the connection is closed with the block."""
+    """The events of a stream but those of the queue; the block closes the connection."""
     with http.client.stream(
         "POST",
         "/api/v1/stream_sample",
@@ -109,5 +109,5 @@ def _events(answer: httpx.Response) -> Iterator[Event]:
         field, _, value = line.partition(": ")
         if field == "event":
             name = value
-        elif field == "data":
+        elif field == "data" and name != "queue":
             yield name, json.loads(value)

@@ -131,6 +131,9 @@ params = types.SamplingParams(max_tokens={_LONG}, temperature=0.0)
 def sample():
     return sampler.sample(prompt, 1, params)
 
+def stream():
+    return sampler.sample(prompt, 1, params, stream=True)
+
 """
 
 
@@ -147,6 +150,7 @@ def start_client(
             server.api_key,
         ],
         env={**os.environ, "TINKER_TELEMETRY": "0"},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -174,6 +178,8 @@ def end(client: subprocess.Popen[str], number: int) -> str:
         ("list(sdk.stream(lambda _: sample(), range(9), max_in_flight=3))", 3),
         ("with service: sample().result()", 1),
         ("async def main(): await sample()\nasyncio.run(main())", 1),
+        ("for _ in stream(): pass", 1),
+        ("async def main():\n  async for _ in stream(): pass\nasyncio.run(main())", 1),
     ],
 )
 def test_ctrl_c_in_a_wait_stops_the_engine(watched: Watched, code: str, count: int) -> None:
@@ -183,6 +189,35 @@ def test_ctrl_c_in_a_wait_stops_the_engine(watched: Watched, code: str, count: i
     assert client.returncode == -signal.SIGINT
     watched.expect_cancelled(count)
     assert watched.reasons() == {"The request was cancelled by its client."}
+
+
+_LEAVES = """
+for _ in stream(): break
+
+kept = stream()
+for _ in kept: break
+
+with stream() as given: next(given)
+
+given = stream(); next(given); given.cancel()
+
+async def main():
+    async for _ in stream(): break
+    await asyncio.sleep(1)
+
+asyncio.run(main())
+print("left", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_streams_that_are_left_stop_the_engine(watched: Watched) -> None:
+    client = start_client(watched.server, _LEAVES)
+    assert client.stdout is not None
+    assert client.stdout.readline() == "left\n"
+    watched.expect_cancelled(5)
+    assert client.poll() is None, "the program goes on"
+    end(client, signal.SIGKILL)
 
 
 def test_a_program_that_ends_gives_up_its_samples(watched: Watched) -> None:

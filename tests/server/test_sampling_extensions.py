@@ -49,7 +49,7 @@ def asample(http: Http, params: dict[str, Any]) -> Any:
 
 def test_they_are_announced_in_both_places(http: Http) -> None:
     announced = http.post("client/config", {"sdk_version": "0.36.0"})["extensions"]
-    others = ["futures.queue_state", "lora.alpha", "optimizer.sgd"]
+    others = ["futures.queue_state", "lora.alpha", "sampling.stream", "optimizer.sgd"]
     assert announced == [*others, *(f"sampling.{name}" for name in NAMES)]
     assert http.get("get_server_capabilities")["sampling_extensions"] == NAMES
 

@@ -23,6 +23,7 @@ from tinkex import (
     Outcome,
     RestClient,
     SampleResponse,
+    SampleStream,
     SamplingClient,
     SamplingParams,
     ServiceClient,
@@ -30,6 +31,7 @@ from tinkex import (
     TrainingClient,
     errors,
     telemetry,
+    types,
 )
 from tinkex.cli.main import CommandOutcome, run
 from tinkex.config import FieldInfo, ProcessSettings, Secret, normalize_base_url, process_settings
@@ -151,6 +153,12 @@ def sampling(client: SamplingClient, rest: RestClient) -> None:
     assert_type(answer.sequences[0].tokens, list[int])
     assert_type(rest.get_training_run("run").result(), tinkex.TrainingRun)
     client.sample("text", 1, params)  # type: ignore
+    with client.sample(prompt, 1, params, stream=True) as stream:
+        assert_type(stream, SampleStream)
+        for delta in stream:
+            assert_type(delta, types.SampleDelta)
+            assert_type(delta.logprobs, list[float])
+    assert_type(stream.result(), SampleResponse)
 
 
 async def awaiting(client: TrainingClient, sampler: SamplingClient) -> None:
@@ -162,6 +170,10 @@ async def awaiting(client: TrainingClient, sampler: SamplingClient) -> None:
     assert_type(await future.result_async(), ForwardBackwardOutput)
     prompt, params = ModelInput.from_ints([1]), SamplingParams()
     assert_type(await sampler.sample_async(prompt, 1, params), SampleResponse)
+    streamed = await sampler.sample_async(prompt, 1, params, stream=True)
+    assert_type(streamed, SampleStream)
+    async for delta in streamed:
+        assert_type(delta.tokens, list[int])
     answers = tinkex.stream_async(lambda each: sampler.sample(each, 1, params), [prompt])
     assert_type(answers, AsyncIterator[Outcome[SampleResponse]])
 

@@ -23,7 +23,9 @@ from tinkex.cli.sampling_options import sampling_options, sampling_params
 from tinkex.errors import TinkexError
 
 if TYPE_CHECKING:
-    from tinkex.client.futures import Future
+    from collections.abc import Callable
+
+    from tinkex.client.sample_stream import SampleStream
     from tinkex.client.sampling import SamplingClient
     from tinkex.tokenizers.tokenizer import Tokenizer
     from tinkex.types.sampling import SamplingParams
@@ -97,13 +99,18 @@ def talk(chat: Chat) -> None:
 
 def _answer(chat: Chat, text: str) -> None:
     try:
-        click.echo(printable_lines(chat.answer(text)))
+        chat.answer(text, _show)
         if chat.was_cut:
             say("(cut at --max-tokens)")
     except KeyboardInterrupt:
         say("(broken off)")
     except TinkexError as error:
         say_lines(as_text(error))
+
+
+def _show(piece: str) -> None:
+    """A piece of an answer, at once."""
+    click.echo(printable_lines(piece), nl=False)
 
 
 def say_lines(text: str) -> None:
@@ -138,25 +145,31 @@ class Chat:
         """Forgets everything but the system message."""
         self.messages = [{"role": "system", "content": self._system}] if self._system else []
 
-    def answer(self, text: str) -> str:
-        """What the model says to a text; the conversation grows only if it says something."""
+    def answer(self, text: str, show: Callable[[str], None]) -> None:
+        """Shows what the model says to a text, as it comes. The conversation grows by what was
+        said, also if it is broken off."""
+        from tinkex.client.text_stream import TextStream
         from tinkex.types.model_input import ModelInput
 
         messages = [*self.messages, {"role": "user", "content": text}]
-        with StatusLine() as status:
-            sampled = self._client.sample(
-                ModelInput.from_ints(self._encode(messages)), 1, self._params
-            )
-            try:
-                _wait(sampled, status)
-            except KeyboardInterrupt:
-                sampled.cancel()
-                raise
-            (sequence,) = sampled.result().sequences
-        reply = self._tokenizer.decode(sequence.tokens, skip_special_tokens=True)
-        self.messages = [*messages, {"role": "assistant", "content": reply}]
-        self.was_cut = sequence.stop_reason == "length"
-        return reply
+        prompt = ModelInput.from_ints(self._encode(messages))
+        text_stream, shown = TextStream(self._tokenizer), ""
+        is_over = self.was_cut = False
+        try:
+            with self._client.sample(prompt, 1, self._params, stream=True) as stream:
+                _wait(stream)
+                for delta in stream:
+                    piece = text_stream.add(delta.tokens)
+                    if delta.stop_reason is not None:
+                        piece += text_stream.end()
+                        is_over = True
+                        self.was_cut = delta.stop_reason == "length"
+                    shown += piece
+                    show(piece)
+        finally:
+            if shown or is_over:
+                show("\n")
+                self.messages = [*messages, {"role": "assistant", "content": shown}]
 
     def _encode(self, messages: list[dict[str, str]]) -> list[int]:
         if not self.has_template:
@@ -194,12 +207,12 @@ class Chat:
             say(f"Saved to {path}.")
 
 
-def _wait(sampled: Future[Any], status: StatusLine) -> None:
-    """Waits, and shows that it does."""
+def _wait(stream: SampleStream) -> None:
+    """Waits for the first tokens, and shows that it does."""
     started = time.monotonic()
-    while not sampled.done():
-        status.show(f"… {time.monotonic() - started:.0f} s")
-        time.sleep(0.02)
+    with StatusLine() as status:
+        while not stream.wait(0.1):
+            status.show(f"… {time.monotonic() - started:.0f} s")
 
 
 def _allow_line_editing() -> None:

@@ -20,6 +20,7 @@ from tinkex.cli.options import (
     read_text,
 )
 from tinkex.cli.output import print_json, printable_lines, say, write_atomically
+from tinkex.cli.sample_printer import print_samples, sample_foot
 from tinkex.cli.sampling_options import sampling_options, sampling_params
 from tinkex.errors import TokenizerError
 
@@ -80,8 +81,9 @@ def command(
 ) -> None:
     """Sample from a model, or look at training runs.
 
-    For each sample the text, why it ended and its average logprob; with --json also the tokens
-    and their logprobs. Sampling is not retried: a busy server is exit code 5.
+    For each sample the text, as it is made, why it ended and its average logprob; with --json
+    also the tokens and their logprobs, at the end. Ctrl-C ends the samples on the server too.
+    Sampling is not retried: a busy server is exit code 5.
 
     \b
     Examples:
@@ -109,6 +111,12 @@ def command(
         model_input, tokenizer = _encode(read, client, is_chat=is_chat)
         client.queue_observer = _tell_queue
         say("Starting sampling…")
+        if tokenizer is not None and not is_json and output in (None, "-"):
+            with client.sample(model_input, num_samples, params, stream=True) as stream:
+                print_samples(stream, tokenizer)
+            click.echo()
+            say("Done.")
+            return
         answer = client.sample(model_input, num_samples, params).result()
         samples = [_described(each, tokenizer) for each in answer.sequences]
     document = {
@@ -216,12 +224,8 @@ def _deliver(document: dict[str, Any], output: str | None, *, is_json: bool) -> 
 def _as_text(document: dict[str, Any]) -> str:
     parts = []
     for number, sample in enumerate(document["samples"], start=1):
-        average = sample["average_logprob"]
-        shown = "unknown" if average is None else f"{average:.4f}"
-        body = sample["text"] if sample["text"] is not None else json.dumps(sample["tokens"])
-        parts.append(
-            f"Sample {number}:\n{body}\n"
-            f"[stop reason: {sample['stop_reason']} · {len(sample['tokens'])} tokens"
-            f" · average logprob: {shown}]"
-        )
+        tokens = sample["tokens"]
+        body = sample["text"] if sample["text"] is not None else json.dumps(tokens)
+        foot = sample_foot(sample["stop_reason"], sample["logprobs"], len(tokens))
+        parts.append(f"Sample {number}:\n{body}\n{foot}")
     return "\n\n".join(parts)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -12,8 +14,11 @@ from tinkex.client.connection import Connection
 from tinkex.client.futures_poll import FuturesPoll
 from tinkex.client.poller import Promise
 from tinkex.client.polling import Queue
+from tinkex.client.queue_watch import PausedStreams, QueueWatch
 from tinkex.client.request_events import Attempts
 from tinkex.client.retry import NO_RETRIES, RetryPolicy, is_retryable_status
+from tinkex.client.sample_stream import DeltaQueue, whole_deltas
+from tinkex.client.sample_stream_reader import SampleStreamReader
 from tinkex.client.session import Session
 from tinkex.client.transport import Answer
 from tinkex.errors import (
@@ -22,6 +27,7 @@ from tinkex.errors import (
     APIStatusError,
     PromiseLostError,
     RateLimitError,
+    RequestFailedError,
     TinkexError,
 )
 from tinkex.types.requests import CLONE_STRIDE, SampleRequest
@@ -34,6 +40,7 @@ __all__ = ["SampleSender"]
 
 _BACKPRESSURE = {"X-Tinker-Sampling-Backpressure": "1"}
 
+T = TypeVar("T")
 OnQueueState = Callable[[Queue], None]
 
 
@@ -58,6 +65,8 @@ class SampleSender:
         if retry is not None and retry.max_in_flight is not None:
             most = min(most, retry.max_in_flight)
         self._in_flight = asyncio.Semaphore(most)
+        about = {"sampling_session_id": sampling_session_id}
+        self._paused_streams = PausedStreams(QueueWatch(self._runtime.clock, "Sample", about))
         self._shared_poll = (
             FuturesPoll(self._connection, sampling_session_id, clone_id)
             if flags.sample_use_retrieve_futures
@@ -68,26 +77,70 @@ class SampleSender:
         self, request: SampleRequest, body: bytes, on_queue_state: OnQueueState
     ) -> SampleResponse:
         """One sample within the client's bound, repeated only as far as the policy says."""
+        once = functools.partial(self._sample_once, on_queue_state=on_queue_state)
         async with self._in_flight:
-            if self._retry is None:
-                return await self._sample_once(request, body, on_queue_state)
-            return await self._with_retries(self._retry, request, body, on_queue_state)
+            return await self._with_retries(request, body, once)
 
-    async def _with_retries(
+    async def stream(
         self,
-        policy: RetryPolicy,
         request: SampleRequest,
         body: bytes,
         on_queue_state: OnQueueState,
+        queue: DeltaQueue,
     ) -> SampleResponse:
+        """One sample whose tokens go into the queue as they are made. Only its submission is
+        repeated by the policy: a sample in the place of one that is lost would be another."""
+        async with self._in_flight:
+            promise, sequence_ids = await self._with_retries(request, body, self._send)
+            reader = SampleStreamReader(
+                self._connection,
+                promise.request_id,
+                request.num_samples,
+                queue.put,
+                functools.partial(self._paused_streams.note, observer=on_queue_state),
+            )
+            try:
+                end = await reader.read()
+                answer = await self._connection.fetch(promise, on_queue_state)
+            except asyncio.CancelledError:
+                self._runtime.spawn_last(self._connection.cancel(promise.request_id))
+                raise
+        response = _checked(answer, request, sequence_ids, promise.request_id)
+        if not reader.agrees_with(response):
+            why = end.error or "The tokens of the result are not those that were streamed."
+            queue.note_error(RequestFailedError(why, promise.request_id, "server"))
+        return response
+
+    async def sample_at_once(
+        self,
+        request: SampleRequest,
+        body: bytes,
+        on_queue_state: OnQueueState,
+        queue: DeltaQueue,
+    ) -> SampleResponse:
+        """One sample of a server that does not stream: its tokens come at its end."""
+        response = await self.sample(request, body, on_queue_state)
+        for delta in whole_deltas(response):
+            queue.put(delta)
+        return response
+
+    async def _with_retries(
+        self,
+        request: SampleRequest,
+        body: bytes,
+        attempt: Callable[[SampleRequest, bytes], Awaitable[T]],
+    ) -> T:
+        policy = self._retry
+        if policy is None:
+            return await attempt(request, body)
         clock, attempts = self._runtime.clock, Attempts(self._runtime.clock, "sample")
         started, retries = clock.monotonic(), 0
         while True:
             attempts.begin()
             try:
-                response = await self._sample_once(request, body, on_queue_state)
+                answer = await attempt(request, body)
                 attempts.stop()
-                return response
+                return answer
             except TinkexError as error:
                 asked = error.retry_after_s if isinstance(error, APIStatusError) else None
                 elapsed_s = clock.monotonic() - started + (asked or 0.0)

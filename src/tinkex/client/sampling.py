@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import random
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, overload
+
+import msgspec
 
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.connection import Connection
@@ -20,41 +21,28 @@ from tinkex.client.polling import Queue
 from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.retry import RetryPolicy
 from tinkex.client.runtime import Runtime, default_runtime
+from tinkex.client.sample_checks import check_prompt, checked_count
 from tinkex.client.sample_sending import SampleSender
+from tinkex.client.sample_stream import DeltaQueue, SampleStream
+from tinkex.client.sampler_facts import SamplerFacts
+from tinkex.client.sampler_joining import join_sampler
 from tinkex.client.sampling_extensions import check_announced
 from tinkex.client.session import Session
-from tinkex.client.transport import Call
 from tinkex.config import Config
-from tinkex.errors import (
-    APIResponseValidationError,
-    ValidationError,
-)
-from tinkex.tokenizers.tokenizer import load_tokenizer, resolve_tokenizer_id
-from tinkex.types._numbers import as_int
+from tinkex.errors import APIResponseValidationError, TinkexError
+from tinkex.types._extensions import SAMPLING_STREAM
 from tinkex.types.model_input import ModelInput
-from tinkex.types.requests import (
-    CLONE_STRIDE,
-    CreateSamplingSessionRequest,
-    JoinSamplingSessionRequest,
-    SampleRequest,
-)
+from tinkex.types.requests import CreateSamplingSessionRequest, SampleRequest
 from tinkex.types.sampling import SampleResponse, SamplingParams
-from tinkex.types.session import (
-    CreateSamplingSessionResponse,
-    GetSamplerResponse,
-    JoinSamplingSessionResponse,
-)
+from tinkex.types.session import CreateSamplingSessionResponse
 from tinkex.types.tensor import TensorData
 from tinkex.wire import json as wire_json
-
-if TYPE_CHECKING:
-    from tinkex.tokenizers.tokenizer import Tokenizer
 
 _client_numbers = itertools.count()
 
 
 @errors_in_futures
-class SamplingClient:
+class SamplingClient(SamplerFacts):
     """Samples from one set of weights.
 
     ```python
@@ -129,6 +117,7 @@ class SamplingClient:
 
     # Sampling ---------------------------------------------------------------------------------
 
+    @overload
     def sample(
         self,
         prompt: ModelInput,
@@ -140,41 +129,115 @@ class SamplingClient:
         target_prompt_logprobs: TensorData | None = None,
         prompt_alt_tokens_k: int = 0,
         prompt_logprobs_last_n: int | None = None,
-    ) -> Future[SampleResponse]:
+        *,
+        stream: Literal[False] = False,
+    ) -> Future[SampleResponse]: ...
+
+    @overload
+    def sample(
+        self,
+        prompt: ModelInput,
+        num_samples: int,
+        sampling_params: SamplingParams,
+        include_prompt_logprobs: bool = False,
+        topk_prompt_logprobs: int = 0,
+        topk_sample_logprobs: int = 0,
+        target_prompt_logprobs: TensorData | None = None,
+        prompt_alt_tokens_k: int = 0,
+        prompt_logprobs_last_n: int | None = None,
+        *,
+        stream: Literal[True],
+    ) -> SampleStream: ...
+
+    def sample(
+        self,
+        prompt: ModelInput,
+        num_samples: int,
+        sampling_params: SamplingParams,
+        include_prompt_logprobs: bool = False,
+        topk_prompt_logprobs: int = 0,
+        topk_sample_logprobs: int = 0,
+        target_prompt_logprobs: TensorData | None = None,
+        prompt_alt_tokens_k: int = 0,
+        prompt_logprobs_last_n: int | None = None,
+        *,
+        stream: bool = False,
+    ) -> Future[SampleResponse] | SampleStream:
         """`num_samples` continuations of a prompt, with the logprob of every sampled token.
 
-        Ctrl-C while the result is waited for cancels the sample, on the server too.
+        With `stream` their tokens can be read as they are made; on a server that does not announce
+        `sampling.stream` they come at the end. Ctrl-C in a wait cancels the sample, on the server
+        too.
 
         Raises:
             ValidationError: a number makes no sense, or the server does not know a parameter.
         """
-        if not isinstance(prompt, ModelInput):
-            raise ValidationError(
-                f"prompt must be a ModelInput, not {type(prompt).__name__}.",
-                hint="For token ids use ModelInput.from_ints([...]).",
+        try:
+            check_prompt(prompt)
+            self._rejoin_after_fork()
+            self._session.check_open()
+            check_announced(sampling_params, self._connection.flags.extensions)
+            request = SampleRequest(
+                num_samples=checked_count(num_samples),
+                prompt=prompt,
+                sampling_params=sampling_params,
+                sampling_session_id=self.sampling_session_id,
+                seq_id=next(self._sender.seq_ids),
+                prompt_logprobs=include_prompt_logprobs,
+                topk_prompt_logprobs=topk_prompt_logprobs,
+                topk_sample_logprobs=topk_sample_logprobs,
+                target_prompt_logprobs=target_prompt_logprobs,
+                prompt_alt_tokens_k=prompt_alt_tokens_k,
+                prompt_logprobs_last_n=prompt_logprobs_last_n,
+                record_stability_info=self._record_stability_info,
             )
-        num_samples = as_int("num_samples", num_samples)
-        if num_samples < 1:
-            raise ValidationError(f"num_samples={num_samples} must be at least 1.")
-        self._rejoin_after_fork()
-        self._session.check_open()
-        check_announced(sampling_params, self._connection.flags.extensions)
-        request = SampleRequest(
-            num_samples=num_samples,
-            prompt=prompt,
-            sampling_params=sampling_params,
-            sampling_session_id=self.sampling_session_id,
-            seq_id=next(self._sender.seq_ids),
-            prompt_logprobs=include_prompt_logprobs,
-            topk_prompt_logprobs=topk_prompt_logprobs,
-            topk_sample_logprobs=topk_sample_logprobs,
-            target_prompt_logprobs=target_prompt_logprobs,
-            prompt_alt_tokens_k=prompt_alt_tokens_k,
-            prompt_logprobs_last_n=prompt_logprobs_last_n,
-            record_stability_info=self._record_stability_info,
-        )
+        except TinkexError as error:
+            if stream:
+                return SampleStream.failed(error)
+            raise
+        if stream:
+            return self._stream(request)
         work = self._sender.sample(request, wire_json.encode(request), self._on_queue_state)
         return self._runtime.submit(work, cancels_on_interrupt=True)
+
+    def _stream(self, request: SampleRequest) -> SampleStream:
+        queue, send = DeltaQueue(), self._sender.sample_at_once
+        if SAMPLING_STREAM in self._connection.flags.extensions:
+            request, send = msgspec.structs.replace(request, stream=True), self._sender.stream
+        work = send(request, wire_json.encode(request), self._on_queue_state, queue)
+        return SampleStream(self._runtime.submit(work, cancels_on_interrupt=True), queue)
+
+    @overload
+    async def sample_async(
+        self,
+        prompt: ModelInput,
+        num_samples: int,
+        sampling_params: SamplingParams,
+        include_prompt_logprobs: bool = False,
+        topk_prompt_logprobs: int = 0,
+        topk_sample_logprobs: int = 0,
+        target_prompt_logprobs: TensorData | None = None,
+        prompt_alt_tokens_k: int = 0,
+        prompt_logprobs_last_n: int | None = None,
+        *,
+        stream: Literal[False] = False,
+    ) -> SampleResponse: ...
+
+    @overload
+    async def sample_async(
+        self,
+        prompt: ModelInput,
+        num_samples: int,
+        sampling_params: SamplingParams,
+        include_prompt_logprobs: bool = False,
+        topk_prompt_logprobs: int = 0,
+        topk_sample_logprobs: int = 0,
+        target_prompt_logprobs: TensorData | None = None,
+        prompt_alt_tokens_k: int = 0,
+        prompt_logprobs_last_n: int | None = None,
+        *,
+        stream: Literal[True],
+    ) -> SampleStream: ...
 
     async def sample_async(
         self,
@@ -187,12 +250,12 @@ class SamplingClient:
         target_prompt_logprobs: TensorData | None = None,
         prompt_alt_tokens_k: int = 0,
         prompt_logprobs_last_n: int | None = None,
-    ) -> SampleResponse:
-        """`sample`, awaited; cancelling the awaiting task cancels the sample."""
-        handle = self.sample(
-            prompt,
-            num_samples,
-            sampling_params,
+        *,
+        stream: bool = False,
+    ) -> SampleResponse | SampleStream:
+        """`sample`, awaited; cancelling the awaiting task cancels the sample. With `stream` the
+        SampleStream comes at once."""
+        scores = (
             include_prompt_logprobs,
             topk_prompt_logprobs,
             topk_sample_logprobs,
@@ -200,6 +263,9 @@ class SamplingClient:
             prompt_alt_tokens_k,
             prompt_logprobs_last_n,
         )
+        if stream:
+            return self.sample(prompt, num_samples, sampling_params, *scores, stream=True)
+        handle = self.sample(prompt, num_samples, sampling_params, *scores)
         try:
             return await handle
         except asyncio.CancelledError:
@@ -248,47 +314,6 @@ class SamplingClient:
 
     def on_queue_state_change(self, queue_state: str, queue_state_reason: str | None) -> None:
         """Called on every change of the queue's state; override it to be told."""
-
-    # Facts ----------------------------------------------------------------------------------------
-
-    def get_base_model(self) -> str:
-        """The name of the base model that is sampled from."""
-        return self.get_base_model_future().result()
-
-    async def get_base_model_async(self) -> str:
-        """`get_base_model`, awaited."""
-        return await self.get_base_model_future()
-
-    def get_base_model_future(self) -> Future[str]:
-        """`get_base_model`, without waiting."""
-        return self._runtime.submit(self._read_base_model())
-
-    async def _read_base_model(self) -> str:
-        if self._base_model is None:
-            call = Call(method="GET", path=f"/samplers/{self.sampling_session_id}")
-            answer = await self._connection.transport.request(call)
-            self._base_model = wire_json.decode(answer.body, GetSamplerResponse).base_model
-        return self._base_model
-
-    def get_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the base model.
-
-        Raises:
-            TokenizerError: it is neither on this machine nor to be had.
-        """
-        return self.get_tokenizer_future().result()
-
-    async def get_tokenizer_async(self) -> Tokenizer:
-        """`get_tokenizer`, awaited."""
-        return await self.get_tokenizer_future()
-
-    def get_tokenizer_future(self) -> Future[Tokenizer]:
-        """`get_tokenizer`, without waiting."""
-        return self._runtime.submit(self._read_tokenizer())
-
-    async def _read_tokenizer(self) -> Tokenizer:
-        name = resolve_tokenizer_id(await self._read_base_model(), None)
-        return await asyncio.to_thread(load_tokenizer, name, cache=self._runtime.tokenizers)
 
     # Other processes ------------------------------------------------------------------------------
 
@@ -341,7 +366,7 @@ class SamplingClient:
 
     def _rejoin_after_fork(self) -> None:
         if self._pid != os.getpid():
-            session, clone_id = _join(
+            session, clone_id = join_sampler(
                 self._runtime,
                 self._connection.config,
                 self._session.session_id,
@@ -359,7 +384,7 @@ def _restore(
     runtime: Runtime | None = None,
 ) -> SamplingClient:
     runtime = runtime or default_runtime()
-    session, clone_id = _join(runtime, config, session_id, sampling_session_id)
+    session, clone_id = join_sampler(runtime, config, session_id, sampling_session_id)
     return SamplingClient(
         session,
         sampling_session_id,
@@ -367,24 +392,3 @@ def _restore(
         record_stability_info=record_stability_info,
         clone_id=clone_id,
     )
-
-
-def _join(
-    runtime: Runtime, config: Config, session_id: str, sampling_session_id: str
-) -> tuple[Session, int]:
-    """A session shared with its first owner, and the number of this clone in it."""
-
-    async def join() -> tuple[Session, int]:
-        connection = await Connection(runtime, config).open()
-        session = Session(connection, session_id).keep_alive()
-        if not connection.flags.sample_join_sampling_session:
-            return session, random.randint(1, CLONE_STRIDE)  # noqa: S311 - a label, no secret
-        joined = await connection.post(
-            "/join_sampling_session",
-            JoinSamplingSessionRequest(sampling_session_id=sampling_session_id),
-            JoinSamplingSessionResponse,
-            pool="session",
-        )
-        return session, joined.client_counter
-
-    return runtime.submit(join()).result()

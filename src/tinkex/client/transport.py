@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import aiohttp
@@ -195,6 +196,20 @@ class Transport:
                 f"{self._base_url}: {_reason(error)}.",
                 self.error_request(call),
             ) from error
+
+    def open(
+        self, call: Call, timeout: aiohttp.ClientTimeout
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """The answer to one try, to be read as it comes; a redirect is not followed."""
+        return self.runtime.pools.get(call.pool).request(
+            call.method,
+            self.url(call.path, call.params),
+            data=_body(call),
+            headers=self._headers(call, "", 0),
+            allow_redirects=False,
+            timeout=timeout,
+            **self.proxy_options,
+        )
 
     def timeout(self, timeout_s: float) -> aiohttp.ClientTimeout:
         """Silence is limited, not length: a slow answer that keeps coming is let through."""

@@ -46,7 +46,7 @@ _MODULES: dict[str, str] = {
         WeightsInfoRequest
     """,
     "sample_stream": """
-        SampleDelta SampleStreamEnd StreamSampleRequest
+        SampleDelta SampleStreamEnd SampleStreamQueue StreamSampleRequest
     """,
     "sampling": """
         PromptAltTokens SampleResponse SampledSequence SamplingParams StopReason TopkLogprobs

@@ -93,6 +93,7 @@ from tinkex.types.requests import (
 from tinkex.types.sample_stream import (
     SampleDelta as SampleDelta,
     SampleStreamEnd as SampleStreamEnd,
+    SampleStreamQueue as SampleStreamQueue,
     StreamSampleRequest as StreamSampleRequest,
 )
 from tinkex.types.sampling import (

@@ -11,7 +11,7 @@ from tinkex.types._model import ProtocolModel, RecordModel
 from tinkex.types.sampling import StopReason
 from tinkex.types.training import RequestID
 
-__all__ = ["SampleDelta", "SampleStreamEnd", "StreamSampleRequest"]
+__all__ = ["SampleDelta", "SampleStreamEnd", "SampleStreamQueue", "StreamSampleRequest"]
 
 
 class SampleDelta(RecordModel, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,6 +32,13 @@ class SampleDelta(RecordModel, frozen=True, kw_only=True, omit_defaults=True):
     def end(self) -> int:
         """How many tokens of the sequence are there with these."""
         return self.offset + len(self.tokens)
+
+
+class SampleStreamQueue(RecordModel, frozen=True, kw_only=True):
+    """Says that nothing came for a while, and whether the sample has to wait for others."""
+
+    queue_state: str
+    queue_state_reason: str | None = None
 
 
 class SampleStreamEnd(RecordModel, frozen=True, kw_only=True):

@@ -78,11 +78,15 @@ def send(server: EmbeddedServer, body: dict[str, Any]) -> socket.socket:
     return connection
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_client_that_leaves_frees_its_seats(
-    slow_server: EmbeddedServer, client: openai.OpenAI, home: Path
+    slow_server: EmbeddedServer, client: openai.OpenAI, home: Path, is_streamed: bool
 ) -> None:
     before = len(states(home))
-    connection = send(slow_server, {**LONG, "n": 2, "prompt": ["x", "y"]})
+    body = {**LONG, "n": 2, "prompt": ["x", "y"], "stream": is_streamed}
+    connection = send(slow_server, body)
+    if is_streamed:
+        assert connection.recv(12) == b"HTTP/1.1 200"
     wait_until(lambda: states(home)[before:] == ["queued", "queued"])
     connection.close()
     wait_until(lambda: states(home)[before:] == ["failed", "failed"])
@@ -90,17 +94,22 @@ def test_a_client_that_leaves_frees_its_seats(
     assert answer.choices[0].text is not None
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_stopping_server_says_so_and_leaves_nothing_behind(
-    slow_server: EmbeddedServer, home: Path
+    slow_server: EmbeddedServer, home: Path, is_streamed: bool
 ) -> None:
     before = len(states(home))
-    connection = send(slow_server, LONG)
-    wait_until(lambda: states(home)[before:] == ["queued"])
-    slow_server.stop()
-    answer = connection.makefile("rb").read().decode()
-    assert answer.startswith("HTTP/1.1 503")
+    with send(slow_server, {**LONG, "stream": is_streamed}) as connection:
+        if is_streamed:
+            connection.recv(12)
+        wait_until(lambda: states(home)[before:] == ["queued"])
+        slow_server.stop()
+        answer = connection.makefile("rb").read().decode()
     assert '"code":"not_ready"' in answer
-    assert "retry-after" in answer.lower()
+    assert "[DONE]" not in answer
+    if not is_streamed:
+        assert answer.startswith("HTTP/1.1 503")
+        assert "retry-after" in answer.lower()
     assert states(home)[before:] == ["failed"]
     slow_server.start()
 

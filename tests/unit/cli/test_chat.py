@@ -7,6 +7,7 @@ import pytest
 from tinkex.cli import chat as chat_module
 from tinkex.cli.chat import Chat, talk
 from tinkex.client.futures import Future
+from tinkex.client.sample_stream import DeltaQueue, SampleStream, whole_deltas
 from tinkex.errors import RateLimitError
 from tinkex.tokenizers.tokenizer import load_tokenizer
 from tinkex.types import SampledSequence, SampleResponse, SamplingParams
@@ -20,13 +21,17 @@ class Sampler:
         self.stop_reason = "stop"
         self.error = None
 
-    def sample(self, prompt, num_samples, params):
+    def sample(self, prompt, num_samples, params, *, stream):
+        assert stream
         if self.error is not None:
             raise self.error
         self.prompts.append(prompt.to_ints())
         raw = b"".join(token.to_bytes(4, "little") for token in [*b"yes", 258])
         sequence = SampledSequence(stop_reason=self.stop_reason, tokens_raw=raw)
-        return Future.resolved(SampleResponse(sequences=[sequence]))
+        response, queue = SampleResponse(sequences=[sequence]), DeltaQueue()
+        for delta in whole_deltas(response):
+            queue.put(delta)
+        return SampleStream(Future.resolved(response), queue)
 
 
 @pytest.fixture

@@ -39,41 +39,35 @@ class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [await self._choice(index, each) for index, each in enumerate(sequences)]
 
     async def _choice(self, index: int, sequence: SampledSequence) -> dict[str, Any]:
-        message, reason = await self.message(sequence)
+        message, reason = await self.message(sequence.tokens, sequence.stop_reason)
+        scored = ScoredTokens(sequence.tokens, sequence.logprobs or (), sequence.topk_logprobs)
         return {
             "index": index,
             "message": message,
-            "logprobs": self.logprobs(sequence) if self.request.logprobs else None,
+            "logprobs": self.logprobs(scored),
             "finish_reason": reason,
         }
 
-    async def message(self, sequence: SampledSequence) -> tuple[dict[str, Any], str]:
-        """The assistant's message, and why it ended."""
-        content = self._text_of(sequence)
+    async def message(self, tokens: list[int], stop_reason: str) -> tuple[dict[str, Any], str]:
+        """The assistant's message of a whole answer, and why it ended."""
+        content = self._text_of(tokens, stop_reason)
         refusal = None
         if self.tool_format is not None:
-            parsed = self.tool_format.parse(self._text_of(sequence, with_special=True))
+            parsed = self.tool_format.parse(self._text_of(tokens, stop_reason, with_special=True))
             if parsed.calls:
                 calls = shown_calls(self.tool_format, parsed.calls)
                 message = {"role": "assistant", "content": parsed.content or None}
                 return {**message, "refusal": None, "tool_calls": calls}, "tool_calls"
         if self.json_check is not None:
             refusal = await asyncio.to_thread(self.json_check, content)
-        return {"role": "assistant", "content": content, "refusal": refusal}, sequence.stop_reason
+        return {"role": "assistant", "content": content, "refusal": refusal}, stop_reason
 
-    def logprobs(self, sequence: SampledSequence) -> dict[str, Any]:
-        """The logprobs of an answer's tokens."""
-        scored = ScoredTokens(sequence.tokens, sequence.logprobs or (), sequence.topk_logprobs)
-        return chat_logprobs(scored, self.text)
+    def logprobs(self, scored: ScoredTokens) -> dict[str, Any] | None:
+        """The logprobs of an answer's tokens, if they were asked for."""
+        return chat_logprobs(scored, self.text) if self.request.logprobs else None
 
-    def _text_of(self, sequence: SampledSequence, *, with_special: bool = False) -> str:
-        return text_of(
-            self.text,
-            sequence.tokens,
-            sequence.stop_reason,
-            self.stops,
-            with_special=with_special,
-        )
+    def _text_of(self, tokens: list[int], stop_reason: str, *, with_special: bool = False) -> str:
+        return text_of(self.text, tokens, stop_reason, self.stops, with_special=with_special)
 
 
 async def plan_chat(request: ChatCompletionRequest, text: ModelText) -> ChatPlan:
@@ -93,6 +87,7 @@ async def plan_chat(request: ChatCompletionRequest, text: ModelText) -> ChatPlan
         prompt=ModelInput.from_ints(ids),
         sampling_params=sampling_params(request),
         topk_sample_logprobs=request.top_logprobs or 0,
+        stream=bool(request.stream),
     )
     return ChatPlan(
         request=request,
@@ -121,8 +116,8 @@ def _format(text: ModelText) -> ToolFormat:
     found = text.tool_format()
     if found is None:
         raise BadParameter(
-            "tools",
             "tools is not supported for this model: its chat template shows none, or has calls "
             "written in a form that this server does not read.",
+            param="tools",
         )
     return found

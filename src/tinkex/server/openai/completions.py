@@ -102,7 +102,8 @@ async def plan_completion(
     given = _prompts(request.prompt)
     if len(given) > max_prompts:
         raise BadParameter(
-            "prompt", f"prompt has {len(given)} texts, above this server's limit of {max_prompts}."
+            f"prompt has {len(given)} texts, above this server's limit of {max_prompts}.",
+            param="prompt",
         )
     return CompletionPlan(
         request=request,
@@ -118,7 +119,7 @@ async def _prompt(
     is_text = isinstance(given, str)
     ids = await text.encode(given) if isinstance(given, str) else given
     if not ids:
-        raise BadParameter("prompt", "prompt is empty; it needs at least one token.")
+        raise BadParameter("prompt is empty; it needs at least one token.", param="prompt")
     echo = ""
     if request.echo:
         echo = given if isinstance(given, str) else text.decode(given, with_special=True)
@@ -131,6 +132,7 @@ async def _prompt(
         topk_sample_logprobs=top,
         prompt_logprobs=is_scored or None,
         topk_prompt_logprobs=top if is_scored else 0,
+        stream=bool(request.stream),
     )
     return PromptPlan(token_ids=ids, sample=sample, echo=echo, is_text=is_text)
 
@@ -144,7 +146,8 @@ def _prompts(prompt: Any) -> list[str | list[int]]:
         if listed and all(map(are_fine, listed)):
             return listed
     raise BadParameter(
-        "prompt", "prompt must be a text, a list of texts, a list of token ids, or several of them."
+        "prompt must be a text, a list of texts, a list of token ids, or several of them.",
+        param="prompt",
     )
 
 

@@ -27,7 +27,7 @@ def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
         BadParameter: a message has a role, a part or a call that cannot be rendered.
     """
     if not request.messages:
-        raise BadParameter("messages", "messages is empty; it needs at least one message.")
+        raise BadParameter("messages is empty; it needs at least one message.", param="messages")
     return [_message(f"messages[{i}]", each) for i, each in enumerate(request.messages)]
 
 
@@ -42,18 +42,18 @@ def offered_tools(request: ChatCompletionRequest) -> list[dict[str, Any]] | None
         _check_tool(f"tools[{place}]", tool)
     if choice not in (None, "none", "auto"):
         raise BadParameter(
-            "tool_choice",
             f"tool_choice={json.dumps(choice)[:200]} is not supported: nothing here can force a "
             "model to call a tool.",
+            param="tool_choice",
             hint='Use "auto" or "none".',
         )
     if choice == "auto" and not tools:
-        raise BadParameter("tool_choice", 'tool_choice="auto" needs tools.')
+        raise BadParameter('tool_choice="auto" needs tools.', param="tool_choice")
     if tools and request.parallel_tool_calls is False and choice != "none":
         raise BadParameter(
-            "parallel_tool_calls",
             "parallel_tool_calls=false is not supported: the model decides how many calls it "
             "writes.",
+            param="parallel_tool_calls",
             hint="Leave it out.",
         )
     return tools if tools and choice != "none" else None
@@ -64,14 +64,14 @@ def _message(where: str, message: ChatMessage) -> dict[str, Any]:
     if role is None:
         known = ", ".join(_ROLES)
         raise BadParameter(
-            f"{where}.role", f"{where}.role={message.role[:100]!r} is not one of {known}."
+            f"{where}.role={message.role[:100]!r} is not one of {known}.", param=f"{where}.role"
         )
     for name in ("function_call", "audio"):
         if getattr(message, name) is not None:
-            raise BadParameter(f"{where}.{name}", f"{where}.{name} is not supported.")
+            raise BadParameter(f"{where}.{name} is not supported.", param=f"{where}.{name}")
     text = _text(where, message)
     if text is None and not (role == "assistant" and message.tool_calls):
-        raise BadParameter(f"{where}.content", f"{where} has no content.")
+        raise BadParameter(f"{where} has no content.", param=f"{where}.content")
     # Templates that look for calls take their absence as "no calls", but not an empty list.
     rendered: dict[str, Any] = {"role": role, "content": text or ""}
     for name in ("name", "tool_call_id", "reasoning_content"):
@@ -97,8 +97,8 @@ def _part(where: str, part: Mapping[str, Any]) -> str:
     text = part.get("text" if kind == "text" else "refusal")
     if kind not in ("text", "refusal") or not isinstance(text, str):
         raise BadParameter(
-            f"{where}.type",
             f"{where} is of type {str(kind)[:100]!r}. The models of this server read text only.",
+            param=f"{where}.type",
         )
     return text
 
@@ -117,14 +117,15 @@ def _earlier_call(call: CalledTool) -> dict[str, Any]:
 def _check_tool(where: str, tool: Mapping[str, Any]) -> None:
     if tool.get("type") != "function":
         raise BadParameter(
-            f"{where}.type", f"{where}.type={str(tool.get('type'))[:100]!r} must be 'function'."
+            f"{where}.type={str(tool.get('type'))[:100]!r} must be 'function'.",
+            param=f"{where}.type",
         )
     function = tool.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise BadParameter(f"{where}.function", f"{where}.function has no name.")
+        raise BadParameter(f"{where}.function has no name.", param=f"{where}.function")
     if function.get("strict"):
         raise BadParameter(
-            f"{where}.function.strict",
             "strict=true is not supported: answers are not guided by a schema.",
+            param=f"{where}.function.strict",
             hint="Leave it out, and check the arguments of a call.",
         )

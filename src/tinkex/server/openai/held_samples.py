@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
-from tinkex.errors import ClientError, ServerError, TinkexError
+from tinkex.errors import ClientError, RequestFailedError, ServerError, TinkexError
 from tinkex.server.errors import NotReady
 from tinkex.server.gate.admission import ReleasedSlot
 from tinkex.server.openai.sampling_sessions import EndpointSampler, EndpointSamplers
 from tinkex.server.services import Services
+from tinkex.server.submit.sample_following import follow_steps
 from tinkex.server.submit.sample_submission import SampleSubmission
 from tinkex.server.submit.submission import accept
 from tinkex.store import StoreError, results
@@ -22,12 +25,17 @@ from tinkex.store.clock import steady_now
 from tinkex.store.results import Result
 from tinkex.store.samples import Sample
 from tinkex.types.requests import SampleRequest
+from tinkex.types.sample_stream import SampleDelta
 from tinkex.types.sampling import SampleResponse
 from tinkex.wire import json, protobuf
 
-__all__ = ["ClientLeft", "HeldSamples", "SampleFailed", "Unsampled"]
+__all__ = ["ClientLeft", "HeldSamples", "SampleFailed", "Step", "Unsampled"]
+
+Step = list[SampleDelta] | SampleResponse | None
+T = TypeVar("T")
 
 _BEAT_S = 10.0
+_QUIET_S = 5.0  # after which a stream gets a comment, so that no proxy closes it
 
 
 class ClientLeft(Exception):
@@ -110,6 +118,49 @@ class HeldSamples:
         if found.encoding == "error":
             raise failure_of(found)
         return protobuf.decode_sample_response(found.body)
+
+    async def follow(self, sample: Sample) -> AsyncGenerator[Step, None]:
+        """New tokens as they are made, None while nothing comes, and at last the whole result.
+
+        Raises:
+            SampleFailed: the engine refused the request.
+            NotReady: the server stops.
+            Unsampled: the engine failed.
+        """
+        steps = follow_steps(self._services, sample, quiet_s=_QUIET_S)
+        async with aclosing(steps):
+            try:
+                async for step in steps:
+                    if isinstance(step, SampleResponse):
+                        del self._open[sample.request_id]
+                    yield step
+            except RequestFailedError as error:
+                del self._open[sample.request_id]
+                raise await self._failure(sample) from error
+
+    async def first_step(self, steps: AsyncGenerator[T, None], request: Request) -> T:
+        """The first step of a stream: a request that fails at once gets an answer of its own.
+
+        Raises:
+            ClientLeft: the client closed its connection first.
+        """
+        step = asyncio.ensure_future(anext(steps))
+        left = asyncio.ensure_future(_disconnect(request))
+        try:
+            either: list[asyncio.Future[Any]] = [step, left]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not step.done():
+                raise ClientLeft
+            return await step
+        finally:
+            for task in (step, left):
+                task.cancel()
+
+    async def _failure(self, sample: Sample) -> TinkexError:
+        stored = await self._services.db.aread(results.find, sample.owner, sample.request_id)
+        assert stored is not None, "its failure was read from there"
+        assert stored.result is not None, "as above"
+        return failure_of(stored.result)
 
     async def _wait(self, sample: Sample, request: Request) -> Result:
         waiters = self._services.waiters

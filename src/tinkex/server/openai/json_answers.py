@@ -48,13 +48,15 @@ def json_check(response_format: Mapping[str, Any] | None) -> JsonCheck | None:
     inner = response_format.get("json_schema") if response_format else None
     if kind != "json_schema" or not isinstance(inner, dict):
         raise BadParameter(
-            "response_format",
             f"response_format.type={str(kind)[:100]!r} must be 'text', 'json_object' or "
             "'json_schema' with a json_schema.",
+            param="response_format",
         )
     schema = inner.get("schema", True)
     try:
         check_schema(schema)
     except SchemaError as error:
-        raise BadParameter("response_format", f"response_format.json_schema: {error}") from error
+        raise BadParameter(
+            f"response_format.json_schema: {error}", param="response_format"
+        ) from error
     return JsonCheck(schema)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -16,8 +15,9 @@ from tinkex.errors import ServerError, TinkexError
 from tinkex.server.errors import json_response, on_tinkex_error
 from tinkex.server.http.openai_paths import PREFIXES
 from tinkex.server.http.route_table import RouteTable
-from tinkex.server.openai.chat import ChatPlan, plan_chat
-from tinkex.server.openai.completions import CompletionPlan, plan_completion
+from tinkex.server.openai.answers import answer_chat, answer_completion
+from tinkex.server.openai.chat import plan_chat
+from tinkex.server.openai.completions import plan_completion
 from tinkex.server.openai.errors import error_answer
 from tinkex.server.openai.held_samples import ClientLeft, HeldSamples
 from tinkex.server.openai.model_text import ModelText, ModelTexts
@@ -28,10 +28,8 @@ from tinkex.server.openai.requests import (
 )
 from tinkex.server.openai.sampling_sessions import EndpointSamplers
 from tinkex.server.openai.served_models import ServedName, find_served, list_served, shown_model
-from tinkex.server.openai.token_counts import TokenCounts
 from tinkex.server.services import Services, caller, owner, services_of
 from tinkex.server.submit.bodies import read_json
-from tinkex.version import __version__
 
 __all__ = ["openai_routes"]
 
@@ -39,7 +37,6 @@ Handler = Callable[[Request], Awaitable[Response]]
 Asked = TypeVar("Asked", bound=OpenAIRequest)
 
 _CLIENT_LEFT = 499
-_FINGERPRINT = f"tinkex-{__version__}"
 
 
 class Endpoint(msgspec.Struct):
@@ -85,7 +82,7 @@ async def chat_completions(request: Request) -> Response:
     """The continuation of a conversation, by the model's own chat template."""
     asked, served, text = await _read(request, ChatCompletionRequest)
     plan = await plan_chat(asked, text)
-    return await _answer_chat(request, served, plan)
+    return await answer_chat(request, await _held(request, served), served.name, plan)
 
 
 @answered
@@ -94,52 +91,7 @@ async def completions(request: Request) -> Response:
     asked, served, text = await _read(request, CompletionRequest)
     most = services_of(request).config.limits.max_num_samples
     plan = await plan_completion(asked, text, most)
-    return await _answer_completion(request, served, plan)
-
-
-async def _answer_chat(request: Request, served: ServedName, plan: ChatPlan) -> Response:
-    async with await _held(request, served) as held:
-        sample = await held.submit(plan.sample)
-        result = await held.result(sample, request)
-    counts = TokenCounts()
-    counts.add(plan.prompt_tokens, result)
-    choices = await plan.choices(result.sequences)
-    kind = ("chatcmpl", "chat.completion")
-    return _whole(kind, sample.request_id, served, choices, counts)
-
-
-async def _answer_completion(
-    request: Request, served: ServedName, plan: CompletionPlan
-) -> Response:
-    counts, choices = TokenCounts(), list[dict[str, Any]]()
-    async with await _held(request, served) as held:
-        samples = [await held.submit(each.sample) for each in plan.prompts]
-        for place, sample in enumerate(samples):
-            result = await held.result(sample, request)
-            prompt = plan.prompts[place]
-            counts.add(len(prompt.token_ids), result, is_shown=not plan.is_scoring_only)
-            choices += plan.choices(place, result)
-    return _whole(("cmpl", "text_completion"), samples[0].request_id, served, choices, counts)
-
-
-def _whole(
-    kind: tuple[str, str],
-    request_id: str,
-    served: ServedName,
-    choices: list[dict[str, Any]],
-    counts: TokenCounts,
-) -> Response:
-    prefix, name = kind
-    answer = {
-        "id": f"{prefix}-{request_id}",
-        "object": name,
-        "created": int(time.time()),
-        "model": served.name,
-        "choices": choices,
-        "usage": counts.shown(),
-        "system_fingerprint": _FINGERPRINT,
-    }
-    return json_response(answer, headers={"x-request-id": request_id})
+    return await answer_completion(request, await _held(request, served), served.name, plan)
 
 
 async def _read(request: Request, type_: type[Asked]) -> tuple[Asked, ServedName, ModelText]:

@@ -67,13 +67,13 @@ def check_chat(request: ChatCompletionRequest) -> None:
     """
     for name, hint in _REFUSED_IN_CHAT.items():
         if getattr(request, name) is not None:
-            raise BadParameter(name, f"{name} is not supported.", hint=hint)
+            raise BadParameter(f"{name} is not supported.", param=name, hint=hint)
     if request.modalities not in (None, ["text"]):
-        raise BadParameter("modalities", "modalities must be ['text'].")
+        raise BadParameter("modalities must be ['text'].", param="modalities")
     if request.top_logprobs is not None and not request.logprobs:
-        raise BadParameter("top_logprobs", "top_logprobs needs logprobs=true.")
+        raise BadParameter("top_logprobs needs logprobs=true.", param="top_logprobs")
     if max_tokens_of(request) == 0:
-        raise BadParameter("max_tokens", "max_tokens=0 must be at least 1.")
+        raise BadParameter("max_tokens=0 must be at least 1.", param="max_tokens")
     _check_both(request)
 
 
@@ -84,25 +84,38 @@ def check_completion(request: CompletionRequest) -> None:
         BadParameter: with its name.
     """
     if request.suffix:
-        raise BadParameter("suffix", "suffix is not supported: the models only continue a text.")
+        raise BadParameter(
+            "suffix is not supported: the models only continue a text.", param="suffix"
+        )
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise BadParameter(
-            "best_of",
             f"best_of={request.best_of} is not supported unless it equals n.",
+            param="best_of",
             hint="Set n, and choose among the answers by their logprobs.",
         )
+    if request.stream and request.echo and request.logprobs is not None:
+        raise BadParameter(
+            "stream=true with echo and logprobs is not supported: a prompt's scores are there when "
+            "all of it is.",
+            param="stream",
+            hint="Leave out stream.",
+        )
     if request.max_tokens == 0 and not request.echo:
-        raise BadParameter("max_tokens", "max_tokens=0 needs echo=true: there is nothing to show.")
+        raise BadParameter(
+            "max_tokens=0 needs echo=true: there is nothing to show.", param="max_tokens"
+        )
     _check_both(request)
 
 
 def _check_both(request: OpenAIRequest) -> None:
     if request.stream_options is not None and not request.stream:
-        raise BadParameter("stream_options", "stream_options needs stream=true.")
+        raise BadParameter("stream_options needs stream=true.", param="stream_options")
     if "" in stops_of(request):
-        raise BadParameter("stop", "stop has an empty text, which would end an answer at once.")
+        raise BadParameter(
+            "stop has an empty text, which would end an answer at once.", param="stop"
+        )
     older, newer = request.max_tokens, getattr(request, "max_completion_tokens", None)
     if older is not None and newer is not None and older != newer:
         raise BadParameter(
-            "max_tokens", f"max_tokens={older} and max_completion_tokens={newer} differ."
+            f"max_tokens={older} and max_completion_tokens={newer} differ.", param="max_tokens"
         )

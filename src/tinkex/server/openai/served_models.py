@@ -45,13 +45,13 @@ async def find_served(services: Services, owner: str, name: str) -> ServedName:
         return ServedName(name=name, info=catalog.find(name))
     checkpoint = await _find_checkpoint(services, owner, name)
     if checkpoint.kind == "external_weights":
-        raise BadParameter("model", f"{name} is an export, not a sampler.", code="wrong-kind")
+        raise BadParameter(f"{name} is an export, not a sampler.", param="model", code="wrong-kind")
     try:
         info = catalog.find(checkpoint.engine_model)
     except NotFound as error:
         raise BadParameter(
-            "model",
             f"{name} is a checkpoint on {checkpoint.base_model}, which is not served here.",
+            param="model",
         ) from error
     return ServedName(name=name, info=info, checkpoint=checkpoint)
 
@@ -103,7 +103,9 @@ async def _find_checkpoint(services: Services, owner: str, name: str) -> Checkpo
         try:
             return await find_checkpoint(services, owner, name, published=True)
         except Unprocessable as error:
-            raise BadParameter("model", error.message, hint=error.hint, code=error.code) from error
+            raise BadParameter(
+                error.message, param="model", hint=error.hint, code=error.code
+            ) from error
         except NotFound as error:
             raise _not_found(name) from error
     found = await services.db.aread(checkpoint_names.find_all, owner, name)
@@ -112,9 +114,9 @@ async def _find_checkpoint(services: Services, owner: str, name: str) -> Checkpo
     if len(found) > 1:
         paths = ", ".join(each.tinker_path for each in found[:_SHOWN])
         raise BadParameter(
-            "model",
             f"{len(found)} checkpoints have the name {name!r}: {paths}"
             f"{', ...' if len(found) > _SHOWN else ''}.",
+            param="model",
             hint="Give the tinker:// path of one of them.",
             code="ambiguous-model",
         )

@@ -12,15 +12,22 @@ from starlette.types import Receive, Scope, Send
 
 from tinkex.errors import TinkexError
 from tinkex.server.errors import NotReady
-from tinkex.server.services import owner, services_of
+from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.bodies import read_json
+from tinkex.server.submit.queue_state import queue_state
 from tinkex.server.submit.sample_following import find_sample, follow_steps
-from tinkex.types.sample_stream import SampleDelta, SampleStreamEnd, StreamSampleRequest
+from tinkex.store.samples import Sample
+from tinkex.types.sample_stream import (
+    SampleDelta,
+    SampleStreamEnd,
+    SampleStreamQueue,
+    StreamSampleRequest,
+)
 from tinkex.types.sampling import SampleResponse
 from tinkex.wire import json
 
-_KEEP_ALIVE_S = 5.0
-_COMMENT = b": waiting\n\n"
+_QUIET_S = 2.0
+_COMMENT = b": tokens follow\n\n"
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
@@ -33,10 +40,10 @@ async def stream_sample(request: Request) -> Response:
         services,
         sample,
         offsets=payload.offsets,
-        quiet_s=_KEEP_ALIVE_S,
+        quiet_s=_QUIET_S,
         cancel_when_left=payload.cancel_when_closed,
     )
-    return EventStream(_events(steps, sample.request_id))
+    return EventStream(_events(services, sample, steps))
 
 
 class EventStream(StreamingResponse):
@@ -52,23 +59,30 @@ class EventStream(StreamingResponse):
 
 
 async def _events(
-    steps: AsyncGenerator[list[SampleDelta] | SampleResponse | None, None], request_id: str
+    services: Services,
+    sample: Sample,
+    steps: AsyncGenerator[list[SampleDelta] | SampleResponse | None, None],
 ) -> AsyncGenerator[bytes, None]:
     """The events of a stream. Without an `end` the client connects again: the server stopped."""
     yield _COMMENT  # the head of the answer leaves with its first bytes
-    end = SampleStreamEnd(request_id=request_id)
+    end = SampleStreamEnd(request_id=sample.request_id)
     async with aclosing(steps):
         try:
             async for step in steps:
                 if isinstance(step, list):
                     yield b"".join([_event(b"tokens", delta) for delta in step])
                 elif step is None:
-                    yield _COMMENT
+                    yield _event(b"queue", _queue(services, sample))
         except NotReady:
             return
         except TinkexError as error:
-            end = SampleStreamEnd(request_id=request_id, error=error.message)
+            end = SampleStreamEnd(request_id=sample.request_id, error=error.message)
     yield _event(b"end", end)
+
+
+def _queue(services: Services, sample: Sample) -> SampleStreamQueue:
+    state, reason = queue_state(services, sample.owner, "sample", sample.request_id)
+    return SampleStreamQueue(queue_state=state, queue_state_reason=reason)
 
 
 def _event(name: bytes, value: object) -> bytes:
