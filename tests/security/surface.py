@@ -501,7 +501,9 @@ REQUESTS: dict[RouteKey, Entry] = {
     ("DELETE", "/auth/apikey/me"): Entry(lambda _: Call("DELETE", "/auth/apikey/me")),
     ("GET", "/keys"): Entry(_get("/keys")),
     ("POST", "/keys"): Entry(_post("/keys", lambda _: {"name": "laptop"})),
-    ("DELETE", "/keys/{key_id:int}"): Entry(lambda t: Call("DELETE", f"/keys/{t.key_id}"), names=True),
+    ("DELETE", "/keys/{key_id:int}"): Entry(
+        lambda t: Call("DELETE", f"/keys/{t.key_id}"), names=True
+    ),
     ("POST", "/telemetry"): Entry(
         _post(
             "/telemetry",

@@ -158,6 +158,4 @@ def test_clients_name_addresses_on_the_page(server: EmbeddedServer, get: Get) ->
         assert with_weights.endswith(
             "#/playground?b=tinker%3A%2F%2Fa%3Atrain%3A0%2Fsampler_weights%2Fx"
         )
-        assert (
-            get(training.get_console_url().removeprefix(server.base_url)).status_code == 200
-        )
+        assert get(training.get_console_url().removeprefix(server.base_url)).status_code == 200

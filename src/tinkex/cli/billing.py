@@ -88,7 +88,7 @@ def usage(
 ) -> None:
     """Show what was used, by the hour: FROM and UNTIL are whole hours, at most 14 days apart.
 
-    Servers of your own have no billing; 'tinkex run info' has a run's tokens there.
+    Servers of your own have no billing; 'tinkex usage' has tokens and more there.
 
     \b
     Example:

@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "serve": Lazy("tinkex.cli.serve:command", "Run a server."),
     "session": Lazy("tinkex.cli.session:command", "Export the trace of a session."),
     "train": Lazy("tinkex.cli.train:command", "Fine-tune a model on a JSONL file."),
+    "usage": Lazy("tinkex.cli.account_usage:command", "Show tokens, engine time, bytes used."),
     "version": Lazy("tinkex.cli.version:command", "Print the version."),
     "worker": Lazy("tinkex.cli.worker:command", "Run an engine for a server elsewhere."),
     "workers": Lazy("tinkex.cli.workers:command", "See and drain the workers of a server."),

@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 PAGE = 100
 COLUMNS: Final[tuple[Column[Any], ...]] = (
     Column("id", "RUN", lambda run: run.training_run_id),
+    Column("name", "NAME", lambda run: run.name),
     Column("model", "MODEL", lambda run: run.base_model),
     Column("owner", "OWNER", lambda run: run.model_owner),
     Column("lora", "RANK", lambda run: run.lora_rank),
     Column("updated", "LAST REQUEST", lambda run: run.last_request_time),
-    Column("status", "STATUS", lambda run: "corrupted" if run.corrupted else "ok"),
+    Column("status", "STATUS", lambda run: _status(run)),
     Column("checkpoint", "LAST CHECKPOINT", lambda run: _last(run, "checkpoint_id")),
     Column("checkpoint_time", "SAVED", lambda run: _last(run, "time")),
 )
-USUAL: Final = ("id", "model", "lora", "updated", "checkpoint")
+USUAL: Final = ("id", "name", "model", "lora", "updated", "status", "checkpoint")
 
 
 @click.command("list", short_help="List training runs, newest first.")
@@ -46,7 +47,7 @@ def list_runs(
 ) -> None:
     """List training runs, newest first.
 
-    Columns: id, model, owner, lora, updated, status, checkpoint, checkpoint_time.
+    Columns: id, name, model, owner, lora, updated, status, checkpoint, checkpoint_time.
 
     \b
     Examples:
@@ -81,7 +82,8 @@ def info(run_id: str, is_json: bool, **connection: Any) -> None:
 
     \b
     JSON: {"training_run_id", "base_model", "model_owner", "is_lora", "lora_rank", "corrupted",
-      "last_request_time", "last_checkpoint", "last_sampler_checkpoint", "user_metadata"}
+      "last_request_time", "last_checkpoint", "last_sampler_checkpoint", "user_metadata", "name",
+      "tags", "status": {"state", "reason"}, "latest", "resumed_from", "usage"}
     """
     from tinkex.client.rest import RestClient
 
@@ -97,16 +99,21 @@ def info(run_id: str, is_json: bool, **connection: Any) -> None:
     print_table(
         [
             ("run", run.training_run_id),
+            ("name", run.name),
             ("model", run.base_model),
             ("owner", run.model_owner),
             ("rank", run.lora_rank),
             ("last request", time_text(run.last_request_time)),
-            ("state", "corrupted" if run.corrupted else "ok"),
+            ("state", _status(run)),
+            *([("reason", run.status.reason)] if run.status and run.status.reason else []),
+            *([("resumed from", run.resumed_from)] if run.resumed_from else []),
             ("last checkpoint", run.last_checkpoint and run.last_checkpoint.tinker_path),
             (
                 "last sampler",
                 run.last_sampler_checkpoint and run.last_sampler_checkpoint.tinker_path,
             ),
+            *((f"tag {name}", value) for name, value in run.tags.items()),
+            *((f"last {name}", value) for name, value in _latest(run)),
             *((f"note {name}", value) for name, value in (run.user_metadata or {}).items()),
         ]
     )
@@ -122,6 +129,16 @@ def _all_runs(rest: RestClient, limit: int) -> Iterator[TrainingRun]:
         seen += len(page.training_runs)
         if not page.training_runs or seen >= page.cursor.total_count:
             return
+
+
+def _latest(run: TrainingRun) -> list[tuple[str, int | float | None]]:
+    return [(name, value) for name, value in (run.latest or {}).items() if name != "time"]
+
+
+def _status(run: TrainingRun) -> str:
+    if run.corrupted or run.status is None:
+        return "corrupted" if run.corrupted else "ok"
+    return run.status.state
 
 
 def _last(run: TrainingRun, name: str) -> object:

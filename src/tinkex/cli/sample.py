@@ -1,4 +1,4 @@
-"""`tinkex run`: sample from a model; `run list` and `run info` look at training runs.
+"""`tinkex run`: sample from a model; `run list`, `run info` and others look at runs.
 
 Not called run.py: importing that would put a module in the place of `tinkex.cli.run`.
 """
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     lazy={
         "info": Lazy("tinkex.cli.run_list:info", "Show one training run."),
         "list": Lazy("tinkex.cli.run_list:list_runs", "List training runs, newest first."),
+        "metrics": Lazy("tinkex.cli.run_metrics:metrics", "Show the metrics of a run."),
+        "rename": Lazy("tinkex.cli.run_change:rename", "Name a training run."),
+        "tag": Lazy("tinkex.cli.run_change:tag", "Tag a training run."),
     },
     aliases={"ls": "list", "show": "info"},
     short_help="Sample from a model; list training runs.",

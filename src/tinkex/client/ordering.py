@@ -49,6 +49,11 @@ class Order:
         self._last: SendSlot | None = None
         self._pid = os.getpid()
 
+    @property
+    def last_number(self) -> int:
+        """The number given last, 0 if there was none; only to be read on the loop."""
+        return self._next - 1
+
     def take(self) -> SendSlot:
         """The next slot.
 

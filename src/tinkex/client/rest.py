@@ -12,6 +12,7 @@ from tinkex.client.account_calls import AccountCalls
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.download import Progress, download_files
 from tinkex.client.futures import Future
+from tinkex.client.run_calls import RunCalls
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.session_traces import SessionTraces
 from tinkex.client.shared_session import Holder
@@ -47,7 +48,7 @@ AccessScope = Literal["owned", "accessible"]
 
 
 @errors_in_futures
-class RestClient(AccountCalls, SessionTraces):
+class RestClient(AccountCalls, RunCalls, SessionTraces):
     """Looks at, and tidies up, what training has left on the server."""
 
     def __init__(
@@ -339,6 +340,11 @@ class RestClient(AccountCalls, SessionTraces):
     def _post(self, path: str, request: msgspec.Struct, type_: type[T]) -> Future[T]:
         return self._call(
             "POST", path, lambda answer: wire_json.decode(answer.body, type_), request
+        )
+
+    def _patch(self, path: str, request: msgspec.Struct, type_: type[T]) -> Future[T]:
+        return self._call(
+            "PATCH", path, lambda answer: wire_json.decode(answer.body, type_), request
         )
 
     def _send(self, method: str, path: str, request: msgspec.Struct | None = None) -> Future[None]:

@@ -14,6 +14,7 @@ from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.custom_pass import run_custom
 from tinkex.client.futures import Future
 from tinkex.client.loss_handle import LossHandle
+from tinkex.client.metric_log import MetricLog
 from tinkex.client.model_operations import LossConfig, ModelWork
 from tinkex.client.page_links import RunPage
 from tinkex.client.queue_watch import QueueObserver
@@ -68,6 +69,7 @@ class TrainingClient(TrainingFutures, RunPage):
         self._base_url = session.connection.config.normalized_base_url
         self._runtime = session.connection.runtime
         self._work = ModelWork(session, model_id)
+        self._metric_log = MetricLog(session, model_id, self._work.order)
 
     @property
     def queue_observer(self) -> QueueObserver | None:

@@ -6,17 +6,20 @@ The blocking and the awaited forms wait for them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tinkex.client import weights_snapshot
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
+from tinkex.client.metric_log import MetricLog
 from tinkex.client.model_operations import ModelWork
 from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.session import Session
 from tinkex.client.weights_snapshot import SamplerOptions
 from tinkex.tokenizers.tokenizer import load_tokenizer, resolve_tokenizer_id
 from tinkex.types.requests import GetInfoRequest, UnloadModelRequest
+from tinkex.types.runs import LogMetricsResponse
 from tinkex.types.session import UnloadModelResponse
 from tinkex.types.training import GetInfoResponse, ModelID
 
@@ -34,6 +37,26 @@ class TrainingFutures:
     model_id: ModelID
     _session: Session
     _work: ModelWork
+    _metric_log: MetricLog
+
+    def log_metrics(
+        self, metrics: Mapping[str, float], step: int | None = None
+    ) -> Future[LogMetricsResponse]:
+        """Keeps numbers of your own with the run's metrics; those not finite are kept as missing.
+
+        Without a `step` they count for the step that the calls made before this one lead to. The
+        Future need not be waited for; only Tinkex servers keep metrics.
+
+        Raises:
+            ValidationError: a value is no number, or the server does not keep metrics.
+        """
+        return self._metric_log.log(metrics, step)
+
+    async def log_metrics_async(
+        self, metrics: Mapping[str, float], step: int | None = None
+    ) -> Future[LogMetricsResponse]:
+        """`log_metrics`; await the Future it returns for the result."""
+        return self.log_metrics(metrics, step)
 
     def save_weights_and_get_sampling_client_future(
         self,

@@ -16,7 +16,7 @@ from tinkex.store.run_series import SeriesHead, TrainedBatch
 from tinkex.store.schema import operations
 from tinkex.store.usage_sums import Spent, UsageOf
 
-__all__ = ["OperationOutcome", "SeriesChange", "finish"]
+__all__ = ["OperationOutcome", "SeriesChange", "encode_head", "finish"]
 
 
 class OperationOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ _CLOSE, _CLOSE_FOR_GOOD = Prepared(_CLOSING), Prepared(_CLOSING.values(body=null
 _KEPT_BODY = case((bindparam("keeps_body") == 1, operations.c.body), else_=null())
 _CLOSE_ALL = update_rows(_CLOSING.values(body=_KEPT_BODY), "id", "new_state", "keeps_body")
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_head = msgspec.msgpack.Encoder().encode
 
 
 def finish(
@@ -120,7 +120,7 @@ def _record(
         so_far.num_steps += each.num_steps
     made = {model_id: changes[model_id] for model_id in used if model_id in changes}
     for model_id, change in made.items():
-        used[model_id].series = _encode(change.head)
+        used[model_id].series = encode_head(change.head)
     models.add_usage(conn, used)
     usage_sums.add(conn, ((_usage_of(each.operation), _spent(each)) for each in closed))
     points = {

@@ -15,6 +15,7 @@ from tinkex.store.schema import (
     checkpoints,
     models,
     operations,
+    run_points,
     sample_marks,
     samples,
     sampling_sessions,
@@ -90,6 +91,7 @@ def drop_records(conn: Connection, before: float) -> int:
     if ids:
         runs = select(models.c.model_id).where(models.c.session_id.in_(ids))
         conn.execute(delete(operations).where(operations.c.model_id.in_(runs)))
+        conn.execute(delete(run_points).where(run_points.c.model_id.in_(runs)))
         conn.execute(delete(models).where(models.c.session_id.in_(ids)))
         conn.execute(delete(sessions).where(sessions.c.session_id.in_(ids)))
     return len(ids)

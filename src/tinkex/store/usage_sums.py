@@ -28,6 +28,7 @@ __all__ = [
     "UsageOf",
     "UsageSums",
     "add",
+    "bytes_changed",
     "day_of",
     "drop_days",
     "list_by",
@@ -145,10 +146,20 @@ def list_by(
     return list(_rows(conn, owner, by, conn.execute(query)))
 
 
+def bytes_changed(conn: Connection, kept: dict[str, int]) -> dict[str, int]:
+    """Those of these bytes, by owner, that differ from what is noted as the number of the day; an
+    owner who is noted and not among them keeps none."""
+    query = select(usage.c.owner, usage.c.bytes_kept).where(
+        usage.c.day == today(), usage.c.key_id == 0, usage.c.run_id == ""
+    )
+    noted: dict[str, int] = {row.owner: row.bytes_kept for row in conn.execute(query)}
+    now = {**dict.fromkeys(noted, 0), **kept}
+    return {owner: count for owner, count in now.items() if noted.get(owner) != count}
+
+
 def record_bytes(conn: Connection, kept: dict[str, int]) -> None:
-    """Notes how many bytes each owner keeps now, as the number of the day."""
+    """Notes how many bytes these owners keep now, as the number of the day."""
     day = today()
-    conn.execute(update(usage).where(usage.c.day == day).values(bytes_kept=0))
     add(conn, [(UsageOf(owner, None, None), Spent()) for owner in kept])
     for owner, num_bytes in kept.items():
         mine = (usage.c.owner == owner, usage.c.key_id == 0, usage.c.run_id == "")

@@ -40,10 +40,14 @@ _MODULES: dict[str, str] = {
         CopyWeightsRequest CreateCustomLossRequest CreateModelRequest
         CreateSamplingSessionRequest CreateSessionRequest FinishSessionRequest
         ForwardBackwardRequest FutureRetrieveRequest FuturesRetrieveRequest GetInfoRequest
-        JoinSamplingSessionRequest LoadWeightsRequest OptimStepRequest SampleRequest
+        JoinSamplingSessionRequest LoadWeightsRequest LogMetricsRequest OptimStepRequest
+        SampleRequest
         SamplingSessionFuturesTarget SaveWeightsExternalRequest SaveWeightsForSamplerRequest
         SaveWeightsRequest SessionHeartbeatRequest SetTTLRequest UnloadModelRequest
-        WeightsInfoRequest
+        UpdateRunRequest WeightsInfoRequest
+    """,
+    "runs": """
+        LogMetricsResponse RunMetricsResponse TrainingRunStatus UsageItem UsageResponse
     """,
     "sample_stream": """
         SampleDelta SampleStreamEnd SampleStreamQueue StreamSampleRequest

@@ -79,6 +79,7 @@ from tinkex.types.requests import (
     GetInfoRequest as GetInfoRequest,
     JoinSamplingSessionRequest as JoinSamplingSessionRequest,
     LoadWeightsRequest as LoadWeightsRequest,
+    LogMetricsRequest as LogMetricsRequest,
     OptimStepRequest as OptimStepRequest,
     SampleRequest as SampleRequest,
     SamplingSessionFuturesTarget as SamplingSessionFuturesTarget,
@@ -88,7 +89,15 @@ from tinkex.types.requests import (
     SessionHeartbeatRequest as SessionHeartbeatRequest,
     SetTTLRequest as SetTTLRequest,
     UnloadModelRequest as UnloadModelRequest,
+    UpdateRunRequest as UpdateRunRequest,
     WeightsInfoRequest as WeightsInfoRequest,
+)
+from tinkex.types.runs import (
+    LogMetricsResponse as LogMetricsResponse,
+    RunMetricsResponse as RunMetricsResponse,
+    TrainingRunStatus as TrainingRunStatus,
+    UsageItem as UsageItem,
+    UsageResponse as UsageResponse,
 )
 from tinkex.types.sample_stream import (
     SampleDelta as SampleDelta,

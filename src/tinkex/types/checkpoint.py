@@ -96,7 +96,7 @@ class TrainingRun(AnswerModel, frozen=True, kw_only=True):
     name: str | None = None
     tags: dict[str, str] = {}
     status: TrainingRunStatus | None = None
-    latest: dict[str, float | None] | None = None
+    latest: dict[str, int | float | None] | None = None
     """The last point: step, time, tokens, and the last value of each metric."""
     spark: list[float] | None = None
     """A few losses per token, oldest first, if they were asked for."""

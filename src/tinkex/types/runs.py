@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date
 from typing import Literal
 
 from tinkex.types._model import AnswerModel
@@ -48,7 +47,7 @@ class UsageItem(AnswerModel, frozen=True, kw_only=True):
     `bytes_kept` is what lies on disk now or, of a past day, at its last count.
     """
 
-    day: date | None = None
+    day: str | None = None  # YYYY-MM-DD
     key: str | None = None
     key_id: int | None = None
     run: str | None = None

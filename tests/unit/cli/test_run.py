@@ -373,7 +373,7 @@ def test_ctrl_c_is_130(sample, monkeypatch):
 
 def test_run_list_shows_runs(cli, checkpoints, model):
     lines = cli("run", "list").out.splitlines()
-    assert lines[0].split() == ["RUN", "MODEL", "RANK", "LAST", "REQUEST", "LAST", "CHECKPOINT"]
+    assert " ".join(lines[0].split()) == "RUN NAME MODEL RANK LAST REQUEST STATUS LAST CHECKPOINT"
     assert len(lines) == 4
     assert model in lines[1]
     assert lines[1].endswith("sampler_weights/c0")

@@ -54,7 +54,7 @@ def _usage(
 
 def _item(sums: UsageSums, bytes_kept: int) -> UsageItem:
     return UsageItem(
-        day=sums.day,
+        day=None if sums.day is None else sums.day.isoformat(),
         key=sums.key_name,
         key_id=sums.key_id,
         run=sums.run_id,

@@ -137,7 +137,7 @@ async def copy_weights(request: Request) -> Response:
     async with ReleasedSlot():
         await asyncio.to_thread(folders.copy_checkpoint, source, copy.checkpoint_id)
     crashpoints.passing("checkpoint.copied")
-    kept = await services.db.awrite(_insert_copy, copy, payload.destination_project_id)
+    kept = await services.db.awrite(_insert_copy, source, copy, payload.destination_project_id)
     return json_response({"tinker_path": kept.tinker_path})
 
 
@@ -263,7 +263,9 @@ async def _check_disk(services: Services, me: str) -> None:
     await services.db.aread(services.scheduler.disk_quota.check, me)
 
 
-def _insert_copy(conn: Connection, copy: Checkpoint, project_id: str | None) -> Checkpoint:
+def _insert_copy(
+    conn: Connection, source: Checkpoint, copy: Checkpoint, project_id: str | None
+) -> Checkpoint:
     """The copy, now of a run of its own in a finished session of the project."""
     session_id = sessions.create(
         conn, copy.owner, tags=[], user_metadata={}, sdk_version="", project_id=project_id
@@ -284,6 +286,7 @@ def _insert_copy(conn: Connection, copy: Checkpoint, project_id: str | None) -> 
             state="imported",
             created_at=copy.created_at,
             last_request_at=copy.created_at,
+            **models.resumed_values(checkpoints.resumed(conn, copy.owner, source)),
         ),
     )
     checkpoints.put(conn, copy)

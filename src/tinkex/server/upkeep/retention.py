@@ -15,7 +15,14 @@ from collections.abc import Awaitable, Callable
 from sqlalchemy import Connection
 
 from tinkex.server.services import Services
-from tinkex.store import deletions, result_retention, samplers, session_retention
+from tinkex.store import (
+    deletions,
+    quotas,
+    result_retention,
+    samplers,
+    session_retention,
+    usage_sums,
+)
 from tinkex.store.clock import steady_now
 from tinkex.store.samplers import SamplerRecord
 
@@ -39,7 +46,22 @@ def chores(services: Services) -> list[Chore]:
         lambda: _trim_sessions(services, now - config.session_life_s),
         lambda: _repeat(services, session_retention.drop_records, now - config.record_life_s),
         lambda: services.db.awrite_freeing(deletions.forget, now - _DELETIONS_LIFE_S),
+        lambda: _count_bytes(services),
+        lambda: _drop_usage(services),
     ]
+
+
+async def _count_bytes(services: Services) -> None:
+    kept = await services.db.aread(quotas.bytes_by_owner)
+    changed = await services.db.aread(usage_sums.bytes_changed, kept)
+    if changed:
+        await services.db.awrite_freeing(usage_sums.record_bytes, changed)
+
+
+async def _drop_usage(services: Services) -> None:
+    before = usage_sums.today() - usage_sums.KEPT_DAYS
+    while await services.db.awrite_freeing(usage_sums.drop_days, before):
+        pass
 
 
 async def _trim_results(services: Services, before: float) -> None:
