@@ -58,6 +58,7 @@ demo: $(STAMP)  ## start the embedded server, train a LoRA adapter, sample befor
 # Coverage is recorded by this one run, so that `make qa` after it need not run the tests again.
 test: $(STAMP)  ## run all tests
 	rm -f $(TESTED) .coverage .coverage.*
+	$(BIN)/python tools/browser_setup.py
 	$(BIN)/python tools/run_tests.py $(PYTEST_ARGS) --cov --cov-report=
 	@mkdir -p $(dir $(TESTED))
 	$(if $(filter file,$(origin PYTEST_ARGS)),@touch $(TESTED))

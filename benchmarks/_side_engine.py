@@ -62,25 +62,24 @@ def forward(adapter_id: str, rows: list[Row]) -> float:
     return time.perf_counter() - began
 
 
-def first_token(tokens: list[int], max_tokens: int) -> float:
-    """Seconds from a streamed sample of the base model to its first token; it runs to its end."""
+def first_token(tokens: list[int]) -> float:
+    """Seconds until the first streamed token of a prompt; the sample is dropped then."""
+    engine, request_id = _state["engine"], f"sample-{next(_ids)}"
     request = SampleRequest(
-        request_id=f"sample-{next(_ids)}",
+        request_id=request_id,
         model="model",
         tokens=np.array(tokens),
-        params=SamplingParams(max_tokens=max_tokens, temperature=0, stop=[]),
+        params=SamplingParams(max_tokens=32, stop=[]),
         stream=True,
     )
-    found = 0.0
     began = time.perf_counter()
-    _state["engine"].submit_samples([request])
-    is_over = False
-    while not is_over:
-        progress = _state["engine"].step_sampling(0.05)
-        if progress.streamed and not found:
-            found = time.perf_counter() - began
-        is_over = bool(progress.finished)
-    return found
+    engine.submit_sample(request)
+    while not engine.step_sampling().streamed:
+        pass
+    took_s = time.perf_counter() - began
+    engine.cancel_sample(request_id)
+    engine.step_sampling(0.0)
+    return took_s
 
 
 def _request(adapter_id: str, rows: list[Row], *, backward: bool) -> TrainRequest:

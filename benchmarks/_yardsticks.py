@@ -65,9 +65,9 @@ class EngineSide(Side):
         """Seconds of scoring all rows in one batch."""
         return float(self.call("forward", adapter_id=adapter_id, rows=rows))
 
-    def first_token(self, tokens: list[int], max_tokens: int) -> float:
-        """Seconds to the first token of a streamed sample of the base model."""
-        return float(self.call("first_token", tokens=tokens, max_tokens=max_tokens))
+    def first_token(self, tokens: list[int]) -> float:
+        """Seconds until the first streamed token of a prompt."""
+        return float(self.call("first_token", tokens=tokens))
 
 
 class GenerateSide(Side):

@@ -75,7 +75,7 @@ def first_token(rounds: int) -> bool:
 
         sides = {
             "ours": lambda: endpoint.first_token(fresh()),
-            "engine": lambda: engine.first_token(fresh(), 8),
+            "engine": lambda: engine.first_token(fresh()),
         }
         found = alternate(sides, 6 * rounds, warmups=3)
     question = f"first token of {PROMPT} streamed: endpoint over bare engine"

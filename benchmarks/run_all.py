@@ -25,6 +25,7 @@ MOST_S = 900.0
 APART = {
     "bench_client_cost": "the client, which changes seldom",
     "bench_startup": "the client, which changes seldom",
+    "bench_page": "the page in a browser, which needs Chromium",
     "bench_load": "the server under load, without training or sampling",
     "bench_workers": "several workers, without training or sampling at size",
     "bench_worker_restart": "several workers, without training or sampling at size",

@@ -18,16 +18,12 @@ from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
 
 KILLS = (
-    "submit.kept=optim_step:3",
     "execute.after=forward_backward:4",
-    "store.commit.before:9",
-    "store.commit.after:11",
+    "store.commit.before:25",
+    "store.commit.after:28",
     "result.kept=forward_backward:5",
     "result.kept=optim_step:3",
-    "result.published=optim_step:2",
-    "engine.batch.middle:3!",
     "sample.finished",
-    "result.kept=sample",
 )
 STEPS = 6
 

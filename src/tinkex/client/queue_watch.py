@@ -14,7 +14,7 @@ from tinkex.client.clock import Clock
 from tinkex.client.polling import Queue
 from tinkex.telemetry import events
 
-__all__ = ["QueueObserver", "QueueWatch"]
+__all__ = ["PausedStreams", "QueueObserver", "QueueWatch"]
 
 log = logging.getLogger("tinkex")
 
@@ -57,6 +57,25 @@ class QueueWatch:
         self._warned_at = now
         stock = "the server is at capacity" if queue.state == "paused_capacity" else queue.state
         log.warning("%s is paused: %s", self._work, queue.reason or stock)
+
+
+class PausedStreams:
+    """One queue that is told of by many streams: paused while any of them is."""
+
+    def __init__(self, watch: QueueWatch) -> None:
+        self._watch = watch
+        self._paused: set[str] = set()
+
+    def note(self, request_id: str, queue: Queue, observer: QueueObserver | None) -> None:
+        """Takes what the server says of one stream."""
+        if queue.state != "active":
+            self._paused.add(request_id)
+        elif request_id in self._paused:
+            self._paused.remove(request_id)
+        else:
+            return
+        if queue.state != "active" or not self._paused:
+            self._watch.note(queue, observer)
 
 
 def _tell_observer(observer: QueueObserver, queue: Queue) -> None:

@@ -14,6 +14,7 @@ from tinkex.client.connection import Connection
 from tinkex.client.futures_poll import FuturesPoll
 from tinkex.client.poller import Promise
 from tinkex.client.polling import Queue
+from tinkex.client.queue_watch import PausedStreams, QueueWatch
 from tinkex.client.request_events import Attempts
 from tinkex.client.retry import NO_RETRIES, RetryPolicy, is_retryable_status
 from tinkex.client.sample_stream import DeltaQueue, whole_deltas
@@ -64,6 +65,8 @@ class SampleSender:
         if retry is not None and retry.max_in_flight is not None:
             most = min(most, retry.max_in_flight)
         self._in_flight = asyncio.Semaphore(most)
+        about = {"sampling_session_id": sampling_session_id}
+        self._paused_streams = PausedStreams(QueueWatch(self._runtime.clock, "Sample", about))
         self._shared_poll = (
             FuturesPoll(self._connection, sampling_session_id, clone_id)
             if flags.sample_use_retrieve_futures
@@ -90,7 +93,11 @@ class SampleSender:
         async with self._in_flight:
             promise, sequence_ids = await self._with_retries(request, body, self._send)
             reader = SampleStreamReader(
-                self._connection, promise.request_id, request.num_samples, queue.put, on_queue_state
+                self._connection,
+                promise.request_id,
+                request.num_samples,
+                queue.put,
+                functools.partial(self._paused_streams.note, observer=on_queue_state),
             )
             try:
                 end = await reader.read()

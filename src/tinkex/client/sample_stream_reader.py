@@ -11,7 +11,6 @@ from tinkex.client.connection import Connection
 from tinkex.client.event_stream import read_events
 from tinkex.client.poller import PATIENCE_S
 from tinkex.client.polling import Queue, queue_from
-from tinkex.client.queue_watch import QueueObserver, QueueWatch
 from tinkex.client.retry import RetryPolicy, backoff_s, is_retryable_status
 from tinkex.client.transport import Call
 from tinkex.errors import APIConnectionError, APIStatusError, TinkexError
@@ -38,13 +37,12 @@ class SampleStreamReader:
         request_id: str,
         num_samples: int,
         put: Callable[[SampleDelta], None],
-        on_queue_state: QueueObserver,
+        on_queue_state: Callable[[str, Queue], None],
     ) -> None:
         self._connection = connection
         self._request_id = request_id
         self._put = put
         self._on_queue_state = on_queue_state
-        self._queue = QueueWatch(connection.runtime.clock, "Sample", {"request_id": request_id})
         self._offsets = [0] * num_samples
         self._sums = [0] * num_samples
         self._policy = RetryPolicy(
@@ -59,6 +57,12 @@ class SampleStreamReader:
         Raises:
             APIStatusError, APIConnectionError: the server refuses, or is out of reach for an hour.
         """
+        try:
+            return await self._read_through_cuts()
+        finally:
+            self._on_queue_state(self._request_id, Queue())
+
+    async def _read_through_cuts(self) -> SampleStreamEnd:
         clock = self._connection.runtime.clock
         last_contact, failures = clock.monotonic(), 0
         while True:
@@ -104,7 +108,7 @@ class SampleStreamReader:
                 elif name == "queue":
                     told = wire_json.decode(data, SampleStreamQueue)
                     queue = queue_from(told.queue_state, told.queue_state_reason)
-                    self._queue.note(queue, self._on_queue_state)
+                    self._on_queue_state(self._request_id, queue)
                 elif name == "end":
                     return wire_json.decode(data, SampleStreamEnd)
         return None
@@ -113,5 +117,5 @@ class SampleStreamReader:
         self._offsets[delta.index] = delta.end
         content = array("i", delta.tokens).tobytes()
         self._sums[delta.index] = zlib.crc32(content, self._sums[delta.index])
-        self._queue.note(Queue(), self._on_queue_state)
+        self._on_queue_state(self._request_id, Queue())
         self._put(delta)

@@ -1,5 +1,4 @@
-"""The scheduler as the server sees it: takes work that is in the log, publishes results once they
-are stored."""
+"""The scheduler as the server sees it: takes work in the log, publishes results that are stored."""
 
 from __future__ import annotations
 

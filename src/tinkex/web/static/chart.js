@@ -1,5 +1,6 @@
 // One chart of several curves: uPlot, with the page's colours, and keys to zoom and move.
 
+import { curvePath } from "./curve_path.js";
 import { h, put } from "./dom.js";
 import { compact, measured } from "./format.js";
 
@@ -88,7 +89,7 @@ export class Chart {
       ],
       series: [{}, ...curves.map(({ name, colour, isFaint }) => ({
         label: name, stroke: withAlpha(css(colour), isFaint ? 0.28 : 1), width: isFaint ? 1 : 1.8,
-        spanGaps: true, points: { show: false },
+        spanGaps: true, paths: curvePath, points: { show: false },
       }))],
       hooks: {
         setCursor: [(plot) => this.#read(plot, curves, isTime, yLabel)],

@@ -13,15 +13,12 @@ function columns(ofOneRun, refresh) {
     {
       label: "Name", lead: true, sort: nameOf,
       cell: (each) => h("div", { class: "run-name" },
-        h("span", { class: "strong break" }, nameOf(each)),
+        h("span", { class: "strong break" }, nameOf(each), ofOneRun && each.public ? [" ", badge(each)] : null),
         ofOneRun ? null : h("a", { href: `#/runs/${encodeURIComponent(runOf(each))}`, class: "run-of mono small break" }, runOf(each))),
     },
     { label: "Kind", sort: (each) => each.checkpoint_type,
       cell: (each) => h("span", { class: "nowrap" }, KINDS[each.checkpoint_type] ?? each.checkpoint_type) },
-    {
-      label: "Shared", sort: (each) => Number(each.public),
-      cell: (each) => h("span", { class: `badge ${each.public ? "good" : ""}` }, each.public ? "Public" : "Private"),
-    },
+    ofOneRun ? null : { label: "Shared", sort: (each) => Number(each.public), cell: badge },
     { label: "Size", right: true, sort: (each) => each.size_bytes, cell: (each) => bytes(each.size_bytes ?? NaN) },
     { label: "Made", right: true, sort: (each) => Date.parse(each.time), cell: (each) => time(each.time) },
     {
@@ -30,6 +27,10 @@ function columns(ofOneRun, refresh) {
     },
     { label: "", cell: (each) => checkpointActions(each, refresh) },
   ].filter(Boolean);
+}
+
+function badge(checkpoint) {
+  return h("span", { class: `badge ${checkpoint.public ? "good" : ""}` }, checkpoint.public ? "Public" : "Private");
 }
 
 function time(iso) {

@@ -4,7 +4,7 @@ import { send } from "./api.js";
 import { announce, failure, h, put } from "./dom.js";
 import { measured } from "./format.js";
 import { eventsOf } from "./live.js";
-import { requestOf, tokensOf } from "./play_request.js";
+import { requestOf, textOf, tokensOf } from "./play_request.js";
 import { session } from "./session.js";
 import { TokenText } from "./tokens.js";
 
@@ -57,11 +57,12 @@ export class Pane {
     if (mode === "completion") this.log.append(h("div", { class: "given" }, text));
     this.log.append(h("div", { class: "turn answer" }, shown.element));
     this.#running = new AbortController();
+    this.said = "";
     const began = performance.now();
     try {
       const first = await this.#receive(isChat, body, shown);
       const took = (performance.now() - began) / 1000;
-      if (isChat) this.turns.push({ role: "user", content: text }, { role: "assistant", content: shown.text });
+      if (isChat) this.turns.push({ role: "user", content: text }, { role: "assistant", content: this.said });
       put(this.foot, summary(shown, took, first === null ? null : (first - began) / 1000, mode));
       announce(`${this.letter} answered.`);
     } catch (error) {
@@ -80,6 +81,7 @@ export class Pane {
     });
     if (!response.headers.get("content-type")?.startsWith("text/event-stream")) {
       const { choices } = await response.json();
+      this.said = textOf(choices[0], isChat);
       shown.add(tokensOf(choices[0], isChat));
       return null;
     }
@@ -88,7 +90,9 @@ export class Pane {
       if (data === "[DONE]") break;
       const part = JSON.parse(data);
       if (part.error) throw new Error(part.error.message);
-      const tokens = part.choices?.length ? tokensOf(part.choices[0], isChat) : [];
+      if (!part.choices?.length) continue;
+      const tokens = tokensOf(part.choices[0], isChat);
+      this.said += textOf(part.choices[0], isChat);
       if (tokens.length) first ??= performance.now();
       const isAtEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 40;
       shown.add(tokens);

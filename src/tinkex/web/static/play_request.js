@@ -33,6 +33,11 @@ export function tokensOf(choice, isChat) {
   }));
 }
 
+/** The text in one choice; tokens may hold more, such as the mark of the end. */
+export function textOf(choice, isChat) {
+  return (isChat ? choice.delta?.content ?? choice.message?.content : choice.text) ?? "";
+}
+
 function plain(text) {
   return text ? [{ text, logprob: null, top: [] }] : [];
 }

@@ -4,6 +4,7 @@ import { h, put } from "./dom.js";
 import { measured } from "./format.js";
 
 const BOUNDS = [0.9, 0.6, 0.3, 0.1, 0.02]; // probabilities between the six colours
+const SPECIAL = /^<\|.*\|>$|^<\/?s>$/;
 let shownBox = null; // the one box with alternatives
 
 /** The class of a colour for a logprob: p0 is likely, p5 is not. */
@@ -31,14 +32,12 @@ export class TokenText {
     this.element.addEventListener("pointerleave", close);
   }
 
-  get text() { return this.tokens.map(({ text }) => text).join(""); }
-
   /** Appends tokens. */
   add(tokens) {
     for (const token of tokens) {
       const isFirst = this.tokens.length === 0;
       const label = Number.isFinite(token.logprob) ? `${visible(token.text)}, ${percent(token.logprob)}` : visible(token.text);
-      this.element.append(h("span", { class: `token ${colourClass(token.logprob)}`, tabindex: isFirst ? "0" : "-1", "aria-label": label }, token.text));
+      this.element.append(h("span", { class: `token ${colourClass(token.logprob)} ${SPECIAL.test(token.text) ? "special" : ""}`, tabindex: isFirst ? "0" : "-1", "aria-label": label }, token.text));
       this.tokens.push(token);
     }
   }
@@ -80,7 +79,7 @@ function close() {
 
 function percent(logprob) {
   const probability = 100 * Math.exp(logprob);
-  return `${probability >= 0.1 ? probability.toFixed(1) : probability.toExponential(0)} %`;
+  return probability >= 0.1 ? `${probability.toFixed(1)} %` : "< 0.1 %";
 }
 
 function bar(logprob) {
