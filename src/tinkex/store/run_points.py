@@ -12,9 +12,10 @@ of runs are in the order of their numbers. What adds points calls `thin` after e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, select
 from sqlalchemy.dialects import sqlite
 
 from tinkex.store.bulk_sql import BulkStatement, many_rows
@@ -51,7 +52,7 @@ _decode = msgspec.msgpack.Decoder(PointBody).decode
 _FIRST = select(func.coalesce(models.c.first_point, 0))
 
 
-def _next_number(model_id: object) -> object:
+def _next_number(model_id: Any) -> ColumnElement[int]:
     """One more than the number of the run's last point."""
     mine = run_points.alias("mine")
     last = select(func.max(mine.c.number)).where(mine.c.model_id == model_id)

@@ -190,7 +190,9 @@ def _rows(conn: Connection, owner: str, by: Grouping, found: Iterable[Any]) -> I
     names = _key_names(conn, owner) if by == "key" else {}
     for row in found:
         *sums, group = row
-        counts = {name: value or 0 for name, value in zip(_SUMMED, sums, strict=True)}
+        counts: dict[str, Any] = {
+            name: value or 0 for name, value in zip(_SUMMED, sums, strict=True)
+        }
         if by == "day":
             yield UsageSums(day=day_of(group), **counts)
         elif by == "key":
