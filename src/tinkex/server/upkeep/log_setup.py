@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-import time
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from tinkex.telemetry.redaction import redact_text
@@ -32,11 +32,10 @@ class _Redacting(logging.Formatter):
 class _JsonLines(logging.Formatter):
     """One object a line: time (UTC), level, logger, message, the record's own fields, error."""
 
-    converter = time.gmtime
-
     def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
         line: dict[str, Any] = {
-            "time": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{record.msecs:03.0f}Z",
+            "time": f"{when.isoformat(timespec='milliseconds')}Z",
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
