@@ -95,7 +95,7 @@ def default_of(setting: Any) -> str:
 
 
 PROCESS_VARIABLES = [
-    ("`TINKEX_DEBUG`", "`1` prints tracebacks of failed commands."),
+    ("`TINKEX_DEBUG`", "`1` prints tracebacks of failed commands, and whole ones of errors."),
     ("`NO_COLOR`, `TERM=dumb`", "No colours in the terminal."),
     ("`HF_HOME`, `HF_HUB_CACHE`, `XDG_CACHE_HOME`", "Where the Hugging Face cache lies."),
     ("`HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE`", "`1` keeps tokenizers from being downloaded."),
@@ -401,11 +401,14 @@ def losses_page() -> str:
             "Losses and gradients are sums over targets, never means. `lp` is the logprob of the",
             "target now, `q` the one recorded by the sampler, `A` the advantage, `w` the weight,",
             "`r = exp(lp - q)`, and `sg` stops the gradient. Every loss needs `target_tokens`:",
-            "position i of the input predicts row i. Every loss reports `loss:sum`.\n",
+            "position i of the input predicts row i. Every loss reports `loss:sum`. A metric",
+            "`:mean` is the mean over datums of each one's mean over its targets, and so does not",
+            "depend on how a batch is cut into chunks.\n",
             table(head, rows),
             "A server may have more: `get_server_capabilities` lists them. How to write one is on",
             "the page [your own losses](../how-to/custom-losses.md).\n",
             *(part for loss in BUILT_IN.values() for part in loss_section(loss)),
+            *custom_loss_section(),
             "## Declaring a loss\n",
             *directives("tinkex.losses", DECLARATIONS),
         ]
@@ -413,6 +416,42 @@ def losses_page() -> str:
 
 
 DECLARATIONS = ("Loss", "LossInput", "LossOption", "LossMetric", "LossBatch")
+
+
+def custom_loss_section() -> list[str]:
+    """What an uploaded loss may use, and how much."""
+    from tinkex.engine.custom_loss import bounds
+    from tinkex.engine.custom_loss.operations import FUNCTIONS, METHODS
+
+    def listed(prefix: str) -> str:
+        names = (name.removeprefix(prefix) for name in FUNCTIONS if name.startswith(prefix))
+        return ", ".join(f"`{name}`" for name in sorted(names) if "." not in name)
+
+    rows = [
+        ("functions of `torch`", listed("torch.")),
+        ("of `torch.nn.functional`", listed("torch.nn.functional.")),
+        ("of `torch.special`", listed("torch.special.")),
+        ("of `torch.linalg`", listed("torch.linalg.")),
+        ("methods of tensors", ", ".join(f"`{name}`" for name in sorted(METHODS))),
+        ("Python's operators", listed("operator.")),
+        ("of `math`", listed("math.")),
+    ]
+    limits = [
+        ("nodes of the graph", f"{bounds.MAX_NODES:,}"),
+        ("inputs, metrics", f"{bounds.MAX_INPUTS}, {bounds.MAX_METRICS}"),
+        ("values of one operation's result", f"{bounds.MAX_RESULT_VALUES:,}"),
+        ("values of all results of one datum", f"{bounds.MAX_DATUM_VALUES:,}"),
+        ("values computed for one request", f"{bounds.MAX_REQUEST_VALUES:,}"),
+        ("operations of one request (nodes times datums)", f"{bounds.MAX_CALLS:,}"),
+    ]
+    return [
+        "## custom\n",
+        "A loss that a client uploaded with `create_custom_loss`; how it is written is on the page",
+        "[custom losses](../how-to/custom-losses.md#losses-of-one-example). It may use:\n",
+        table(("what", "names"), rows),
+        "A server computes at most:\n",
+        table(("what", "limit"), limits),
+    ]
 
 
 def loss_section(loss: Any) -> list[str]:

@@ -206,6 +206,10 @@ REFUSED_VALUES = {
     "bits of another type": [method("p", "view", ref("lp"), {"dtype": "int32"})],
     "fewer sizes": [method("p", "expand", ref("lp"))],
     "a float range": [function("p", "torch.arange", 0, 1, 1e-12)],
+    "a batch of matrices": [
+        method("m", "reshape", ref("lp"), 10, 10, 10),
+        function("p", "torch.matmul", ref("m"), ref("m")),
+    ],
     "one factor": [function("p", "torch.matmul", ref("lp"), 2)],
     "no index": [function("p", "torch.gather", ref("lp"), 0)],
     "repeat of a number": [function("p", "torch.broadcast_to", 2, {"tuple": [2]})],

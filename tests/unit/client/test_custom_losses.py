@@ -178,6 +178,23 @@ def test_an_upload_that_failed_is_tried_anew_under_a_new_number(
     assert numbers == [0, 1]
 
 
+def test_a_graph_that_the_server_does_not_run_runs_here(
+    remote: LoopbackServer, runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = service_of(remote, runtime)
+    refusal = b'{"detail": "torch.fft is not allowed", "code": "bad-custom-loss"}'
+    remote.on("create_custom_loss").reply(status=422, body=refusal)
+    with caplog.at_level("WARNING", logger="tinkex"):
+        handle = service.create_custom_loss(losses.neg_ll, {"logprobs": 1, "weights": 1}).result(20)
+    assert handle.loss_id is None
+    assert "neg_ll" in caplog.text
+    assert "torch.fft" in caplog.text
+    training = service.create_lora_training_client("tiny/model")
+    data = [example(3, weights=[1.0, 0.5, 0.0])]
+    metrics = training.forward_backward_custom(data, handle).result(20).metrics
+    assert "surrogate_loss:sum" in metrics
+
+
 def test_cancelling_one_wait_for_an_upload_leaves_the_others_alone(
     remote: LoopbackServer, runtime: Runtime
 ) -> None:

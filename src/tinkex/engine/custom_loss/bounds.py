@@ -45,10 +45,10 @@ MAX_RESULT_VALUES = 1 << 22
 MAX_DATUM_VALUES = 1 << 24
 """Values of all results of one datum together: what its backward keeps in memory."""
 
-MAX_REQUEST_VALUES = 1 << 28
-"""Values of all results of one request together: how long it takes."""
+MAX_REQUEST_VALUES = 1 << 27
+"""Values computed for one request together: how long it takes."""
 
-MAX_CALLS = 1 << 18
+MAX_CALLS = 1 << 17
 """Operations of one request: nodes times datums."""
 
 
@@ -96,7 +96,7 @@ class DatumBudget:
         Raises:
             EngineUserError: that is too much.
         """
-        self._left -= work
+        self._left -= min(result, work)  # a view of values that are there takes no memory
         self._request.take(result, work, where)
         if self._left < 0:
             raise _too_large(f"{where} brings one datum above the bound", MAX_DATUM_VALUES)

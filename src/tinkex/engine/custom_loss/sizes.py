@@ -95,9 +95,10 @@ def _product(args: _Args, kwargs: _Kwargs) -> _Size:
     if len(operands) != 2:
         raise ArgumentError("must have two tensors")
     left, right = operands
-    whole = left.numel() * right.numel()
-    shared = left.shape[-1] if left.dim() else 1
-    return whole // max(1, shared), whole
+    if max(left.dim(), right.dim()) > 2:
+        raise ArgumentError("has a factor of more than two dimensions")
+    shared = max(1, left.shape[-1] if left.dim() else 1)
+    return left.numel() * right.numel() // shared**2, left.numel() * right.numel() // shared
 
 
 def _outer(args: _Args, kwargs: _Kwargs) -> _Size:

@@ -19,7 +19,8 @@ from tinkex.server.gate.concurrency_limit import ConcurrencyLimit
 from tinkex.server.gate.rate_limit import RateLimit
 
 SUBMISSIONS = frozenset(
-    f"/api/v1/{name}" for name in ("forward_backward", "forward", "optim_step", "asample")
+    f"/api/v1/{name}"
+    for name in ("forward_backward", "forward", "optim_step", "asample", "create_custom_loss")
 )
 _WARN_EVERY_S = 30.0
 
