@@ -14,19 +14,15 @@ from tinkex import types
 STEPS = int(sys.argv[1]) if sys.argv[1:] else 10
 MODEL, BETA, LEARNING_RATE = "smollm2-135m", 0.1, 5e-4
 PAIRS = [
-    ("How are you?", " Splendid, thank you!", " Leave me alone."),
-    ("Can you help me?", " With pleasure!", " Do it yourself."),
-    ("What is the time?", " Let us look together.", " Why should I care?"),
+    ("How are you?", "Splendid, thank you!", "Leave me alone."),
+    ("Can you help me?", "With pleasure!", "Do it yourself."),
+    ("What is the time?", "Let us look together.", "Why should I care?"),
 ]
 
 
 def example(tokenizer, prompt: str, answer: str) -> types.Datum:
-    head, tail = list(tokenizer.encode(prompt)), list(tokenizer.encode(answer))
-    weights = [0.0] * (len(head) - 1) + [1.0] * len(tail)
-    tokens = head + tail
-    return types.Datum(
-        types.ModelInput.from_ints(tokens[:-1]), {"target_tokens": tokens[1:], "weights": weights}
-    )
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    return types.Datum.from_conversation(messages, tokenizer)
 
 
 def answer_logprob(datum: types.Datum, logprobs: torch.Tensor) -> torch.Tensor:
