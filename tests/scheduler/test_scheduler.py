@@ -423,10 +423,10 @@ def test_cancelled_samples_end_at_once(bench: Make) -> None:
     work = bench(lambda: NullEngine(delay_s=0.3)).start()
     session = work.base_sampler()
     ids = [work.sample(session, n) for n in range(3)]
-    assert not work.scheduler.cancel_sample("mallory", ids[2])
-    assert work.scheduler.cancel_sample("a", ids[2])
+    assert not work.scheduler.sample_cancelling.cancel("mallory", ids[2])
+    assert work.scheduler.sample_cancelling.cancel("a", ids[2])
     assert work.answer(ids[2])["code"] == "cancelled"
-    assert not work.scheduler.cancel_sample("a", ids[2])
+    assert not work.scheduler.sample_cancelling.cancel("a", ids[2])
     assert work.result(ids[0]).encoding == "proto"
 
 

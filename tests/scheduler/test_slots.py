@@ -322,7 +322,7 @@ def test_a_cancelled_sample_is_cancelled_in_its_own_engine(bench: Make, slots: l
     ids = [work.sample(session, number) for number in range(40)]
     wait_until(lambda: len(slots[0].submitted) + len(slots[1].submitted) == 40)
     for slot in slots:
-        assert work.scheduler.cancel_sample("a", slot.submitted[0])
+        assert work.scheduler.sample_cancelling.cancel("a", slot.submitted[0])
         assert slot.submitted[0] not in slot.engines[0]._queue
         assert all(each in slot.engines[0]._queue for each in slot.submitted[1:])
         slot.holds_samples.clear()

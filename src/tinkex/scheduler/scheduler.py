@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from tinkex import crashpoints
-from tinkex.engine.interface import Engine, EngineError, EngineUserError, ModelInfo
+from tinkex.engine.interface import Engine, EngineUserError, ModelInfo
 from tinkex.scheduler.adapters.data_folders import DataFolders
 from tinkex.scheduler.adapters.known_folders import KNOWN_FOLDERS
 from tinkex.scheduler.adapters.snapshot_cleanup import SnapshotCleanup
 from tinkex.scheduler.busiest_time import BusiestTime
-from tinkex.scheduler.cancelling import OperationCancelling
 from tinkex.scheduler.config import SchedulerConfig
 from tinkex.scheduler.operation_bodies import BodyCache
+from tinkex.scheduler.operation_cancelling import OperationCancelling
 from tinkex.scheduler.placement import Placement
 from tinkex.scheduler.queue_counts import QueueCounts, count_queues
 from tinkex.scheduler.queues.arrivals import Arrival, Arrivals
@@ -31,6 +30,7 @@ from tinkex.scheduler.running.publishing import CountedPublish
 from tinkex.scheduler.running.sample_result_writer import SampleResultWriter
 from tinkex.scheduler.running.sample_streams import SampleStreams
 from tinkex.scheduler.running.series_keeper import SeriesKeeper
+from tinkex.scheduler.sample_cancelling import SampleCancelling
 from tinkex.scheduler.shared import SharedParts
 from tinkex.scheduler.slot import EngineSlot
 from tinkex.scheduler.slot_load import SlotLoad
@@ -38,10 +38,9 @@ from tinkex.scheduler.slot_wakeups import SlotWakeups
 from tinkex.scheduler.supervisor import EngineState, StateName
 from tinkex.scheduler.work_counters import WorkCounters
 from tinkex.scheduler.workers import Workers
-from tinkex.store import Database, StoreError, models, operations, samplers, samples
+from tinkex.store import Database, models, operations, samplers, samples
 from tinkex.store.disk_quota import DiskQuota
 from tinkex.store.operations import Operation
-from tinkex.store.results import error_result
 from tinkex.store.samplers import SamplerRecord
 from tinkex.store.samples import Sample
 from tinkex.store.session_retention import Left
@@ -129,8 +128,11 @@ class Scheduler:
         self._slots = [
             EngineSlot(slot_id, factory, shared) for slot_id, factory in enumerate(engine_factories)
         ]
-        self.cancelling = OperationCancelling(
+        self.operation_cancelling = OperationCancelling(
             db, self._planner, self._wakeup, self._publish, self.counters
+        )
+        self.sample_cancelling = SampleCancelling(
+            db, self._sample_queue, self._slots, self._publish, self.streams, self.counters
         )
         self.workers = Workers(self._slots, shared, num_remote=num_remote)
 
@@ -263,45 +265,6 @@ class Scheduler:
     def sampling_session_of(self, owner: str, request_id: str) -> str | None:
         """The sampling session of the owner's sampling request, if that waits or runs."""
         return self._sample_queue.sampling_session_of(owner, request_id)
-
-    def cancel_samples(self, sampling_session_ids: set[str], before: float, reason: str) -> int:
-        """How many unfinished requests of these sampling sessions, that came before this time,
-        were cancelled."""
-        old = self._sample_queue.older_than(before, sampling_session_ids)
-        return sum(self.cancel_sample(each.owner, each.request_id, reason) for each in old)
-
-    def cancel_samples_of(self, owner: str) -> int:
-        """How many unfinished requests to sample of the owner were cancelled."""
-        mine = [each.sample for each in self._sample_queue.unfinished()]
-        return sum(self.cancel_sample(owner, s.request_id) for s in mine if s.owner == owner)
-
-    def cancel_sample(
-        self,
-        owner: str,
-        request_id: str,
-        reason: str = "The request was cancelled by its client.",
-    ) -> bool:
-        """Whether the owner's request was still unfinished; it ends as cancelled."""
-        queued = self._sample_queue.cancel(request_id, owner)
-        if queued is None:
-            return False
-        engine = None
-        if queued.slot_id is not None:
-            engine = self._slots[queued.slot_id].supervisor.current
-        if engine is not None:
-            with contextlib.suppress(EngineError):  # an engine that died has forgotten it anyway
-                engine.cancel_sample(request_id)
-        crashpoints.passing("sample.cancelled")
-        result = error_result(reason, category="user", code="cancelled")
-        try:
-            self._db.write(samples.finish, [(queued.sample, result)])
-        except StoreError:
-            self._sample_queue.add(queued, first=True)  # nothing was kept, so it is not over
-            raise
-        self.counters.count_sample("cancelled", queued.sample.created_at)
-        self._publish({request_id: result}, {queued.sample.sampling_session_id})
-        self.streams.end([request_id])
-        return True
 
     def pending_operations(self, owner: str) -> int:
         """How many of the owner's operations wait."""

@@ -80,7 +80,7 @@ class HeldSamples:
         for request_id, sample in list(self._open.items()):
             with contextlib.suppress(StoreError):  # it will be found abandoned
                 await asyncio.to_thread(
-                    self._services.scheduler.cancel_sample, sample.owner, request_id
+                    self._services.scheduler.sample_cancelling.cancel, sample.owner, request_id
                 )
 
     async def submit(self, request: SampleRequest) -> Sample:

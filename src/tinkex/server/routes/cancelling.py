@@ -32,10 +32,10 @@ async def cancel(request: Request) -> Response:
     elif payload.run_id is not None:
         await require_model(services, me, payload.run_id)
         operations = await asyncio.to_thread(
-            services.scheduler.cancelling.cancel_run, me, payload.run_id
+            services.scheduler.operation_cancelling.cancel_run, me, payload.run_id
         )
     else:
-        samples = await asyncio.to_thread(services.scheduler.cancel_samples_of, me)
+        samples = await asyncio.to_thread(services.scheduler.sample_cancelling.cancel_all, me)
     return json_response({"samples": samples, "operations": operations})
 
 
@@ -44,9 +44,11 @@ async def _cancel_request(services: Services, me: str, request_id: str) -> tuple
     if found is None and not was_made_for(me, request_id):
         raise NotFound(f"There is no request {request_id[:100]!r}.", code="unknown-request")
     if found is not None and found.kind == "sample":
-        was_open = await asyncio.to_thread(services.scheduler.cancel_sample, me, request_id)
+        was_open = await asyncio.to_thread(
+            services.scheduler.sample_cancelling.cancel, me, request_id
+        )
         return int(was_open), 0
-    cancelling = services.scheduler.cancelling
+    cancelling = services.scheduler.operation_cancelling
     return 0, await asyncio.to_thread(cancelling.cancel_request, me, request_id)
 
 

@@ -132,7 +132,7 @@ async def cancel_future(request: Request) -> Response:
     is_kept = await services.db.aread(results.find, me, payload.request_id) is not None
     if not is_kept and not was_made_for(me, payload.request_id):
         raise unknown_request(payload.request_id)
-    await asyncio.to_thread(services.scheduler.cancel_sample, me, payload.request_id)
+    await asyncio.to_thread(services.scheduler.sample_cancelling.cancel, me, payload.request_id)
     return json_response({})
 
 

@@ -275,6 +275,6 @@ async def _response(sample: Sample, result: Result) -> SampleResponse:
 
 def _cancel(services: Services, sample: Sample) -> None:
     try:
-        services.scheduler.cancel_sample(sample.owner, sample.request_id)
+        services.scheduler.sample_cancelling.cancel(sample.owner, sample.request_id)
     except StoreError as error:
         _logger.error("A sample goes on although its client left: %s", error)

@@ -62,7 +62,9 @@ async def _cancel(
     if not sampling_sessions:
         return
     scheduler = services.scheduler
-    count = await asyncio.to_thread(scheduler.cancel_samples, sampling_sessions, before, reason)
+    count = await asyncio.to_thread(
+        scheduler.sample_cancelling.cancel_sessions, sampling_sessions, before, reason
+    )
     if count:
         _logger.warning("%d samples: %s", count, reason)
 
