@@ -132,11 +132,11 @@ LAYERS = {
         {"placement", "queues", "supervisor"},
         {"adapters", "queue_counts", "rebalancing"},
         {"running"},
-        {"cancelling", "shared"},
+        {"operation_cancelling", "shared"},
         {"batch_runner", "model_moves"},
         {"driver"},
         {"slot"},
-        {"workers"},
+        {"sample_cancelling", "workers"},
         {"scheduler"},
     ],
     "server": [
