@@ -145,7 +145,7 @@ def trained(service: tinkex.ServiceClient, tokenizer: Tokenizer) -> Trained:
 
     wait_until(knows_them, timeout_s=120)
     saved = training.save_weights_for_sampler("learnt").result(60)
-    return Trained(run_id=training.model_id, path=saved.path, name="learnt")
+    return Trained(run_id=training.model_id, path=str(saved.path), name="learnt")
 
 
 def _lesson(

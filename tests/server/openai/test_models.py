@@ -59,10 +59,9 @@ def test_another_tenant_sees_none_of_it(
 def test_names_that_mean_several_checkpoints_or_none_to_sample_from(
     client: openai.OpenAI, service: tinkex.ServiceClient
 ) -> None:
-    paths = []
-    for _ in range(2):
-        training = service.create_lora_training_client(MODEL, rank=2)
-        paths.append(training.save_weights_for_sampler("twice").result(60).path)
+    runs = [service.create_lora_training_client(MODEL, rank=2) for _ in range(2)]
+    paths = [str(run.save_weights_for_sampler("twice").result(60).path) for run in runs]
+    training = runs[0]
     with pytest.raises(openai.BadRequestError) as refused:
         said(client, "twice")
     assert refused.value.code == "ambiguous_model"
@@ -80,7 +79,7 @@ def test_a_deleted_checkpoint_is_gone_at_once(
     client: openai.OpenAI, service: tinkex.ServiceClient
 ) -> None:
     training = service.create_lora_training_client(MODEL, rank=2)
-    path = training.save_weights_for_sampler("short-lived").result(60).path
+    path = str(training.save_weights_for_sampler("short-lived").result(60).path)
     assert said(client, path)
     service.create_rest_client().delete_checkpoint_from_tinker_path(path).result(60)
     with pytest.raises(openai.NotFoundError):

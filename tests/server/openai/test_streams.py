@@ -81,6 +81,7 @@ def test_usage_comes_last_if_it_is_asked_for(client: openai.OpenAI, has_usage: b
     assert all(piece.usage is None for piece in pieces[:-1])
     if has_usage:
         assert pieces[-1].choices == []
+        assert pieces[-1].usage is not None
         assert pieces[-1].usage.prompt_tokens > 0
         assert 0 < pieces[-1].usage.completion_tokens <= 4
     else:

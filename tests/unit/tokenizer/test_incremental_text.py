@@ -82,11 +82,14 @@ def test_bytes_of_tokens_are_those_of_the_text(kind: str, backend: Tokenizer) ->
 
 
 def test_special_tokens_and_pieces_have_bytes(backend: Tokenizer) -> None:
-    special = backend.token_to_id("<|im_end|>")
-    assert TokenBytes(backend)(special) == b"<|im_end|>"
-    pieces = byte_fallback()
-    assert TokenBytes(pieces)(pieces.token_to_id("\u2581the")) == b" the"
-    assert TokenBytes(pieces)(pieces.token_to_id("<0xE6>")) == b"\xe6"
+    def bytes_of(used: Tokenizer, token: str) -> bytes:
+        place = used.token_to_id(token)
+        assert place is not None
+        return TokenBytes(used)(place)
+
+    assert bytes_of(backend, "<|im_end|>") == b"<|im_end|>"
+    assert bytes_of(byte_fallback(), "\u2581the") == b" the"
+    assert bytes_of(byte_fallback(), "<0xE6>") == b"\xe6"
 
 
 def test_a_vocabulary_without_a_decoder_is_taken_as_it_is() -> None:

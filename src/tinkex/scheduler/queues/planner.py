@@ -119,6 +119,10 @@ class Planner:
         """Notes that the owner has sent a sampling request, which batches should not delay much."""
         self._recent.sent(owner, now)
 
+    def has_several_owners(self, now: float) -> bool:
+        """Whether more than one owner has sent work a moment ago, of training or sampling."""
+        return self._recent.are_several(now)
+
     def pending(self, owner: str) -> int:
         """How many of the owner's operations wait."""
         return sum([len(self._queues[model_id]) for model_id in self._busy.models_of(owner)])

@@ -6,6 +6,8 @@ so the queues alone do not show that it would wait for the end of that batch.
 
 from __future__ import annotations
 
+from itertools import islice
+
 __all__ = ["RecentOwners"]
 
 _RECENT_S = 10.0
@@ -16,15 +18,24 @@ class RecentOwners:
     """When each tenant last sent a request, of training or of sampling."""
 
     def __init__(self) -> None:
-        self._sent_at: dict[str, float] = {}
+        self._sent_at: dict[str, float] = {}  # the newest request last
 
     def sent(self, owner: str, now: float) -> None:
         """Notes a request."""
+        self._sent_at.pop(owner, None)
         self._sent_at[owner] = now
+        while now - self._sent_at[oldest := next(iter(self._sent_at))] >= _RECENT_S:
+            del self._sent_at[oldest]
 
     def has_others(self, owner: str, now: float) -> bool:
         """Whether any other tenant has sent a request a moment ago."""
-        self._sent_at = {
-            each: sent_at for each, sent_at in self._sent_at.items() if now - sent_at < _RECENT_S
-        }
-        return bool(self._sent_at.keys() - {owner})
+        return any(each != owner for each in self._newest(now))
+
+    def are_several(self, now: float) -> bool:
+        """Whether more than one tenant has sent a request a moment ago."""
+        return len(self._newest(now)) > 1
+
+    def _newest(self, now: float) -> list[str]:
+        """The two tenants that sent last, if that was a moment ago."""
+        newest = islice(reversed(self._sent_at), 2)
+        return [each for each in newest if now - self._sent_at[each] < _RECENT_S]

@@ -8,7 +8,11 @@ from typing import Any
 import msgspec
 
 from tinkex.server.openai.answer_text import text_of
-from tinkex.server.openai.conversation import offered_tools, template_messages
+from tinkex.server.openai.conversation import (
+    offered_tools,
+    template_messages,
+    template_variables,
+)
 from tinkex.server.openai.errors import BadParameter
 from tinkex.server.openai.json_answers import JsonCheck, json_check
 from tinkex.server.openai.model_text import ModelText
@@ -81,7 +85,7 @@ async def plan_chat(request: ChatCompletionRequest, text: ModelText) -> ChatPlan
     tools = offered_tools(request)
     tool_format = _format(text) if tools else None
     messages = template_messages(request)
-    ids = await text.render(messages, tools, request.chat_template_kwargs or {})
+    ids = await text.render(messages, tools, template_variables(request))
     sample = SampleRequest(
         num_samples=request.n or 1,
         prompt=ModelInput.from_ints(ids),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tinkex.server.openai.errors import BadParameter
 from tinkex.server.openai.requests import CalledTool, ChatCompletionRequest, ChatMessage
+from tinkex.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["offered_tools", "template_messages"]
+__all__ = ["offered_tools", "template_messages", "template_variables"]
 
 _ROLES: Final = {
     "system": "system",
@@ -18,6 +20,10 @@ _ROLES: Final = {
     "assistant": "assistant",
     "tool": "tool",
 }
+
+
+_TAKEN: Final = frozenset(inspect.signature(Tokenizer.apply_chat_template).parameters) | {"kwargs"}
+"""Names that mean something else where templates are rendered."""
 
 
 def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
@@ -57,6 +63,22 @@ def offered_tools(request: ChatCompletionRequest) -> list[dict[str, Any]] | None
             hint="Leave it out.",
         )
     return tools if tools and choice != "none" else None
+
+
+def template_variables(request: ChatCompletionRequest) -> dict[str, Any]:
+    """The variables of the template that the request sets.
+
+    Raises:
+        BadParameter: one of them is the server's to set. A template of the caller's above all would
+            be a program of theirs on the server.
+    """
+    variables = request.chat_template_kwargs or {}
+    if taken := sorted(_TAKEN & variables.keys()):
+        raise BadParameter(
+            f"chat_template_kwargs has {taken[0]!r}, which requests may not set.",
+            param="chat_template_kwargs",
+        )
+    return variables
 
 
 def _message(where: str, message: ChatMessage) -> dict[str, Any]:
