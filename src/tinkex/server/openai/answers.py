@@ -39,7 +39,7 @@ class GrowingAnswer(Protocol):
     async def add(self, delta: SampleDelta) -> list[dict[str, Any]]: ...
 
 
-class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+class CountedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """One sample of a request, and how many tokens its prompt has."""
 
     sample: SampleRequest
@@ -68,7 +68,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 async def answer_chat(request: Request, held: HeldSamples, model: str, plan: ChatPlan) -> Response:
     """The answer to a conversation; releases what is held."""
-    prompts = [Prompt(sample=plan.sample, num_tokens=plan.prompt_tokens)]
+    prompts = [CountedPrompt(sample=plan.sample, num_tokens=plan.prompt_tokens)]
     if plan.request.stream:
         options = plan.request.stream_options
         stream = _Stream(
@@ -90,7 +90,7 @@ async def answer_completion(
     request: Request, held: HeldSamples, model: str, plan: CompletionPlan
 ) -> Response:
     """The answer to one text or several; releases what is held."""
-    prompts = [Prompt(sample=p.sample, num_tokens=len(p.token_ids)) for p in plan.prompts]
+    prompts = [CountedPrompt(sample=p.sample, num_tokens=len(p.token_ids)) for p in plan.prompts]
     kind = ("cmpl", "text_completion", model)
     if plan.request.stream:
         options = plan.request.stream_options
@@ -142,7 +142,7 @@ class _Stream:
         self._is_shown = is_shown
 
     async def answer(
-        self, request: Request, prompts: list[Prompt], growing: Sequence[GrowingAnswer]
+        self, request: Request, prompts: list[CountedPrompt], growing: Sequence[GrowingAnswer]
     ) -> Response:
         """The answer, once its first piece is there: what fails before is an error of its own."""
         async with AsyncExitStack() as stack:
@@ -156,7 +156,7 @@ class _Stream:
         raise AssertionError("unreachable")
 
     async def _steps(
-        self, samples: list[Sample], prompts: list[Prompt], growing: Sequence[GrowingAnswer]
+        self, samples: list[Sample], prompts: list[CountedPrompt], growing: Sequence[GrowingAnswer]
     ) -> AsyncGenerator[list[dict[str, Any]] | None, None]:
         """Pieces that are there at a time together; None while nothing comes."""
         for sample, prompt, answer in zip(samples, prompts, growing, strict=True):
