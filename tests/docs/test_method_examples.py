@@ -15,7 +15,8 @@ import torch
 
 import tinkex
 from tests.docs.conftest import MODEL
-from tinkex import types
+from tests.support.waiting import wait_until
+from tinkex import telemetry, types
 
 CLIENTS = {
     "service": tinkex.ServiceClient,
@@ -52,6 +53,21 @@ def example_of(client: type, name: str) -> str:
 CASES = [(who, name) for who, client in CLIENTS.items() for name in methods(client)]
 
 
+def request_id_of(future: tinkex.Future[Any]) -> str:
+    """What the server calls the request of this Future, as its events say."""
+    seen: list[str] = []
+    event = "tinkex.http.request.stop"
+    telemetry.attach(
+        "ids", event, lambda _, __, found, ___: seen.append(found.get("request_id")), None
+    )
+    try:
+        future.result()
+        wait_until(lambda: any(seen))
+    finally:
+        telemetry.detach("ids")
+    return next(filter(None, seen))
+
+
 @contextmanager
 def prepared(environment: dict[str, str]) -> Iterator[dict[str, Any]]:
     """The names that examples use."""
@@ -70,6 +86,7 @@ def prepared(environment: dict[str, str]) -> Iterator[dict[str, Any]]:
             **{"service": service, "training": training, "rest": service.create_rest_client()},
             **{"run_id": training.model_id, "session_id": service.session_id},
             **{"sampler_id": sampler.sampling_session_id, "project_id": "project"},
+            "request_id": request_id_of(training.forward([datum], "cross_entropy")),
             "path": training.save_weights_for_sampler("final").result().path,
             "state_path": training.save_state("state").result().path,
             "export_path": training.save_weights_external("adapter").result().path,

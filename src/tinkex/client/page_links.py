@@ -18,12 +18,18 @@ class ServerPage(SessionInfo):
     config: Config
 
     def get_console_url(self) -> str:
-        """Where a browser shows the runs of this session, on the page of a Tinkex server."""
+        """Where a browser shows the runs of this session, on the page of a Tinkex server.
+
+        Example: `service.get_console_url()`.
+        """
         return f"{self.config.normalized_base_url}/#/runs?q={quote(self.session_id, safe='')}"
 
     def get_playground_url(self, model_path: str | None = None) -> str:
         """Where a browser shows the server's playground, with saved weights beside the base
-        model."""
+        model.
+
+        Example: `service.get_playground_url(path)`.
+        """
         weights = "" if model_path is None else f"?b={quote(model_path, safe='')}"
         return f"{self.config.normalized_base_url}/#/playground{weights}"
 
@@ -35,5 +41,8 @@ class RunPage:
     _base_url: str
 
     def get_console_url(self) -> str:
-        """Where a browser shows this run: its curves, checkpoints and operations, as they come."""
+        """Where a browser shows this run: its curves, checkpoints and operations, as they come.
+
+        Example: `training.get_console_url()`.
+        """
         return f"{self._base_url}/#/runs/{quote(self.model_id, safe='')}"

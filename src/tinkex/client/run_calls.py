@@ -43,7 +43,10 @@ class RunCalls:
         with_chain: bool = True,
     ) -> Future[RunMetricsResponse]:
         """A page of a run's metrics: the points after a cursor, those of the runs it was resumed
-        from first. With `max_points` all of them in one page, joined to so many."""
+        from first. With `max_points` all of them in one page, joined to so many.
+
+        Example: `rest.get_run_metrics(run_id, names=["loss:sum"]).result().columns`.
+        """
         params = {"after": str(after), "chain": "1" if with_chain else "0"}
         if names is not None:
             params["names"] = ",".join(names)
@@ -75,6 +78,8 @@ class RunCalls:
         """Names or tags a run and the others of its chain; what is None stays, an empty name goes.
 
         `tags` replace those that were there.
+
+        Example: `rest.update_run(run_id, name="baseline", tags={"lr": "1e-4"}).result()`.
         """
         request = UpdateRunRequest(name=name, tags=None if tags is None else dict(tags))
         return self._patch(f"/training_runs/{training_run_id}", request, TrainingRun)
@@ -92,7 +97,10 @@ class RunCalls:
     def get_usage(
         self, by: UsageGrouping = "day", first: date | None = None, last: date | None = None
     ) -> Future[UsageResponse]:
-        """What the account used, by day, key or run, from one day to another, both included."""
+        """What the account used, by day, key or run, from one day to another, both included.
+
+        Example: `rest.get_usage(by="run").result()`.
+        """
         params: dict[str, str] = {"by": by}
         if first is not None:
             params["from"] = first.isoformat()

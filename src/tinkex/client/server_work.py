@@ -29,7 +29,10 @@ class ServerWork:
         raise NotImplementedError
 
     def get_server_status(self) -> Future[dict[str, Any]]:
-        """What the server does now: engine, queue, tokens per second, memory and disk."""
+        """What the server does now: engine, queue, tokens per second, memory and disk.
+
+        Example: `rest.get_server_status().result()["queue"]`.
+        """
         return self._get("/status", dict[str, Any])
 
     async def get_server_status_async(self) -> dict[str, Any]:
@@ -38,7 +41,10 @@ class ServerWork:
 
     def cancel_request(self, request_id: str) -> Future[dict[str, int]]:
         """How many samples and operations were cancelled; none if the request has ended, or is a
-        training operation that has begun."""
+        training operation that has begun.
+
+        Example: `rest.cancel_request(request_id).result()`.
+        """
         return self._cancel(CancelRequest(request_id=request_id))
 
     async def cancel_request_async(self, request_id: str) -> dict[str, int]:
@@ -46,7 +52,10 @@ class ServerWork:
         return await self.cancel_request(request_id)
 
     def cancel_run(self, training_run_id: str) -> Future[dict[str, int]]:
-        """How many waiting operations of the run were cancelled."""
+        """How many waiting operations of the run were cancelled.
+
+        Example: `rest.cancel_run(run_id).result()`.
+        """
         return self._cancel(CancelRequest(run_id=training_run_id))
 
     async def cancel_run_async(self, training_run_id: str) -> dict[str, int]:
@@ -54,7 +63,10 @@ class ServerWork:
         return await self.cancel_run(training_run_id)
 
     def cancel_samples(self) -> Future[dict[str, int]]:
-        """How many of the caller's unfinished samples were cancelled, of all its sessions."""
+        """How many of the caller's unfinished samples were cancelled, of all its sessions.
+
+        Example: `rest.cancel_samples().result()`.
+        """
         return self._cancel(CancelRequest(samples=True))
 
     async def cancel_samples_async(self) -> dict[str, int]:

@@ -47,6 +47,8 @@ class TrainingFutures:
         Without a `step` they count for the step that the calls made before this one lead to. The
         Future need not be waited for; only Tinkex servers keep metrics.
 
+        Example: `training.log_metrics({"eval/accuracy": 0.5}).result()`.
+
         Raises:
             ValidationError: a value is no number, or the server does not keep metrics.
         """

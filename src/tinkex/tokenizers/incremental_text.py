@@ -20,12 +20,14 @@ class IncrementalText:
     Only tokens since the last safe place are decoded again: a place at which no character is
     unfinished, with the tokens before it still there as context, for decoders that strip a blank
     at the very beginning. `token_of` gives the vocabulary's entry of an id, None for one that
-    `decode` leaves out; runs of byte tokens (`<0xE2>`) are held back until they end, because such
-    decoders judge a run as a whole.
+    `decode` leaves out. With it, runs of byte tokens (`<0xE2>`) are held back until they end,
+    because a decoder may take a whole run for wrong that began well.
     """
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], token_of: Callable[[int], str | None]
+        self,
+        decode: Callable[[Sequence[int]], str],
+        token_of: Callable[[int], str | None] | None = None,
     ) -> None:
         self._decode = decode
         self._token_of = token_of
@@ -49,7 +51,7 @@ class IncrementalText:
             return []
         text = self._decode(self._ids[self._start :])
         is_whole = not text.endswith(_UNFINISHED)
-        certain = text if is_whole or is_last else text[:-1]
+        certain = text if is_last else text.rstrip(_UNFINISHED)
         new = certain[self._given :]
         self._given = max(self._given, len(certain))
         self.num_chars += len(new)
@@ -64,6 +66,8 @@ class IncrementalText:
         self._safe = len(self._ids)
 
     def _ends_in_bytes(self) -> bool:
+        if self._token_of is None:
+            return False
         tokens = (self._token_of(each) for each in reversed(self._ids))
         last = next((token for token in tokens if token is not None), "")
         return _BYTE_TOKEN.fullmatch(last) is not None

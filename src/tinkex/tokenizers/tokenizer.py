@@ -292,7 +292,9 @@ def _from_tiktoken(folder: Path, name: str) -> Tokenizer:
         backend = tiktoken_tokenizer.read_tiktoken(folder, settings)
     except ImportError:
         raise failure(
-            name, f"it comes as {tiktoken_tokenizer.FILE}", hint="pip install tinkex[tiktoken]"
+            name,
+            f"it comes as {tiktoken_tokenizer.FILE}",
+            hint='Install it in the folder of the project: pip install ".[tiktoken]".',
         ) from None
     return Tokenizer(
         backend,

@@ -103,6 +103,8 @@ def _coercer(hint: Any) -> Coercer:
         return partial(_to_literal, args)
     if origin in (list, Sequence):
         return partial(_to_list, args[0])
+    if origin is tuple:
+        return partial(_to_tuple, args)
     if origin in (dict, Mapping):
         return partial(_to_dict, *args)
     if isinstance(hint, type) and issubclass(hint, ModelMethods):
@@ -183,6 +185,14 @@ def _to_list(element: Any, name: str, value: Any) -> list[Any]:
         raise ValidationError(f"{name}={_shown(value)} must be a list.")
     one = _coercer(element)
     return [one(name, each) for each in value]
+
+
+def _to_tuple(elements: tuple[Any, ...], name: str, value: Any) -> tuple[Any, ...]:
+    """A tuple of fixed length, with its own type at each place."""
+    values = _to_list(Any, name, value)
+    if len(values) != len(elements):
+        raise ValidationError(f"{name}={_shown(value)} must have {len(elements)} values.")
+    return tuple(_coercer(kind)(name, each) for kind, each in zip(elements, values, strict=True))
 
 
 def _to_dict(key: Any, element: Any, name: str, value: Any) -> dict[Any, Any]:

@@ -56,6 +56,31 @@ def test_another_tenant_sees_none_of_it(
         said(other, trained.path)
 
 
+def test_the_name_of_a_run_means_its_newest_sampler(
+    client: openai.OpenAI, service: tinkex.ServiceClient
+) -> None:
+    rest = service.create_rest_client()
+    run = service.create_lora_training_client(MODEL, rank=2)
+    rest.update_run(run.model_id, name="my run").result(60)
+    with pytest.raises(openai.NotFoundError):
+        said(client, "my run")
+    run.save_weights_for_sampler("older").result(60)
+    state = run.save_state("resumable").result(60).path
+    newer = run.save_weights_for_sampler("newer").result(60).path
+    assert client.models.retrieve("my run").model_extra["root"] == newer
+    resumed = service.create_training_client_from_state(state)
+    newest = resumed.save_weights_for_sampler("newest").result(60).path
+    assert client.models.retrieve("my run").model_extra["root"] == newest
+    other = service.create_lora_training_client(MODEL, rank=2)
+    rest.update_run(other.model_id, name="my run").result(60)
+    path = other.save_weights_for_sampler("of-other").result(60).path
+    with pytest.raises(openai.BadRequestError) as refused:
+        said(client, "my run")
+    assert refused.value.code == "ambiguous_model"
+    assert path in refused.value.message
+    assert newest in refused.value.message
+
+
 def test_names_that_mean_several_checkpoints_or_none_to_sample_from(
     client: openai.OpenAI, service: tinkex.ServiceClient
 ) -> None:

@@ -241,4 +241,4 @@ def test_without_the_package_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     with pytest.raises(TokenizerError) as caught:
         load_tokenizer(str(make()))
-    assert caught.value.hint == "pip install tinkex[tiktoken]"
+    assert 'pip install ".[tiktoken]"' in caught.value.hint

@@ -1,6 +1,6 @@
 """Which names of this server a browser may have used to get the page.
 
-Against DNS rebinding: a site of somebody else can have its own name lead to this server's address.
+Against DNS rebinding: a foreign site can have its own name lead to this server's address.
 The browser then takes the page for a part of that site and lets the site read what is typed into
 it. An address is no such name, so every IP address passes. Requests with a key are not concerned:
 the key is in a header that no other site's script has, so clients may use any name or proxy.

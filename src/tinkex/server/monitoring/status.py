@@ -1,7 +1,7 @@
 """The server's state on one page: engine, queue, speed, memory and disk.
 
 A tenant gets its own numbers and totals of all; which other tenants there are is for the operator.
-The totals are counted at most twice a second, whoever asks how often.
+The totals are counted at most twice a second, however often they are asked for.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class BadParameter(ClientError):
     status = 400
 
     def __init__(
-        self, message: str, *, param: str, hint: str = "", code: str | None = None
+        self, message: str, *, param: str | None = None, hint: str = "", code: str | None = None
     ) -> None:
         super().__init__(message, hint=hint, code=code)
         self.param = param
