@@ -7,6 +7,7 @@ import { compact, measured } from "./format.js";
 const HEIGHT_REM = 21;
 const WHOLE_STEPS = [1, 2, 5].flatMap((first) => Array.from({ length: 12 }, (_, power) => first * 10 ** power)).sort((a, b) => a - b);
 const NUM_COLOURS = 6;
+const DENSE = 5_000; // points: thin lines are drawn much faster
 
 /** The size of the page's text, by which the chart grows on large screens. */
 function rem() {
@@ -87,8 +88,8 @@ export class Chart {
         { ...axis, size: 2.3 * rem(), ...(isTime ? {} : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(compact) }) },
         { ...axis, size: 4 * rem(), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : measured(tick))) },
       ],
-      series: [{}, ...curves.map(({ name, colour, isFaint }) => ({
-        label: name, stroke: withAlpha(css(colour), isFaint ? 0.28 : 1), width: isFaint ? 1 : 1.8,
+      series: [{}, ...curves.map(({ name, colour, isFaint, x }) => ({
+        label: name, stroke: withAlpha(css(colour), isFaint ? 0.28 : 1), width: isFaint || x.length > DENSE ? 1 : 1.8,
         spanGaps: true, paths: curvePath, points: { show: false },
       }))],
       hooks: {
