@@ -165,8 +165,10 @@ class Supervisor:
     def revive(self) -> None:
         """Replaces an engine that died or hung while it was idle: no request is to blame."""
         if self._engine is not None and self._engine.is_gone:
-            did = "left" if self._engine.is_remote else "died"
-            self.discard(EngineFailure(f"It {did} while it was idle.", code="engine-died"))
+            reason = EngineFailure("It died while it was idle.", code="engine-died")
+            if self._engine.is_remote:
+                reason = EngineFailure("It left while it was idle.", code="engine-disconnected")
+            self.discard(reason)
         if self._engine is None:
             _ = self.engine
 
