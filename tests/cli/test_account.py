@@ -168,7 +168,7 @@ def test_lists_have_the_columns_that_are_named(shell: Shell, runs: list[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--columns", "id,colour"], "no column 'colour'; there are: id, model"),
+        (["--columns", "id,colour"], "no column 'colour'; there are: id, name, model"),
         (["--csv", "-", "--json"], "do not go with --json"),
         (["--columns", "id", "-q"], "do not go with --json or --quiet"),
     ],

@@ -16,7 +16,19 @@ from tests.docs.pages import EXAMPLES, OTHERS, PAGES, ROOT, blocks, name_of
 from tinkex.cli.main import root
 
 WITH_SHELL = [page for page in [*PAGES, *OTHERS] if blocks(page, "bash")]
-PLAIN = {"export", "install", "openssl", "curl", "tar", "tee", ".", "python3", "ray", "chmod"}
+PLAIN = {
+    "echo",
+    "export",
+    "install",
+    "openssl",
+    "curl",
+    "tar",
+    "tee",
+    ".",
+    "python3",
+    "ray",
+    "chmod",
+}
 OF_CLUSTERS = {"docker", "helm", "kubectl", "systemctl", "systemd-analyze", "useradd"}
 TOOLS = {"gdb", "git", "pre-commit", "py-spy", "sqlite3"}  # of contributors, used by hand
 SOURCES = sorted((ROOT / "src" / "tinkex").rglob("*.py"))

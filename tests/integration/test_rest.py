@@ -112,6 +112,22 @@ def test_what_is_not_there_is_a_404_after_one_request(
     assert server.count("delete_checkpoint") == 1
 
 
+def test_a_deletion_whose_answer_was_lost_is_sent_again_as_a_retry(
+    server: LoopbackServer, service: ServiceClient, training: TrainingClient
+) -> None:
+    """By that header a server tells it from a second deletion, which would be a 404."""
+    rest = service.create_rest_client()
+    rest.list_checkpoints(training.model_id).result(20)  # its connection is kept
+    server.on("delete_checkpoint").drop_before_answer()
+
+    rest.delete_checkpoint_from_tinker_path(_path(training, "weights/state")).result(20)
+
+    first, again = server.calls("delete_checkpoint")
+    assert "x-stainless-retry-count" not in first.headers
+    assert again.headers["x-stainless-retry-count"] == "1"
+    assert again.headers["x-idempotency-key"] == first.headers["x-idempotency-key"]
+
+
 @pytest.mark.parametrize(
     "path",
     ["weights/x", "tinker://run/weights", "tinker://run/weights/../x", "tinker://run/other/x"],

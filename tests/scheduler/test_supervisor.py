@@ -84,3 +84,26 @@ def test_a_start_that_fails_once_the_supervisor_is_closed_is_not_logged(
     with pytest.raises(ServerEndingError):
         _ = supervisor.engine
     assert not caplog.records
+
+
+class FromElsewhere(NullEngine):
+    """A worker that dialled in, and has left."""
+
+    is_remote = True
+    worker_name = "gpu-7"
+    worker = "gpu-7 at 10.0.0.7:1234, process 5"
+
+
+def test_a_worker_from_elsewhere_that_leaves_is_named_and_not_said_to_be_restarted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    supervisor = Supervisor(FromElsewhere, "engine of worker-3")
+    with caplog.at_level(logging.INFO, "tinkex.scheduler.supervisor"):
+        supervisor.engine.close()
+        supervisor.revive()
+    supervisor.close()
+    ready, lost, _ = (record.getMessage() for record in caplog.records)
+    assert ready.startswith("Engine of worker-3 (gpu-7) ready")
+    assert lost == f"The engine of worker-3 has lost its worker, {FromElsewhere.worker}: " + (
+        "It left while it was idle."
+    )

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,25 @@ def test_writes_from_many_threads_are_all_kept(db: Database) -> None:
         made = list(pool.map(lambda _: db.write(add_session), range(200)))
     assert len(set(made)) == 200
     assert db.read(count) == 200
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+def test_what_is_read_at_once_is_of_one_moment(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A poll reads the result and then the request: it must not find one finished without one."""
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    if backend == "postgresql":
+        url = request.getfixturevalue("empty_postgres_url")
+    with closing(Database(url)) as db:
+
+        def look_twice(conn: Connection) -> tuple[int, int]:
+            first = count(conn)
+            db.write(add_session)
+            return first, count(conn)
+
+        assert db.read(look_twice) == (0, 0)
+        assert db.read(count) == 1
 
 
 def test_a_job_that_fails_takes_no_other_with_it(db: Database) -> None:

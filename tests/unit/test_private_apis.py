@@ -63,6 +63,14 @@ def _response_handler() -> Any:
     return ResponseHandler.start_timeout
 
 
+def _retry_connection() -> Any:
+    import inspect
+
+    from aiohttp import ClientSession
+
+    return re.search(r"self\._retry_connection\b", inspect.getsource(ClientSession._request))
+
+
 TOUCHES = [
     _torch_op("mkldnn", "_reorder_linear_weight", "engine/ops/linear.py"),
     _torch_op("mkldnn", "_linear_pointwise", "engine/ops/linear.py"),
@@ -71,6 +79,7 @@ TOUCHES = [
     Touch("aiohttp", "connector._closed", "client/pools.py", _aiohttp_connector("_closed")),
     Touch("aiohttp", "connector._loop", "client/pools.py", _aiohttp_connector("_loop")),
     Touch("aiohttp", "connector._factory", "client/pools.py", _aiohttp_connector("_factory")),
+    Touch("aiohttp", "session._retry_connection", "client/pools.py", _retry_connection),
     Touch("aiohttp", "client_proto", "client/pools.py", _response_handler),
 ]
 

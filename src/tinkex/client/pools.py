@@ -63,13 +63,17 @@ def _open_pool(name: PoolName) -> aiohttp.ClientSession:
     )
     handler = functools.partial(_Handler, loop=connector._loop)
     connector._factory = cast("functools.partial[ResponseHandler]", handler)
-    return aiohttp.ClientSession(
+    session = aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=True,
         raise_for_status=False,
         skip_auto_headers=("User-Agent",),
     )
+    # It would send a GET or DELETE again by itself after a kept connection broke, without our count
+    # of retries: the server takes that for a second deletion and answers 404.
+    session._retry_connection = False
+    return session
 
 
 class _Handler(ResponseHandler):

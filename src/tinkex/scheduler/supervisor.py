@@ -165,14 +165,17 @@ class Supervisor:
     def revive(self) -> None:
         """Replaces an engine that died or hung while it was idle: no request is to blame."""
         if self._engine is not None and self._engine.is_gone:
-            self.discard(EngineFailure("It died while it was idle.", code="engine-died"))
+            reason = EngineFailure("It died while it was idle.", code="engine-died")
+            if self._engine.is_remote:
+                reason = EngineFailure("It left while it was idle.", code="engine-disconnected")
+            self.discard(reason)
         if self._engine is None:
             _ = self.engine
 
     def discard(self, reason: BaseException) -> None:
         """Closes the engine and has what it held forgotten; the next use starts another."""
         if not self.is_closed:
-            _logger.error("The %s failed and will be restarted: %s", self._name, reason)
+            self._log_loss(reason)
         self._close_engine()
         if self.is_closed:
             return
@@ -181,6 +184,13 @@ class Supervisor:
                 forget()
             except Exception:  # the others must forget all the same
                 _logger.exception("Part of what a lost engine held was not cleaned up.")
+
+    def _log_loss(self, reason: BaseException) -> None:
+        """A worker from elsewhere may have been stopped on purpose; it is not started from here."""
+        if self.is_remote:
+            _logger.warning("The %s has lost its worker, %s: %s", self._name, self.worker, reason)
+        else:
+            _logger.error("The %s failed and will be restarted: %s", self._name, reason)
 
     def stop_starting(self) -> None:
         """Gives up a start that has not succeeded yet; an engine that runs goes on."""
@@ -203,9 +213,11 @@ class Supervisor:
                 self._has_started = True
                 self.num_starts += 1
                 took_s = time.monotonic() - began
+                name = f" ({engine.worker_name})" if engine.is_remote else ""
                 _logger.info(
-                    "%s ready after %.1f s: %s",
+                    "%s%s ready after %.1f s: %s",
                     self._name.capitalize(),
+                    name,
                     took_s,
                     _described(self._models),
                 )

@@ -70,11 +70,16 @@ class Services:
             if self.scheduler.is_ready():
                 self.catalog = Catalog(self.config.models, self.scheduler.models())
             elif self.is_draining or time.monotonic() > deadline:
-                raise NotReady("The engine is still loading its models.")
+                raise NotReady(f"The server is starting; {self.starting()}.")
             else:
                 async with ReleasedSlot():
                     await asyncio.sleep(0.05)
         return self.catalog
+
+    def starting(self) -> str:
+        """What a server that is not ready waits for."""
+        has_any = self.config.workers > 0 or self.scheduler.engine_states()
+        return "its engine is loading the models" if has_any else "no worker has joined yet"
 
     async def session(self, owner: str, session_id: str, *, must_be_open: bool = True) -> Session:
         """The owner's session.

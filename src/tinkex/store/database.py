@@ -32,7 +32,7 @@ from tinkex.store.bulk_sql import BatchableWrite, abort_on_refusal
 from tinkex.store.leader_lease import LeaderLease
 from tinkex.store.migrations import migrate
 from tinkex.store.reserve import Reserve
-from tinkex.store.sql_engine import BUSY_TIMEOUT_MS, limit_idle, make_engine
+from tinkex.store.sql_engine import BUSY_TIMEOUT_MS, limit_idle, make_engine, make_reader
 from tinkex.store.sqlite_file import sqlite_file
 from tinkex.store.sqlite_space import fold_log, shrink
 from tinkex.store.store_errors import StoreError, as_store_error, is_disk_full
@@ -80,7 +80,7 @@ class Database:
         self._writer = make_engine(url, begin="BEGIN IMMEDIATE", pool_size=1, cache_kib=32 * 1024)
         if lease is not None:
             limit_idle(self._writer, lease.life_s)
-        self._reader = make_engine(url, begin="BEGIN", pool_size=readers + 4, cache_kib=2048)
+        self._reader = make_reader(url, pool_size=readers + 4, cache_kib=2048)
         try:
             with self._writer.begin() as conn:
                 is_migrated = bool(migrate(conn))

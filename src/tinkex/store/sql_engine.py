@@ -10,7 +10,7 @@ from sqlalchemy.engine import URL, make_url
 from tinkex.store.private_file import make_private
 from tinkex.store.sqlite_space import prepare
 
-__all__ = ["BUSY_TIMEOUT_MS", "limit_idle", "make_engine", "make_lease_engine"]
+__all__ = ["BUSY_TIMEOUT_MS", "limit_idle", "make_engine", "make_lease_engine", "make_reader"]
 
 BUSY_TIMEOUT_MS = 30_000
 
@@ -29,6 +29,17 @@ def make_engine(url: str, *, begin: str, pool_size: int, cache_kib: int) -> Engi
     event.listen(engine, "connect", lambda conn, _record: _prepare_sqlite(conn, cache_kib))
     event.listen(engine, "begin", lambda conn: conn.exec_driver_sql(begin))
     return engine
+
+
+def make_reader(url: str, *, pool_size: int, cache_kib: int) -> Engine:
+    """An engine to read by: all that one transaction reads is of one moment.
+
+    A deferred transaction of SQLite is so by itself; PostgreSQL's default is not.
+    """
+    engine = make_engine(url, begin="BEGIN", pool_size=pool_size, cache_kib=cache_kib)
+    if engine.dialect.name == "sqlite":
+        return engine
+    return engine.execution_options(isolation_level="REPEATABLE READ")
 
 
 def make_lease_engine(url: str, life_s: float) -> Engine:

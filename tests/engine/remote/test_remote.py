@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -19,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import tinkex.engine.remote.listener as listener_module
 import tinkex.engine.remote.worker as worker_module
 from tests.engine.remote.joined import (
     INFO,
@@ -290,6 +292,42 @@ def test_strangers_get_nothing_and_keep_nobody_out(tmp_path: Path) -> None:
             RemoteEngine(next_worker(listener)) as engine,
         ):
             assert engine.models()
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_a_stranger_that_sends_a_byte_now_and_then_keeps_nobody_out(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch, is_encrypted: bool
+) -> None:
+    monkeypatch.setattr(listener_module, "_HANDSHAKE_S", 2.0)
+    monkeypatch.setattr(listener_module, "_MAX_STRANGERS", 1)
+    of_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    of_server.load_cert_chain(certificate)
+    of_worker = ssl.create_default_context(cafile=str(certificate)) if is_encrypted else None
+    has_ended = threading.Event()
+    with (
+        listening(place_at(tmp_path), tls=of_server if is_encrypted else None) as listener,
+        socket.create_connection(("127.0.0.1", listener.port), timeout=10) as stranger,
+    ):
+
+        def drip() -> None:
+            """The beginning of a long message, or of a long record of TLS."""
+            start = b"\x16\x03\x01\x3f\xff" if is_encrypted else struct.pack(">Q", 60_000)
+            with contextlib.suppress(OSError):  # the server hung up
+                stranger.sendall(start)
+                while not has_ended.wait(0.1):
+                    stranger.sendall(b"\1")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            with (
+                WorkerThread(config_for(listener.port, tmp_path), of_worker),
+                RemoteEngine(next_worker(listener)) as engine,
+            ):
+                assert engine.models()
+        finally:
+            has_ended.set()
+            dripping.join()
 
 
 @pytest.mark.parametrize("lie", ["garbage", "another-type", "unknown-call", "huge"])

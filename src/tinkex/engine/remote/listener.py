@@ -1,6 +1,6 @@
 """The port that remote workers dial: accepts connections, checks their proof, and queues workers.
 
-A connection without proof costs one thread for ten seconds and 64 KiB; at most 32 threads are open.
+A connection without proof is given ten seconds and 64 KiB; at most 32 of them are open.
 """
 
 from __future__ import annotations
@@ -107,6 +107,10 @@ class WorkerListener:
             ).start()
 
     def _receive(self, raw: socket.socket, address: str) -> None:
+        # The socket's own timeout begins anew with every byte that comes.
+        deadline = threading.Timer(_HANDSHAKE_S, _hang_up, [raw])
+        deadline.daemon = True
+        deadline.start()
         try:
             raw.settimeout(_HANDSHAKE_S)
             connection: FrameSocket = raw if self._tls is None else TlsConnection(raw, self._tls)
@@ -120,6 +124,7 @@ class WorkerListener:
                 return
             keep_alive(raw)
             answer(connection, self._token, greeting, self._place)
+            deadline.cancel()
             raw.settimeout(None)
             _logger.info("The worker %s has joined from %s.", info.name, address)
             self._joined.put(JoinedWorker(connection, info, address))
@@ -129,4 +134,10 @@ class WorkerListener:
             _logger.warning("A connection from %s did not become a worker: %s", address, error)
             raw.close()
         finally:
+            deadline.cancel()
             self._strangers.release()
+
+
+def _hang_up(raw: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is closed already
+        raw.shutdown(socket.SHUT_RDWR)

@@ -38,8 +38,7 @@ async def healthz(request: Request) -> Response:
         workers = services.scheduler.workers
         engine["missing_roles"] = [role for role in ROLES if not workers.has_role(role)]
     if services.is_draining or not services.scheduler.is_ready():
-        starting = "is starting; its engine is loading the models"
-        why = "is stopping" if services.is_draining else starting
+        why = "is stopping" if services.is_draining else f"is starting; {services.starting()}"
         return error_response(NotReady(f"The server {why}."), {"engine": engine})
     return json_response({"status": "ok", "engine": engine})
 

@@ -50,7 +50,7 @@ def _of_server(services: Services, owner: str, role: Role) -> State | None:
     if reason := services.admission.throttled(owner):
         return "paused_rate_limit", reason
     if not services.scheduler.is_ready():
-        return "paused_capacity", "The engine is still loading its models."
+        return "paused_capacity", f"The server is starting; {services.starting()}."
     if not services.scheduler.workers.has_role(role):
         return "paused_capacity", f"No worker is there that can {role}; the request waits for one."
     return None
