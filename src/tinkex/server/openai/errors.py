@@ -1,7 +1,7 @@
 """Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`.
 
-Whatever refuses a request on these paths, the gate and the checks of heads included, is answered so
-(`OpenAIErrors`). Statuses are OpenAI's: 400 for what the protocol of Tinkex answers 422.
+Every refusal on these paths has this form, also those of the gate and of the header checks
+(`OpenAIErrors`). Statuses are OpenAI's: 400 where the Tinker protocol has 422.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNKNOWN_FIELD: Final = re.compile(r"unknown field `(\w+)`")
 
 
 class BadParameter(ClientError):
-    """400: a parameter of a request to the OpenAI endpoint cannot be honoured."""
+    """400: a parameter of a request to the OpenAI endpoint is not supported or has a bad value."""
 
     code = "invalid-parameter"
     status = 400
@@ -104,7 +104,7 @@ class OpenAIErrors:
 
 
 class _Translated:
-    """Passes answers on; one that refuses is held until it is whole, and rewritten."""
+    """Passes responses on; an error response is buffered until it is complete, and rewritten."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -137,7 +137,7 @@ class _Translated:
 
 
 def _told(body: bytes) -> dict[str, Any] | None:
-    """What one of our own errors says; None if the body is none or has OpenAI's form already."""
+    """The fields of a Tinkex error; None if the body is not one, or has OpenAI's form already."""
     try:
         told = msgspec.json.decode(body)
     except msgspec.DecodeError:

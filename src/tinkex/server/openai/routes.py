@@ -40,7 +40,7 @@ _CLIENT_LEFT = 499
 
 
 class Endpoint(msgspec.Struct):
-    """What the endpoint remembers of one server."""
+    """State of the endpoint in one server."""
 
     samplers: EndpointSamplers
     texts: ModelTexts
@@ -79,7 +79,7 @@ async def model(request: Request) -> Response:
 
 @answered
 async def chat_completions(request: Request) -> Response:
-    """The continuation of a conversation, by the model's own chat template."""
+    """Continues a conversation, rendered by the model's own chat template."""
     asked, served, text = await _read(request, ChatCompletionRequest)
     plan = await plan_chat(asked, text)
     return await answer_chat(request, await _held(request, served), served.name, plan)
@@ -87,7 +87,7 @@ async def chat_completions(request: Request) -> Response:
 
 @answered
 async def completions(request: Request) -> Response:
-    """The continuation of texts or token ids, and the scores of their own tokens."""
+    """Continues texts or token ids; with `echo` also returns their own logprobs."""
     asked, served, text = await _read(request, CompletionRequest)
     most = services_of(request).config.limits.max_num_samples
     plan = await plan_completion(asked, text, most)
@@ -95,7 +95,7 @@ async def completions(request: Request) -> Response:
 
 
 async def _read(request: Request, type_: type[Asked]) -> tuple[Asked, ServedName, ModelText]:
-    """The body, what it samples from, and that model's text."""
+    """The body, the model it names, and that model's tokenizer."""
     services = services_of(request)
     asked = await read_json(request, type_, services.config.limits)
     served = await find_served(services, owner(request), asked.model)

@@ -1,4 +1,4 @@
-"""Sampling parameters of an OpenAI request as the sampler's own."""
+"""Sampling parameters of an OpenAI request, converted to `SamplingParams`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tinkex.types.sampling import SamplingParams
 __all__ = ["check_chat", "check_completion", "max_tokens_of", "sampling_params", "stops_of"]
 
 _COMPLETION_TOKENS = 16
-"""Tokens of a completion that says nothing of them; a chat's answer goes on to its end."""
+"""Default `max_tokens` of a completion. A chat's answer has no default limit."""
 
 _SAME_NAMES = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"),
@@ -37,7 +37,7 @@ def sampling_params(request: OpenAIRequest) -> SamplingParams:
     """
     given = {name: getattr(request, name) for name in _SAME_NAMES}
     return SamplingParams(
-        # At least one token is sampled; where none is wanted, it is left out of the answer.
+        # At least one token is sampled; with max_tokens=0 it is left out of the answer.
         max_tokens=max_tokens_of(request) or (None if max_tokens_of(request) is None else 1),
         stop=stops_of(request) or None,
         **{name: value for name, value in given.items() if value is not None},
@@ -45,14 +45,14 @@ def sampling_params(request: OpenAIRequest) -> SamplingParams:
 
 
 def stops_of(request: OpenAIRequest) -> list[str]:
-    """The texts that end an answer, and are not part of it."""
+    """The stop texts, which are not part of the answer."""
     if request.stop is None:
         return []
     return [request.stop] if isinstance(request.stop, str) else request.stop
 
 
 def max_tokens_of(request: OpenAIRequest) -> int | None:
-    """How many tokens the answer may have; None for as many as fit the context."""
+    """Maximum number of tokens of the answer; None for as many as fit the context."""
     if isinstance(request, CompletionRequest):
         return _COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     newer = getattr(request, "max_completion_tokens", None)
@@ -95,8 +95,7 @@ def check_completion(request: CompletionRequest) -> None:
         )
     if request.stream and request.echo and request.logprobs is not None:
         raise BadParameter(
-            "stream=true with echo and logprobs is not supported: a prompt's scores are there when "
-            "all of it is.",
+            "stream=true with echo and logprobs is not supported: a prompt is scored as a whole.",
             param="stream",
             hint="Leave out stream.",
         )
