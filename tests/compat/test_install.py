@@ -38,7 +38,7 @@ print("ran", sys.argv[1:], __name__)
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=45, check=False
     )
 
 

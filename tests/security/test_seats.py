@@ -35,7 +35,7 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Http, Ht
     )
     with (
         EmbeddedServer(config) as server,
-        httpx.Client(base_url=server.base_url, timeout=120) as client,
+        httpx.Client(base_url=server.base_url, timeout=45) as client,
     ):
         yield Http(client, server.api_key), Http(client, _new_key(root / "data"))
 

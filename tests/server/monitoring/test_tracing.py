@@ -149,7 +149,7 @@ def run_client(server: EmbeddedServer, mode: str) -> str:
         env={"TINKER_BASE_URL": server.base_url, "TINKER_API_KEY": server.api_key},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=45,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

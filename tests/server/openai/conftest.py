@@ -143,7 +143,7 @@ def trained(service: tinkex.ServiceClient, tokenizer: Tokenizer) -> Trained:
         losses.append(step.result(60).metrics["loss:sum"])
         return losses[-1] < 0.5
 
-    wait_until(knows_them, timeout_s=120)
+    wait_until(knows_them, timeout_s=50)
     saved = training.save_weights_for_sampler("learnt").result(60)
     return Trained(run_id=training.model_id, path=str(saved.path), name="learnt")
 
