@@ -15,10 +15,11 @@ __all__ = ["check_chat", "check_completion", "max_tokens_of", "sampling_params",
 _COMPLETION_TOKENS = 16
 """Default `max_tokens` of a completion. A chat's answer has no default limit."""
 
-_SAME_NAMES = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+_SAME_NAMES = tuple(
+    name for name in SamplingParams.__struct_fields__ if name not in ("max_tokens", "stop")
 )
+"""Sampling parameters that have the same name and meaning in both protocols."""
+
 _REFUSED_IN_CHAT = {
     "functions": "Use tools.",
     "function_call": "Use tool_choice.",
