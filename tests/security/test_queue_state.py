@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from tests.server.driving import MODEL, Http, null_config
+from tests.support.keys import new_tenant_key
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 from tinkex.wire.limits import Limits
 
 
@@ -40,14 +40,8 @@ def server(folder: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def tenants(server: EmbeddedServer, folder: Path) -> Iterator[list[Http]]:
-    db = Database(f"sqlite:///{folder / 'tinkex.db'}", readers=1)
-    made = []
     with httpx.Client(base_url=server.base_url, timeout=30) as client:
-        for _ in range(2):
-            made.append(Http(client, keys.new_key()))
-            db.write(keys.add, made[-1].api_key, name="test")
-        yield made
-    db.close()
+        yield [Http(client, new_tenant_key(folder)) for _ in range(2)]
 
 
 def state_of(http: Http, request_id: str) -> tuple[str, str | None]:

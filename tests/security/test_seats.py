@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from tests.server.driving import Http
+from tests.support.keys import new_tenant_key
 from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,7 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Http, Ht
 
 
 def _new_key(data_dir: Path) -> str:
-    db = Database(f"sqlite:///{data_dir / 'tinkex.db'}")
-    try:
-        key = keys.new_key()
-        db.write(keys.add, key, name="second")
-        return key
-    finally:
-        db.close()
+    return new_tenant_key(data_dir)
 
 
 class Sampling:

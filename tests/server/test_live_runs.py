@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from tests.server.driving import Http, null_config
+from tests.support.keys import new_tenant_key
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.server.errors import Busy
 from tinkex.server.live_feed import MAX_STREAMS_PER_OWNER, LiveFeed
-from tinkex.store import Database, keys
 from tinkex.store.operations import Operation
 
 
@@ -48,13 +48,7 @@ def alice(watched: EmbeddedServer) -> Iterator[Http]:
 @pytest.fixture
 def new_key(folder: Path) -> Callable[[], str]:
     def make() -> str:
-        db = Database(f"sqlite:///{folder / 'tinkex.db'}")
-        try:
-            key = keys.new_key()
-            db.write(keys.add, key, name="test")
-            return key
-        finally:
-            db.close()
+        return new_tenant_key(folder)
 
     return make
 

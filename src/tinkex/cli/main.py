@@ -39,7 +39,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
 
 
 EPILOG: Final = """\b
-'tinkex COMMAND --help' tells more about a command.
+'tinkex COMMAND --help' describes a command.
 
 \b
 Exit codes: 0 done, 1 failed, 2 wrong usage or setting, 3 key refused, 4 not found, 5 busy,

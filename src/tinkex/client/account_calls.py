@@ -1,4 +1,4 @@
-"""What an account on the hosted service may ask about itself: audit log and billing."""
+"""Calls about an account on the hosted service: audit log and billing."""
 
 from __future__ import annotations
 

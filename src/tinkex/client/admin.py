@@ -1,4 +1,4 @@
-"""AdminClient: what the administrators of an account may ask."""
+"""AdminClient: calls for the administrators of an account."""
 
 from __future__ import annotations
 

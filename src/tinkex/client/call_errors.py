@@ -74,8 +74,8 @@ def _with_error_in_future(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(*arguments, **options)
         except TinkexError as error:
-            told = with_site(error, submit_site())
-            return Future(_Refusal(method.__qualname__, told))
+            noted = with_site(error, submit_site())
+            return Future(_Refusal(method.__qualname__, noted))
 
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:

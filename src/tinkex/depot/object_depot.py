@@ -78,7 +78,7 @@ class ObjectDepot:
             except AlreadyExistsError:
                 return bytes(obstore.get(self._store, CLAIM).bytes()).decode(errors="replace")
 
-        return self._ask("The depot could not be opened", put_or_get)
+        return self._call("The depot could not be opened", put_or_get)
 
     def put(self, kind: str, folder_id: str, folder: Path) -> None:
         """Copies the folder into the store.
@@ -99,7 +99,7 @@ class ObjectDepot:
                 crashpoints.passing("depot.put.file", kind)
             self._put_manifest(kind, folder_id, folder)
 
-        self._ask(f"{folder_id} could not be written", put_all)
+        self._call(f"{folder_id} could not be written", put_all)
         crashpoints.passing("depot.put.whole", kind)
 
     def get(self, kind: str, folder_id: str, folder: Path) -> None:
@@ -123,7 +123,7 @@ class ObjectDepot:
             )
             return raw
 
-        raw = self._ask(f"{folder_id} could not be read", get_all)
+        raw = self._call(f"{folder_id} could not be read", get_all)
         if manifest_digest(folder) != hashlib.sha256(raw).hexdigest():
             shutil.rmtree(folder, ignore_errors=True)
             raise damaged(folder_id, MANIFEST, "files in the object store are not what it lists")
@@ -159,7 +159,7 @@ class ObjectDepot:
             crashpoints.passing("depot.delete.listed", kind)
             self._delete(self._names(kind, folder_id))
 
-        self._ask(f"{folder_id} could not be deleted", delete_all)
+        self._call(f"{folder_id} could not be deleted", delete_all)
 
     def ids(self, kind: str) -> set[str]:
         """The ids of the complete folders of a kind."""
@@ -186,16 +186,16 @@ class ObjectDepot:
     ) -> str:
         """A signed address, from which the file can be downloaded for a limited time."""
         key = _file_key(kind, folder_id, name, file)
-        return self._ask(
+        return self._call(
             f"the address of {name} could not be signed",
             lambda: str(obstore.sign(self._store, "GET", key, timedelta(seconds=expires_s))),
         )
 
     def _items(self, kind: str) -> list[Any]:
-        return self._ask(f"{kind} could not be listed", lambda: list(self._list(f"{kind}/")))
+        return self._call(f"{kind} could not be listed", lambda: list(self._list(f"{kind}/")))
 
     def _read_manifest(self, kind: str, folder_id: str) -> bytes | None:
-        return self._ask(f"{folder_id} could not be read", lambda: self._manifest(kind, folder_id))
+        return self._call(f"{folder_id} could not be read", lambda: self._manifest(kind, folder_id))
 
     def _put_manifest(self, kind: str, folder_id: str, folder: Path) -> None:
         raw = (folder / MANIFEST).read_bytes()
@@ -240,13 +240,13 @@ class ObjectDepot:
         except (NotFoundError, FileNotFoundError):
             return
 
-    def _ask(self, what: str, ask: Callable[[], T]) -> T:
+    def _call(self, what: str, call: Callable[[], T]) -> T:
         """The result of a call, which is repeated as a whole while the store fails: the client
         library's own retries end sooner, and do not cover an answer that is cut off."""
         deadline = time.monotonic() + _RETRY_S
         while True:
             try:
-                return ask()
+                return call()
             except StorageError:
                 raise
             except (PermissionDeniedError, UnauthenticatedError) as error:

@@ -183,7 +183,7 @@ class Supervisor:
                 _logger.exception("Part of what a lost engine held was not cleaned up.")
 
     def stop_starting(self) -> None:
-        """Gives up a start that has not succeeded yet; an engine that runs goes on."""
+        """Aborts a start that has not succeeded yet; a running engine is not affected."""
         if self._engine is None:
             self._closing.set()
 

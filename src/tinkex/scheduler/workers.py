@@ -178,7 +178,7 @@ class Workers:
         ]
 
     def _names(self) -> dict[int, str]:
-        """Each worker's name: the one it gave itself if that tells it apart, else its slot's."""
+        """Each worker's name: the one it gave itself if that is unique, else its slot's."""
         own = {slot_id: self._slots[slot_id].supervisor.worker_name for slot_id in self._present()}
         counts = Counter(own.values())
         counts.update(worker_name(slot_id) for slot_id in range(len(self._slots)))

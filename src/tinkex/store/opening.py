@@ -44,7 +44,7 @@ def open_lease(url: str, life_s: float, on_lost: OnLost) -> LeaderLease | None:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Tells an error inside as one of the database.
+    """Converts an error inside into one of the database.
 
     Raises:
         ConfigError: there was one.

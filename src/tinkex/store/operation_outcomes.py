@@ -107,7 +107,7 @@ def _close(conn: Connection, outcome: OperationOutcome) -> bool:
 
 
 def _closed(outcome: OperationOutcome) -> tuple[str, bool]:
-    """The operation's last state, and whether its body stays because a replay may ask for it."""
+    """The operation's last state, and whether its body is kept for a replay."""
     keeps_body = outcome.operation.kind in REPLAYED and not outcome.is_failed
     return "failed" if outcome.is_failed else "done", keeps_body
 

@@ -147,7 +147,7 @@ def open_sessions(conn: Connection, owner: str) -> int:
 
 
 def open_models(conn: Connection, owner: str) -> int:
-    """How many models the owner's open sessions have that were not given up."""
+    """How many models the owner's open sessions have that were not unloaded."""
     query = (
         select(func.count())
         .select_from(sessions)

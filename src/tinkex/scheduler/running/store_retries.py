@@ -26,8 +26,8 @@ class StoreRetries:
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self._is_over = is_over
 
-    def run(self, ask_store: Callable[[], T]) -> T:
-        """What `ask_store` returns once the store works.
+    def run(self, call_store: Callable[[], T]) -> T:
+        """What `call_store` returns once the store works.
 
         Raises:
             StoreError: the server is ending, or the store was closed.
@@ -35,7 +35,7 @@ class StoreRetries:
         wait_s = _FIRST_WAIT_S
         while True:
             try:
-                return ask_store()
+                return call_store()
             except StoreError as error:
                 if error.code == "store-closed" or self._is_over():
                     raise

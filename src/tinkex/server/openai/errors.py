@@ -76,8 +76,8 @@ def error_answer(error: TinkexError) -> Response:
     """The answer to an error that a route of the endpoint raised."""
     answer = error_response(error)
     status = _STATUS.get(answer.status_code, answer.status_code)
-    told = msgspec.json.decode(answer.body)
-    body = error_fields(status, error.code, told["detail"], error.hint, _param(error))
+    fields = msgspec.json.decode(answer.body)
+    body = error_fields(status, error.code, fields["detail"], error.hint, _param(error))
     headers = {k: v for k, v in answer.headers.items() if k == "retry-after"}
     return Response(body, status, headers, "application/json")
 
@@ -122,11 +122,11 @@ class _Translated:
                 await self._send_all(self._start)
 
     async def _send_all(self, start: Message) -> None:
-        told = _told(self._body)
+        fields = _tinkex_error(self._body)
         body, status = self._body, int(start["status"])
-        if told is not None:
+        if fields is not None:
             status = _STATUS.get(status, status)
-            body = error_fields(status, told["code"], told["detail"], told["hint"], None)
+            body = error_fields(status, fields["code"], fields["detail"], fields["hint"], None)
         length = str(len(body)).encode()
         headers = [
             (name, length if name.lower() == b"content-length" else value)
@@ -136,10 +136,12 @@ class _Translated:
         await self._send({"type": "http.response.body", "body": body})
 
 
-def _told(body: bytes) -> dict[str, Any] | None:
+def _tinkex_error(body: bytes) -> dict[str, Any] | None:
     """The fields of a Tinkex error; None if the body is not one, or has OpenAI's form already."""
     try:
-        told = msgspec.json.decode(body)
+        fields = msgspec.json.decode(body)
     except msgspec.DecodeError:
         return None
-    return told if isinstance(told, dict) and {"detail", "code", "hint"} <= told.keys() else None
+    return (
+        fields if isinstance(fields, dict) and {"detail", "code", "hint"} <= fields.keys() else None
+    )

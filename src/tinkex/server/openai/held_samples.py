@@ -196,16 +196,16 @@ class HeldSamples:
     def _beat(self) -> None:
         record = self._sampler.record
         self._samplers.beat(record.session_id)
-        self._services.heard[record.sampling_session_id] = steady_now()
+        self._services.last_seen[record.sampling_session_id] = steady_now()
 
 
 def failure_of(result: Result) -> TinkexError:
     """The error that a request ended with."""
-    told = msgspec.json.decode(result.body)
-    code = told.get("code") or None
-    if told.get("category") == "user":
-        return SampleFailed(told["error"], code=code)
-    return Unsampled(told["error"], code=code)
+    failure = msgspec.json.decode(result.body)
+    code = failure.get("code") or None
+    if failure.get("category") == "user":
+        return SampleFailed(failure["error"], code=code)
+    return Unsampled(failure["error"], code=code)
 
 
 async def _disconnect(request: Request) -> None:

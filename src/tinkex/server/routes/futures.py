@@ -78,7 +78,7 @@ async def retrieve_futures(request: Request) -> Response:
         )
     if await services.db.aread(samplers.get, me, target.sampling_session_id) is None:
         raise NotFound("There is no such sampling session.", code="unknown-sampling-session")
-    services.heard[target.sampling_session_id] = steady_now()
+    services.last_seen[target.sampling_session_id] = steady_now()
     deadline = asyncio.get_running_loop().time() + services.config.poll_hold_s
 
     def state() -> State:
