@@ -32,8 +32,14 @@ RETIRED = frozenset(_RETIRED.split())
 """Names that modules had and lost: each meant several things, or nothing to a newcomer."""
 
 ROOT = Path(__file__).parents[2]
-_TEXTS = ("src/**/*.py", "docs/**/*.md", "deploy/**/*.yaml", "deploy/**/*.md", "*.md")
-_UNWANTED = "whoever nobody somebody everybody anybody errand errands doorstep patience patiently"
+_TEXTS = (
+    *("src/**/*.py", "src/tinkex/web/static/*.js", "src/tinkex/web/static/*.html"),
+    *("docs/**/*.md", "deploy/**/*.yaml", "deploy/**/*.md", "*.md"),
+)
+_UNWANTED = """
+whoever nobody somebody everybody anybody errand errands doorstep patience patiently
+told asked hear hears heard
+"""
 UNWANTED = re.compile(rf"\b({'|'.join(_UNWANTED.split())}|in vain)\b", re.IGNORECASE)
 
 

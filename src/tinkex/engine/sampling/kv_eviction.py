@@ -11,7 +11,7 @@ many tokens as that took. And it comes back only if the cache has room for its t
 sequences to grow by a block each.
 
 A tenant without any blocks need not wait for others to end. It gets those of any running sequence;
-of one that was computed again, and of a prompt half way, only if their tenant has more than it needs:
+of a recomputed sequence and of an unfinished prompt only if their tenant has more than it needs:
 otherwise two tenants that do not fit together would evict each other without progress.
 """
 
