@@ -8,4 +8,4 @@ from tinkex.client.rest import RestClient
 
 @errors_in_futures
 class AdminClient(RestClient):
-    """The calls of an account's administrators. A server of one's own answers that it has none."""
+    """The calls of an account's administrators. Self-hosted servers have none of them."""

@@ -242,7 +242,7 @@ class Transport:
     def _redirect(
         self, call: Call, url: URL, location: str, headers: Mapping[str, str]
     ) -> tuple[URL, dict[str, str]]:
-        """Where to go next; another origin gets nothing that identifies us, and no body.
+        """The next address of a redirect; another origin gets no credentials and no body.
 
         Raises:
             APIResponseValidationError: the body of a request would leave the server's origin.
