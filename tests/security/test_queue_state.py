@@ -98,7 +98,7 @@ def test_a_sample_without_a_slot_reports_paused_capacity(tenants: list[Http]) ->
         http.result(promise)
 
 
-def test_a_client_with_one_poll_for_all_its_samples_is_told_when_they_wait(
+def test_a_shared_poll_reports_when_samples_wait(
     tenants: list[Http],
 ) -> None:
     """Also before a poll's time is over; one that does not ask gets the protocol's answer."""

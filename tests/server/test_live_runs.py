@@ -84,7 +84,7 @@ def step(http: Http, model: str, seq_id: int) -> None:
     http.result(http.step(model, seq_id + 1)["request_id"])
 
 
-def test_a_watched_run_is_told_of_as_it_trains(alice: Http) -> None:
+def test_a_watched_run_sends_its_points_as_it_trains(alice: Http) -> None:
     model = alice.model()
     step(alice, model, 1)
     with streaming(alice, f"runs={model}&after={model}=0") as found:
@@ -111,7 +111,7 @@ def test_a_watched_run_is_told_of_as_it_trains(alice: Http) -> None:
     assert again.data["columns"]["index"] == [2], "it goes on where the reader was"
 
 
-def test_a_name_and_an_end_are_told_of_without_watching(alice: Http) -> None:
+def test_a_name_and_an_end_are_sent_without_watching(alice: Http) -> None:
     model = alice.model()
     with (
         httpx.Client(base_url=str(alice.client.base_url), timeout=60) as client,

@@ -77,7 +77,7 @@ def test_silent_sessions_end(db: Database) -> None:
     assert alive not in db.write(sessions.finish_silent, time.time() - 50)
 
 
-def test_silent_sessions_that_were_heard_of_meanwhile_stay_open(db: Database) -> None:
+def test_silent_sessions_with_a_later_heartbeat_stay_open(db: Database) -> None:
     owner = f"owner-{time.time_ns()}"
     silent, heard = db.write(add_session, owner), db.write(add_session, owner)
     db.write(sessions.record_heartbeats, dict.fromkeys((silent, heard), time.time() - 100))

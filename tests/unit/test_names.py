@@ -40,6 +40,7 @@ _UNWANTED = """
 whoever nobody somebody everybody anybody errand errands doorstep patience patiently
 told asked hear hears heard
 """
+TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 UNWANTED = re.compile(rf"\b({'|'.join(_UNWANTED.split())}|in vain)\b", re.IGNORECASE)
 
 
@@ -81,3 +82,13 @@ def test_texts_name_tenants_callers_and_tasks_by_what_they_are() -> None:
         for match in UNWANTED.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+def test_names_of_tests_have_none_of_these_words_either() -> None:
+    names = [
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in TEST_NAME.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert len(names) > 2000
+    assert [name for name in names if UNWANTED.search(name.replace("_", " "))] == []

@@ -174,7 +174,7 @@ def test_a_worker_serves_no_server_without_the_token(tmp_path: Path) -> None:
             connection.close()
 
 
-def test_a_worker_that_the_server_has_no_use_for_is_told_why(tmp_path: Path) -> None:
+def test_a_refused_worker_gets_the_reason(tmp_path: Path) -> None:
     def check(info: RemoteWorkerInfo) -> str | None:
         return None if "big" in info.models else "It does not hold the model big."
 
@@ -268,7 +268,7 @@ def test_a_worker_does_not_trust_another_certificate(tmp_path: Path, certificate
         assert listener.take(2) is None
 
 
-def test_strangers_get_nothing_and_keep_nobody_out(tmp_path: Path) -> None:
+def test_peers_without_the_token_get_nothing_and_block_no_worker(tmp_path: Path) -> None:
     dice = random.Random(7)
     with listening(place_at(tmp_path)) as listener:
         for number in range(60):

@@ -156,7 +156,7 @@ def test_no_path_key_or_owner_becomes_a_label(metered: EmbeddedServer, http: Htt
     assert value(metered, "tinkex_http_requests_total", route="other") >= 1
 
 
-def test_the_main_port_asks_for_the_token(metered: EmbeddedServer) -> None:
+def test_the_main_port_needs_the_token(metered: EmbeddedServer) -> None:
     url = f"{metered.base_url}/metrics"
     good = httpx.get(url, headers={"Authorization": f"Bearer {TOKEN}"})
     assert good.status_code == 200
