@@ -31,7 +31,7 @@ def _requests(heard: list[Heard], path: str) -> list[str]:
     return [each.event for each in heard if each.about.get("path") == path]
 
 
-def test_telemetry_hears_of_each_request_and_of_no_queue(
+def test_each_request_is_an_event_and_no_queue_is(
     server: LoopbackServer, connect: Connect, is_shared: bool
 ) -> None:
     """R18, R19, R59: start and stop per logical request; sampling has no queue-state events."""
