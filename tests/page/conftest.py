@@ -1,4 +1,8 @@
-"""One real server and one real Chromium for the tests of the page; skipped where there is none."""
+"""One real server and one real Chromium for the tests of the page; skipped where there is none.
+
+Nothing here outlives its module: while Playwright runs, its event loop counts as running in this
+thread.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ def _setup() -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium without a window, with a profile of its own that is thrown away."""
     path = _setup().browser()
@@ -50,7 +54,7 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """A server with the real engine and a tiny model; none is started without a browser."""
     folder = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
@@ -65,20 +69,20 @@ def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(server: EmbeddedServer) -> Iterator[tinkex.ServiceClient]:
     """A client of the tenant who looks at the page."""
     with tinkex.ServiceClient(base_url=server.base_url, api_key=server.api_key) as opened:
         yield opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def trained(service: tinkex.ServiceClient) -> Trained:
     """A run of a few steps with a checkpoint of each kind."""
     return train(service, MODEL)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def baseline(service: tinkex.ServiceClient) -> str:
     """The id of another run."""
     return start(service, MODEL, "baseline", 2).model_id

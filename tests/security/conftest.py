@@ -21,8 +21,9 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(data_dir: Path) -> Iterator[EmbeddedServer]:
-    """A server that lets polls go quickly, so that campaigns do not wait."""
-    with EmbeddedServer(null_config(data_dir, poll_hold_s=0.02, error_hold_s=0.0)) as running:
+    """A server that ends polls and live streams quickly, so that campaigns do not wait."""
+    config = null_config(data_dir, poll_hold_s=0.02, error_hold_s=0.0, live_stream_s=0.02)
+    with EmbeddedServer(config) as running:
         yield running
 
 

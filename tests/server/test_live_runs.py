@@ -111,6 +111,20 @@ def test_a_watched_run_sends_its_points_as_it_trains(alice: Http) -> None:
     assert again.data["columns"]["index"] == [2], "it goes on where the reader was"
 
 
+def test_a_stream_goes_on_for_a_key_in_the_authorization_header(alice: Http) -> None:
+    model = alice.model()
+    bearer = {"Authorization": f"Bearer {alice.api_key}"}
+    url = f"{alice.client.base_url}/api/v1/live?runs={model}"
+    with (
+        httpx.Client(timeout=60) as client,
+        client.stream("GET", url, headers=bearer) as answer,
+    ):
+        found = events(answer.iter_lines())
+        assert first(found, "run").data["training_run_id"] == model
+        step(alice, model, 1)
+        assert first(found, "point").data["columns"]["step"] == [1]
+
+
 def test_a_name_and_an_end_are_sent_without_watching(alice: Http) -> None:
     model = alice.model()
     with (

@@ -202,6 +202,7 @@ def test_labels_of_routes_have_no_parameters() -> None:
     assert labels.of("/api/v1/training_runs/x/checkpoints") == "/api/v1/training_runs/*"
     assert labels.of("/api/v1/training_runs") == "/api/v1/training_runs"
     assert labels.of("/") == "/", "the page"
+    assert labels.of("/page/app.js") == "/page/*"
     for unknown in ("", "/x", "/api/v1/none", "/api/v1/none/of/it", "//", "x"):
         assert labels.of(unknown) == "other"
 

@@ -101,14 +101,15 @@ def client(make_client: Callable[..., openai.OpenAI]) -> openai.OpenAI:
     return make_client()
 
 
-@pytest.fixture(scope="session")
+# Our clients end with the module: other tests stop the runtime that the clients of a process share.
+@pytest.fixture(scope="module")
 def service(server: EmbeddedServer) -> Iterator[tinkex.ServiceClient]:
     """Our own client of the same tenant."""
     with tinkex.ServiceClient(base_url=server.base_url, api_key=server.api_key) as opened:
         yield opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sampler(service: tinkex.ServiceClient) -> tinkex.SamplingClient:
     return service.create_sampling_client(base_model=MODEL)
 
@@ -122,7 +123,12 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def trained(service: tinkex.ServiceClient, tokenizer: Tokenizer) -> Trained:
+def trained(server: EmbeddedServer, tokenizer: Tokenizer) -> Trained:
+    with tinkex.ServiceClient(base_url=server.base_url, api_key=server.api_key) as service:
+        return _train(service, tokenizer)
+
+
+def _train(service: tinkex.ServiceClient, tokenizer: Tokenizer) -> Trained:
     training = service.create_lora_training_client(MODEL, rank=16, seed=1)
     data = [
         _lesson(tokenizer, ASK_CALL, CALL, [ADD]),

@@ -68,7 +68,7 @@ class Tracing:
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("tinkex.server", __version__)
-        self._propagator = TraceContextTextMapPropagator()
+        self._parent_of = TraceContextTextMapPropagator().extract
         self._lock = threading.Lock()
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._epoch_s = time.time() - time.monotonic()
@@ -89,7 +89,7 @@ class Tracing:
         sent = {name: value for name, value in carrier.items() if value}
         with self._tracer.start_as_current_span(
             f"submit {scope['path'].rpartition('/')[2]}",
-            context=self._propagator.extract(sent),
+            context=self._parent_of(sent),
             kind=SpanKind.SERVER,
             attributes={"url.path": scope["path"], "http.request.method": scope["method"]},
         ) as span:

@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tinkex.server.errors import LimitExceeded, NotFound, Unauthenticated, Unprocessable
+from tinkex.server.gate.auth import credential_of
 from tinkex.server.live_feed import LiveStream
 from tinkex.server.routes.run_metrics import as_columns, read_points
 from tinkex.server.routes.run_summaries import show_runs, some_runs
@@ -48,7 +49,7 @@ async def live(request: Request) -> Response:
         request.headers.get("last-event-id") or request.query_params.get("after", "")
     )
     cursors |= {run_id: received[run_id] for run_id in named if run_id in received}
-    events = _Events(services, me, request.headers.get("x-api-key", ""), cursors)
+    events = _Events(services, me, credential_of(request.scope), cursors)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     if request.method == "HEAD":
         return Response(media_type=_EVENT_STREAM, headers=headers)
