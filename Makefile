@@ -23,7 +23,7 @@ TESTED_FILES := $(shell find src tests examples docs -name '*.py' -o -name '*.c'
 .DEFAULT_GOAL := help
 .PHONY: help install lock demo test test-ray soak qa lint types coverage docs bench release clean
 
-help:  ## what can be made
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # PyTorch goes first and alone: whatever depends on it would otherwise pull the largest build. It comes
@@ -81,16 +81,16 @@ soak: $(STAMP)  ## the long form of the fault, load and fuzz campaigns
 
 qa: lint types docs coverage  ## lint, format, known weaknesses, types, documentation and coverage
 
-lint: $(STAMP)
+lint: $(STAMP)  ## ruff, its format, and bandit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 
-types: $(STAMP)
+types: $(STAMP)  ## mypy and pyright
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-coverage: $(TESTED)
+coverage: $(TESTED)  ## run the tests if they changed, then check the coverage
 	$(BIN)/coverage json --quiet -o .cache/coverage.json
 	$(BIN)/python tools/coverage_gate.py .cache/coverage.json
 

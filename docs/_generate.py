@@ -535,7 +535,7 @@ def yes(is_so: bool) -> str:
 
 
 def routes_page() -> str:
-    """Every route of a server and whether it asks for a key."""
+    """Every route of a server and whether it needs a key."""
     rows = [
         (", ".join(methods), f"`{path}`", access, escape(about))
         for path, methods, access, about in routes()

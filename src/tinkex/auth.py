@@ -12,7 +12,7 @@ __all__ = ["get_tinker_token", "raise_if_tinker_not_accessible", "tinker_has_cre
 def get_tinker_token() -> str | None:
     """The API key that a client would use; None if there is none, or if a command prints it.
 
-    Asks no server and runs no command.
+    Sends no request and runs no command.
     """
     try:
         config = Config()
@@ -23,7 +23,7 @@ def get_tinker_token() -> str | None:
 
 
 def tinker_has_credentials() -> bool:
-    """Whether a client would find an API key, or a command that prints one. Asks no server."""
+    """Whether a client would find an API key, or a command that prints one. Sends no request."""
     try:
         return Config().has_api_key
     except ConfigError:
@@ -31,7 +31,7 @@ def tinker_has_credentials() -> bool:
 
 
 def raise_if_tinker_not_accessible() -> None:
-    """Asks the server once whether it would serve this key.
+    """Checks with one request whether the server accepts this key.
 
     Raises:
         ConfigError: no key is set.

@@ -46,7 +46,7 @@ POINTS = {
     "snapshot.kept": "recovery begins at the new snapshot, the old one is still there",
     "snapshot.done": "the old snapshot is gone",
     "load.done": "the engine has loaded other weights into an adapter, nothing was kept",
-    "unload.kept": "a model was given up, its client not notified",
+    "unload.kept": "a model was unloaded, its client not notified",
     "replay.begun": "an adapter begins to come back",
     "replay.step": "one more operation was replayed",
     "sample.submitted": "the engine has a sampling request",

@@ -114,7 +114,7 @@ def test_checkpoint_storage(shell: Shell, server: LoopbackServer) -> None:
     assert ran.stdout == "size_bytes,checkpoints\n1234567,3\n"
 
 
-def test_a_real_server_tells_storage_and_says_that_it_has_no_bill(
+def test_a_real_server_reports_storage_and_has_no_billing(
     live: dict[str, str], tmp_path: Path
 ) -> None:
     shell = Shell(tmp_path, live)

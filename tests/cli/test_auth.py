@@ -107,7 +107,7 @@ def test_the_status_says_what_is_in_force_and_why(
     assert "environment TINKER_API_KEY" in wrong.stdout
 
 
-def test_whoami_asks_the_server(shell: Shell, url: str, key: str) -> None:
+def test_whoami_requests_the_server(shell: Shell, url: str, key: str) -> None:
     assert shell("auth", "login", "--base-url", url, stdin=f"{key}\n").returncode == 0
     shown = json.loads(shell("auth", "whoami", "--json").stdout)
     assert shown.keys() == {"user_urn", "org_urn", "email"}

@@ -116,7 +116,7 @@ def test_training_says_how_long_it_waits_and_for_what(open_terminal, server, mod
 
 
 @pytest.mark.parametrize(("answer", "code", "count"), [("y\n", 0, 0), ("n\n", 1, 1)])
-def test_deleting_asks(open_terminal, shell, server, model, answer, code, count):
+def test_deleting_prompts(open_terminal, shell, server, model, answer, code, count):
     path = shell("checkpoint", "--base-model", model).stdout.strip()
     terminal = open_terminal("checkpoint", "delete", path)
     terminal.wait_for("Delete this checkpoint for good? [y/N]")

@@ -38,7 +38,7 @@ print("ran", sys.argv[1:], __name__)
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=45, check=False
     )
 
 
@@ -49,7 +49,7 @@ def test_a_script_runs_unchanged(tmp_path: Path) -> None:
     assert done.stdout == "ran ['--steps', '3'] __main__\n", done.stderr
 
 
-def test_an_installed_package_is_not_replaced_unasked(tmp_path: Path) -> None:
+def test_an_installed_package_is_not_replaced_by_default(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("raise SystemExit('the script ran')")
     done = run("-m", "tinkex.compat", str(script))

@@ -73,7 +73,7 @@ def test_a_second_put_of_the_same_is_fine_and_of_another_is_refused(
     depot.put("snapshots", "one", folder)
     assert keys(depot) == before
     write_folder(tmp_path / "two", {"a.safetensors": b"other"})
-    with pytest.raises(StorageError, match="Another folder is in the object store"):
+    with pytest.raises(StorageError, match="already has another folder"):
         depot.put("snapshots", "one", tmp_path / "two")
     depot.get("snapshots", "one", tmp_path / "back")
     assert (tmp_path / "back" / "b.json").read_bytes() == b"{}"

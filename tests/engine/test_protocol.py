@@ -51,7 +51,7 @@ def test_every_member_of_the_protocol_is_there(kind: type) -> None:
         assert list(own) == list(inspect.signature(member).parameters), name
 
 
-def test_an_engine_tells_whether_it_lives_and_how_long_it_computed(start: Start) -> None:
+def test_an_engine_reports_liveness_and_busy_time(start: Start) -> None:
     engine = start()
     assert (engine.is_gone, engine.silent_seconds) == (False, 0.0)
     before = engine.busy_seconds
@@ -76,7 +76,7 @@ def test_engines_of_one_kind_have_one_fingerprint(start: Start) -> None:
         assert found.hardware
 
 
-def test_the_fingerprint_tells_the_kernels_from_torch(
+def test_the_fingerprint_differs_between_kernels_and_torch(
     tiny: Path, with_and_without_kernels: None
 ) -> None:
     options = EngineOptions(models={"tiny": str(tiny)}, memory_bytes=2**30)

@@ -185,7 +185,7 @@ def test_a_422_is_final(server: LoopbackServer, connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("kind", ["408", "try_again"])
-def test_a_storm_of_not_yet_is_met_with_patience(
+def test_many_not_yet_answers_are_polled_with_back_off(
     server: LoopbackServer, connect: Connect, clock: FakeClock, kind: str
 ) -> None:
     """200 answers at once: the polls grow a second apart, so none of them is a storm."""
@@ -202,7 +202,7 @@ def test_a_storm_of_not_yet_is_met_with_patience(
     assert (clock.monotonic() - began) / 201 > 0.9, "about one poll a second"
 
 
-def test_a_storm_of_5xx_on_polls_is_met_with_patience(
+def test_many_5xx_on_polls_are_retried_with_back_off(
     server: LoopbackServer, connect: Connect, clock: FakeClock
 ) -> None:
     training = connect().create_lora_training_client(base_model=MODEL, rank=8)

@@ -145,7 +145,7 @@ def test_a_sample_cancelled_while_it_is_sent_is_cancelled_once_it_has_an_id(
     server.wait_until(lambda: promise.is_cancelled)
 
 
-def test_a_stopped_runtime_tells_the_server_of_samples_that_end_with_it(
+def test_a_stopped_runtime_cancels_its_samples_on_the_server(
     server: LoopbackServer, connect: Connect, runtime: Runtime
 ) -> None:
     server.service.dynamic_flags["sample_cancel_enabled"] = True

@@ -36,11 +36,11 @@ def work(server: EmbeddedServer) -> None:
         for step in range(STEPS):
             for n in range(2):
                 training.forward_backward(make_data([3 + n, 5 + step]), CROSS_ENTROPY)
-            training.optim_step(AdamParams(learning_rate=1e-3)).result(120)
-            training.log_metrics({"reward": step}).result(120)
+            training.optim_step(AdamParams(learning_rate=1e-3)).result(45)
+            training.log_metrics({"reward": step}).result(45)
         sampling = training.save_weights_and_get_sampling_client()
         params = types.SamplingParams(max_tokens=4, seed=1)
-        sampling.sample(types.ModelInput.from_ints([1, 2, 3]), 2, params).result(120)
+        sampling.sample(types.ModelInput.from_ints([1, 2, 3]), 2, params).result(45)
 
 
 def told(server: EmbeddedServer) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def test_a_kill_changes_neither_series_nor_usage(
 
         thread = threading.Thread(target=run)
         thread.start()
-        wait_until(lambda: not server.is_running or not thread.is_alive(), timeout_s=120)
+        wait_until(lambda: not server.is_running or not thread.is_alive(), timeout_s=45)
         assert not server.is_running, f"{kill} was never passed"
         server.kill()  # it is dead; this lets go of its pipes
         server.start()

@@ -181,7 +181,7 @@ def test_samples_go_on_while_heartbeats_fail(
     ("error", "status"),
     [(None, "success"), (ValueError, "errored"), (KeyboardInterrupt, "interrupted")],
 )
-def test_leaving_the_block_tells_how_it_ended(
+def test_leaving_the_block_reports_how_it_ended(
     server: LoopbackServer, runtime: Runtime, error: type[BaseException] | None, status: str
 ) -> None:
     def work() -> None:

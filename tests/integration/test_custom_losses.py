@@ -108,7 +108,7 @@ def test_the_loss_runs_in_a_thread_of_its_own_with_the_callers_context(connect: 
     assert seen == [("tinkex-loss", "mine")]
 
 
-def test_a_loss_that_asks_its_own_model_is_told_so(connect: Connect) -> None:
+def test_a_loss_that_calls_its_own_model_raises(connect: Connect) -> None:
     """It would wait for itself."""
     training = connect().create_lora_training_client(MODEL)
     other = connect().create_lora_training_client(MODEL)

@@ -185,7 +185,7 @@ def test_our_training_batches_are_the_official_ones(run: Run, our_run: Run) -> N
     assert ours == official
 
 
-def test_our_client_reports_nothing_and_asks_no_more_often(run: Run, our_run: Run) -> None:
+def test_our_client_reports_nothing_and_polls_no_more_often(run: Run, our_run: Run) -> None:
     official, ours = run[0].counts(), our_run[0].counts()
     assert "telemetry" not in ours
     by_time = {"session_heartbeat"}  # how many there are depends on how long the run took

@@ -250,7 +250,7 @@ def test_another_tenants_things_do_not_exist(
     assert (kept.tinker_path, kept.public) == (path, False), "another tenant's calls had no effect"
 
 
-def test_a_handler_hears_both_tenants_and_no_key(tenants: tuple[Tenant, Tenant]) -> None:
+def test_a_handler_gets_events_of_both_tenants_and_no_key(tenants: tuple[Tenant, Tenant]) -> None:
     """R19, R72: one handler, events of both tenants, told apart by base_url, keys in none."""
     heard: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
 

@@ -97,7 +97,7 @@ def test_a_shared_poll_that_is_refused_fails_its_samples_and_not_later_ones(
     assert sampling.sample(PROMPT, 1, PARAMS).outcome(20).ok
 
 
-def test_a_key_is_exchanged_for_a_token_when_the_server_asks(
+def test_a_key_is_exchanged_for_a_token_when_the_server_requires_it(
     server: LoopbackServer, connect: Connect
 ) -> None:
     server.service.flags["pjwt_auth_enabled"] = True

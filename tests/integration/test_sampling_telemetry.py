@@ -31,7 +31,7 @@ def _requests(heard: list[Heard], path: str) -> list[str]:
     return [each.event for each in heard if each.about.get("path") == path]
 
 
-def test_telemetry_hears_of_each_request_and_of_no_queue(
+def test_each_request_is_an_event_and_no_queue_is(
     server: LoopbackServer, connect: Connect, is_shared: bool
 ) -> None:
     """R18, R19, R59: start and stop per logical request; sampling has no queue-state events."""
@@ -68,7 +68,7 @@ def test_the_wait_of_a_sample_lasts_from_its_promise_to_its_result(
     assert waited.about["sampling_session_id"] == sampling.sampling_session_id
 
 
-def test_polls_that_are_sent_again_are_heard_as_attempts(
+def test_repeated_polls_are_events_of_attempts(
     server: LoopbackServer, connect: Connect, is_shared: bool
 ) -> None:
     """R19: start, retry with its delay, start, stop; all with a time."""
@@ -92,7 +92,7 @@ def test_polls_that_are_sent_again_are_heard_as_attempts(
     assert of_polls[3].measured["duration"] >= 0
 
 
-def test_a_sample_that_is_retried_on_request_is_heard_attempt_by_attempt(
+def test_each_attempt_of_a_retried_sample_is_an_event(
     server: LoopbackServer, connect: Connect
 ) -> None:
     """R13, R19: `retry=RetryPolicy(...)` says what it does, and when it gives up."""
@@ -113,7 +113,7 @@ def test_a_sample_that_is_retried_on_request_is_heard_attempt_by_attempt(
     assert of_samples[1].measured["delay_ms"] == 50.0
 
 
-def test_a_shared_poll_tells_of_the_queue_only_when_it_changes(
+def test_a_shared_poll_reports_the_queue_only_when_it_changes(
     server: LoopbackServer, connect: Connect
 ) -> None:
     """One event and one call of the observer for each change, however many samples wait."""
@@ -145,7 +145,7 @@ def test_a_shared_poll_tells_of_the_queue_only_when_it_changes(
     assert known[:7] == ["active", *["paused_capacity"] * 3, *["active"] * 2, "paused_capacity"]
 
 
-def test_a_server_that_has_not_announced_it_is_not_asked_for_the_queue(
+def test_queue_states_are_requested_only_of_servers_that_announce_them(
     server: LoopbackServer, connect: Connect
 ) -> None:
     server.service.flags["sample_use_retrieve_futures"] = True

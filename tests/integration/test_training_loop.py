@@ -293,7 +293,7 @@ def test_an_oversized_datum_travels_alone(server: LoopbackServer, connect: Conne
     assert [entry.detail["num_datums"] for entry in server.history()] == [2, 1, 1]
 
 
-def test_requests_are_compressed_when_the_server_asks_for_it(
+def test_requests_are_compressed_when_the_server_enables_it(
     server: LoopbackServer, connect: Connect
 ) -> None:
     """R24: `proto_compress_fwdbwd` is obeyed where the codec is there, and never otherwise."""

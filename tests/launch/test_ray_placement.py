@@ -82,7 +82,7 @@ def test_workers_start_on_nodes_with_the_label_and_with_free_cpus(
     config = ray_config(cluster, tmp_path, samplers="2:2", ray_labels=("zone=b",))
     with EmbeddedServer(config) as server:
         wait_until(lambda: joined(server) == 2, 120)
-        wait_until(lambda: "Ray has no node for the worker" in server.log(), 120)
+        wait_until(lambda: "No node of the Ray cluster fits the worker" in server.log(), 120)
         assert "needs 1 CPU, 0 GPU, label zone=b" in server.log()
         assert joined(server) == 2
         assert {cluster.node_of(each) for each in cluster.workers()} == {first}

@@ -38,7 +38,7 @@ def test_without_ray(tmp_path: Path) -> None:
     refused(serve(*at, "--ray", "auto"), "not installed", "pip install")
 
 
-def test_the_launcher_is_told_paths_from_the_root_and_threads_as_reserved(
+def test_the_launcher_gets_absolute_paths_and_threads_as_reserved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tiny").mkdir()

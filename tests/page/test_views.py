@@ -189,7 +189,7 @@ def test_a_key_is_made_and_revoked_and_its_page_signs_out(
     go(page, "server")
     expect(page.get_by_text("Ready", exact=True)).to_be_visible()
     page.get_by_role("button", name="New key").click()
-    page.get_by_label("What you call it").fill("second")
+    page.get_by_label("Name", exact=True).fill("second")
     page.get_by_role("button", name="Make it").click()
     made = page.get_by_role("dialog").locator("code").inner_text()
     page.get_by_role("button", name="Close").click()

@@ -63,7 +63,7 @@ def test_events_carry_what_is_documented(seen: Seen) -> None:
     }
 
 
-def test_a_regularizer_that_fails_is_told_and_raises_its_own_error(seen: Seen) -> None:
+def test_a_regularizer_that_fails_is_an_event_and_raises_its_own_error(seen: Seen) -> None:
     def broken(_data: Any, _logprobs: Any) -> Any:
         raise ZeroDivisionError("no such number")
 

@@ -252,7 +252,7 @@ def test_with_the_real_engine_a_moved_run_is_bit_identical_to_one_that_stayed(
         config = SchedulerConfig(is_deterministic=True)
         make = lambda: EngineProcess(options)  # noqa: E731
         work = Bench(tmp_path / name, make, config, make).start()
-        assert work.scheduler.wait_ready(120)
+        assert work.scheduler.wait_ready(45)
         model, found = work.model(), list[Any]()
         for number in range(1, 13):
             request = (work.train if number % 3 else work.step)(model, number)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.server.driving import null_config
+from tests.support.keys import new_tenant_key
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 NewKey = Callable[[], str]
 
@@ -28,14 +28,6 @@ def server(data_dir: Path) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture(scope="session")
-def new_key(server: EmbeddedServer, data_dir: Path) -> Iterator[NewKey]:
+def new_key(server: EmbeddedServer, data_dir: Path) -> NewKey:
     """Makes a key of a new tenant while the server runs."""
-    db = Database(f"sqlite:///{data_dir / 'tinkex.db'}")
-
-    def make() -> str:
-        key = keys.new_key()
-        db.write(keys.add, key, name="test")
-        return key
-
-    yield make
-    db.close()
+    return lambda: new_tenant_key(data_dir)

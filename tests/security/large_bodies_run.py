@@ -22,8 +22,8 @@ import httpx
 
 from tests.security.campaign import memory_bytes
 from tests.server.driving import Http, null_config
+from tests.support.keys import new_tenant_key
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 NUM_KEYS = 2_000_000
 NUM_BODIES = 5
@@ -102,10 +102,7 @@ def main(at_once: int) -> None:
         tempfile.TemporaryDirectory() as name,
         EmbeddedServer(null_config(Path(name))) as server,
     ):
-        db = Database(f"sqlite:///{Path(name) / 'tinkex.db'}")
-        other_key = keys.new_key()
-        db.write(keys.add, other_key, name="other")
-        db.close()
+        other_key = new_tenant_key(Path(name))
         file = Path(name) / "body.json"
         file.write_bytes(body())
         print("alone")

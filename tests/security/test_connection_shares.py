@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from tests.server.driving import Http, null_config
+from tests.support.keys import new_tenant_key
 from tests.support.raw_http import RawClient, request
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.config import ConnectionBounds
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 MOST = 160
 RESERVE = MOST // 8
@@ -40,17 +40,9 @@ def small(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def new_key(small: EmbeddedServer, tmp_path: Path) -> Iterator[Callable[[], str]]:
+def new_key(small: EmbeddedServer, tmp_path: Path) -> Callable[[], str]:
     """Makes a key of a new tenant."""
-    db = Database(f"sqlite:///{tmp_path / 'tinkex.db'}")
-
-    def make() -> str:
-        key = keys.new_key()
-        db.write(keys.add, key, name="test")
-        return key
-
-    yield make
-    db.close()
+    return lambda: new_tenant_key(tmp_path)
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 
 from tests.server.driving import Http, null_config
 from tests.support.disks import SmallDisk, small_disk
+from tests.support.keys import new_tenant_key
 from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 from tinkex.wire.limits import Limits
 
 TINY = "tiny"
@@ -96,10 +96,7 @@ def test_one_tenant_leaves_a_fifth_of_the_space_to_others(disk: SmallDisk, tiny:
         assert disk.free_bytes() > 0.1 * space, "the rest is left"
         assert limit_of(greedy) > 0.85 * advertised, "files do not change it, the log a little"
 
-        db = Database(f"sqlite:///{disk.path / 'tinkex.db'}", readers=1)
-        key = keys.new_key()
-        db.write(keys.add, key, name="polite")
-        db.close()
+        key = new_tenant_key(disk.path)
         polite = Http(client, key)
         theirs = save(polite, new_model(polite), 1)
         assert theirs.status_code == 200, theirs.text

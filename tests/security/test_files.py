@@ -220,7 +220,7 @@ def test_damaged_model_folders(tmp_path: Path) -> None:
         ({"hidden_act": "gelu", "num_hidden_layers": 1025}, "num_hidden_layers=1025 is above 1024"),
         ({"hidden_act": "gelu", "vocab_size": 1 << 23}, "vocab_size=8388608 is above"),
         ({"max_position_embeddings": 1 << 22, "head_dim": 256}, "too long a context"),
-        ({"head_dim": 64}, r"q_proj.weight' .* \[48, 48], but config.json asks for \[384, 48]"),
+        ({"head_dim": 64}, r"q_proj.weight' .* \[48, 48], but config.json gives \[384, 48]"),
         ({"num_key_value_heads": 3}, r"k_proj.weight' .* asks for \[24, 48]"),
         ({"num_key_value_heads": 4}, "num_attention_heads=6 must be a multiple of"),
         ({"head_dim": 7}, "head_dim=7 must be even"),

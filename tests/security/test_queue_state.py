@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from tests.server.driving import MODEL, Http, null_config
+from tests.support.keys import new_tenant_key
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 from tinkex.wire.limits import Limits
 
 
@@ -40,14 +40,8 @@ def server(folder: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def tenants(server: EmbeddedServer, folder: Path) -> Iterator[list[Http]]:
-    db = Database(f"sqlite:///{folder / 'tinkex.db'}", readers=1)
-    made = []
     with httpx.Client(base_url=server.base_url, timeout=30) as client:
-        for _ in range(2):
-            made.append(Http(client, keys.new_key()))
-            db.write(keys.add, made[-1].api_key, name="test")
-        yield made
-    db.close()
+        yield [Http(client, new_tenant_key(folder)) for _ in range(2)]
 
 
 def state_of(http: Http, request_id: str) -> tuple[str, str | None]:
@@ -104,7 +98,7 @@ def test_a_sample_without_a_slot_reports_paused_capacity(tenants: list[Http]) ->
         http.result(promise)
 
 
-def test_a_client_with_one_poll_for_all_its_samples_is_told_when_they_wait(
+def test_a_shared_poll_reports_when_samples_wait(
     tenants: list[Http],
 ) -> None:
     """Also before a poll's time is over; one that does not ask gets the protocol's answer."""

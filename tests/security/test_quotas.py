@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from tests.server.driving import MODEL, Http, null_config
+from tests.support.keys import new_tenant_key
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys, quotas
+from tinkex.store import Database, quotas
 from tinkex.wire.limits import Limits
 
 SAVE_BYTES = 1 << 10
@@ -34,16 +35,8 @@ def server(folder: Path) -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def tenant(server: EmbeddedServer, folder: Path) -> Iterator[Callable[[], Http]]:
     """Makes a new tenant."""
-    db = Database(f"sqlite:///{folder / 'tinkex.db'}")
     with httpx.Client(base_url=server.base_url, timeout=30) as client:
-
-        def make() -> Http:
-            key = keys.new_key()
-            db.write(keys.add, key, name="test")
-            return Http(client, key)
-
-        yield make
-    db.close()
+        yield lambda: Http(client, new_tenant_key(folder))
 
 
 def refused(answer: httpx.Response, *numbers: int) -> None:

@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from tests.server.driving import Http
+from tests.support.keys import new_tenant_key
 from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +35,13 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Http, Ht
     )
     with (
         EmbeddedServer(config) as server,
-        httpx.Client(base_url=server.base_url, timeout=120) as client,
+        httpx.Client(base_url=server.base_url, timeout=45) as client,
     ):
         yield Http(client, server.api_key), Http(client, _new_key(root / "data"))
 
 
 def _new_key(data_dir: Path) -> str:
-    db = Database(f"sqlite:///{data_dir / 'tinkex.db'}")
-    try:
-        key = keys.new_key()
-        db.write(keys.add, key, name="second")
-        return key
-    finally:
-        db.close()
+    return new_tenant_key(data_dir)
 
 
 class Sampling:

@@ -19,9 +19,9 @@ import tinkex
 from tests.security.surface import REQUESTS
 from tests.security.things import Things
 from tests.server.driving import MODEL, Http, null_config
+from tests.support.keys import new_tenant_key
 from tinkex import telemetry, types
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 SITE = Path(__file__).parent / "watched_python"
 
@@ -43,10 +43,7 @@ def server(folder: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="module")
 def other_key(server: EmbeddedServer, folder: Path) -> str:
-    db = Database(f"sqlite:///{folder / 'tinkex.db'}", readers=1)
-    key = keys.new_key()
-    db.write(keys.add, key, name="other")
-    db.close()
+    key = new_tenant_key(folder)
     return key
 
 
@@ -62,9 +59,9 @@ def holds(text: bytes, secret: str) -> bool:
     return part in text or part.hex().encode() in text.lower()
 
 
-def walk_every_route(http: Http, said: list[str]) -> None:
-    """Asks every route, rightly and wrongly."""
-    things = Things.make(http)
+def walk_every_route(http: Http, owner: Http, said: list[str]) -> None:
+    """Calls every route with valid and invalid bodies; `owner` sends the key of the same tenant."""
+    things = Things.make(owner)
     ending = ("DELETE", "/auth/apikey/me")
     for route, entry in REQUESTS.items():
         if route == ending:
@@ -153,8 +150,8 @@ def test_no_key_is_left_anywhere(
     with httpx.Client(base_url=server.base_url, timeout=30) as client:
         first, second = Http(client, server.api_key), Http(client, other_key)
         tokens = [each.post("auth/token")["jwt"] for each in (first, second)]
-        for http in (first, Http(client, tokens[1])):
-            walk_every_route(http, said)
+        walk_every_route(first, first, said)
+        walk_every_route(Http(client, tokens[1]), second, said)
         # The answer that holds a new token is the one place for it.
         said = [text for text in said if '"jwt"' not in text]
         lend_and_err(first, other_key, said)

@@ -125,7 +125,7 @@ def test_nothing_of_hers_is_in_any_other_answer(
 
 
 @pytest.mark.parametrize("route", sorted(LINKS), ids=" ".join)
-def test_a_link_with_another_signature_tells_nothing(
+def test_a_link_with_another_signature_reveals_nothing(
     route: RouteKey, bob: Http, hers: Things
 ) -> None:
     def forged(things: Things) -> httpx.Response:

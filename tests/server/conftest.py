@@ -10,8 +10,8 @@ import pytest
 
 from tests.server.driving import Http, null_config
 from tests.store.postgres import empty_postgres_url, postgres_url
+from tests.support.keys import new_tenant_key
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 __all__ = ["data_dir", "empty_postgres_url", "http", "make_key", "postgres_url", "server"]
 
@@ -33,13 +33,7 @@ def make_key(server: EmbeddedServer, data_dir: Path) -> Callable[[], str]:
     """Makes a key of a new tenant while the server runs, as `tinkex keys create` does."""
 
     def make() -> str:
-        db = Database(f"sqlite:///{data_dir / 'tinkex.db'}")
-        try:
-            key = keys.new_key()
-            db.write(keys.add, key, name="test")
-            return key
-        finally:
-            db.close()
+        return new_tenant_key(data_dir)
 
     return make
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from tests.server.driving import Http, null_config
+from tests.support.keys import new_tenant_key
 from tinkex.engine.custom_loss.bounds import MAX_NODES
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import ModelInput
 from tinkex.wire import protobuf
@@ -35,16 +35,8 @@ def server(folder: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def tenant(server: EmbeddedServer, folder: Path) -> Iterator[Callable[[], Http]]:
-    db = Database(f"sqlite:///{folder / 'tinkex.db'}")
     with httpx.Client(base_url=server.base_url, timeout=30) as client:
-
-        def make() -> Http:
-            key = keys.new_key()
-            db.write(keys.add, key, name="test")
-            return Http(client, key)
-
-        yield make
-    db.close()
+        yield lambda: Http(client, new_tenant_key(folder))
 
 
 def graph(*nodes: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tinkex.server.models.engine_factory import engine_factories
 from tinkex.server.process import ServerProcess
 
 PINGS = {"engine_ping_s": 0.2, "engine_hang_s": 2.0}
-WAIT_S = 120
+WAIT_S = 45
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from tests.server.driving import Http, null_config
+from tests.support.keys import new_tenant_key
 from tinkex.server.embedded import EmbeddedServer
 from tinkex.server.errors import Busy
 from tinkex.server.live_feed import MAX_STREAMS_PER_OWNER, LiveFeed
-from tinkex.store import Database, keys
 from tinkex.store.operations import Operation
 
 
@@ -48,13 +48,7 @@ def alice(watched: EmbeddedServer) -> Iterator[Http]:
 @pytest.fixture
 def new_key(folder: Path) -> Callable[[], str]:
     def make() -> str:
-        db = Database(f"sqlite:///{folder / 'tinkex.db'}")
-        try:
-            key = keys.new_key()
-            db.write(keys.add, key, name="test")
-            return key
-        finally:
-            db.close()
+        return new_tenant_key(folder)
 
     return make
 
@@ -90,7 +84,7 @@ def step(http: Http, model: str, seq_id: int) -> None:
     http.result(http.step(model, seq_id + 1)["request_id"])
 
 
-def test_a_watched_run_is_told_of_as_it_trains(alice: Http) -> None:
+def test_a_watched_run_sends_its_points_as_it_trains(alice: Http) -> None:
     model = alice.model()
     step(alice, model, 1)
     with streaming(alice, f"runs={model}&after={model}=0") as found:
@@ -131,7 +125,7 @@ def test_a_stream_goes_on_for_a_key_in_the_authorization_header(alice: Http) -> 
         assert first(found, "point").data["columns"]["step"] == [1]
 
 
-def test_a_name_and_an_end_are_told_of_without_watching(alice: Http) -> None:
+def test_a_name_and_an_end_are_sent_without_watching(alice: Http) -> None:
     model = alice.model()
     with (
         httpx.Client(base_url=str(alice.client.base_url), timeout=60) as client,

@@ -52,7 +52,7 @@ def test_a_revoked_key_stops_at_once(tenant: Http) -> None:
     assert revoke(tenant, made["key_id"]).json()["code"] == "unknown-key"
 
 
-def test_the_key_that_asks_is_revoked_only_with_confirmation(tenant: Http) -> None:
+def test_the_callers_own_key_is_revoked_only_with_confirmation(tenant: Http) -> None:
     (mine,) = tenant.get("keys")["keys"]
     refused = revoke(tenant, mine["key_id"])
     assert (refused.status_code, refused.json()["code"]) == (422, "revokes-itself")

@@ -65,7 +65,7 @@ def test_one_result_is_not_published_after_another_tenants_many() -> None:
     assert told[2:] == [f"greedy{n}" for n in range(22)], "one's own stay in order"
 
 
-def test_closing_lets_everybody_go() -> None:
+def test_closing_wakes_all_waiters() -> None:
     async def scene() -> None:
         waiters = Waiters()
         with waiters.watch("a") as future:

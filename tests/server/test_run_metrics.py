@@ -96,7 +96,7 @@ def new(service: ServiceClient, **metadata: Any) -> TrainingClient:
     return service.create_lora_training_client("tiny", rank=4, seed=1, user_metadata=metadata)
 
 
-def test_a_point_is_what_the_client_was_told_of_the_step(
+def test_a_point_has_the_metrics_of_the_steps_result(
     service: ServiceClient, rest: RestClient
 ) -> None:
     training = new(service)

@@ -22,11 +22,11 @@ from tests.server.sample_streams import (
     submit,
 )
 from tests.server.test_restart import engine_pid
+from tests.support.keys import new_tenant_key
 from tests.support.waiting import wait_until
 from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 _LONG = 100_000  # tokens: minutes of work for the tiny model
 
@@ -195,10 +195,7 @@ def test_a_cancelled_sample_ends_its_stream(http: Http, sampler: str) -> None:
 
 
 def test_another_tenant_finds_nothing(http: Http, sampler: str, data_dir: Path) -> None:
-    db = Database(f"sqlite:///{data_dir / 'tinkex.db'}")
-    other_key = keys.new_key()
-    db.write(keys.add, other_key, name="other")
-    db.close()
+    other_key = new_tenant_key(data_dir)
     request_id = submit(http, sampler)
     other = Http(http.client, other_key)
     refused = other.call("POST", "stream_sample", {"request_id": request_id})

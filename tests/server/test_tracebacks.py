@@ -58,7 +58,7 @@ def test_frames_of_the_users_own_loss_stay(http: Http) -> None:
     assert "# the mistake" in text
 
 
-def test_a_server_that_is_gone_is_told_in_a_line_for_each_cause() -> None:
+def test_an_unreachable_server_is_one_line_for_each_cause() -> None:
     text = stderr_of("http://127.0.0.1:9", "tml-key", "constructor")
     assert own_frames(text) == 1, text
     assert "aiohttp/" not in text

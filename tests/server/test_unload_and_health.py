@@ -53,7 +53,7 @@ def test_the_other_forms_do_the_same(service: ServiceClient) -> None:
     assert service.get_server_health_future().result(60).status == "ok"
 
 
-def test_health_is_asked_once(service: ServiceClient) -> None:
+def test_health_is_requested_once(service: ServiceClient) -> None:
     assert service.get_server_health().status == "ok"
     with LoopbackServer() as busy, Runtime() as runtime:
         busy.on("healthz").reply(503, json_body={"detail": "The server is starting."}).always()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.postgres import empty_postgres_url, postgres_url
+from tests.store.postgres import each_database, empty_postgres_url, postgres_url
 from tinkex.store import Database
 
-__all__ = ["db", "empty_postgres_url", "postgres_url"]
+__all__ = ["db", "each_database", "empty_postgres_url", "postgres_url"]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.server.children import children_of
+from tinkex.store import Database
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,19 @@ def postgres_url() -> Iterator[str]:
         server.start()
         yield server.url
         server.kill()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def each_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A fresh store, once in SQLite and once in PostgreSQL; `db = each_database` in a module that
+    has all its tests run on both."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'store.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    database = Database(url)
+    yield database
+    database.close()
 
 
 class PostgresServer:

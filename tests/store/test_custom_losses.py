@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from sqlalchemy import Connection, text
 
+from tests.store.postgres import each_database
 from tests.store.work import OWNER, add_model, add_session
 from tinkex.engine.errors import EngineUserError
 from tinkex.scheduler.operation_bodies import BodyCache
@@ -20,16 +20,7 @@ from tinkex.store.operations import SequenceError
 from tinkex.store.quotas import QuotaExceeded
 from tinkex.types.requests import ForwardBackwardRequest
 
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'store.db'}"
-    else:
-        url = request.getfixturevalue("postgres_url")
-    database = Database(url)
-    yield database
-    database.close()
+db = each_database
 
 
 def new(session_id: str, seq_id: int = 0, body: bytes = b"graph", **more: str) -> NewCustomLoss:

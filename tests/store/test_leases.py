@@ -43,7 +43,7 @@ def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
     engine.dispose()
 
 
-def test_a_lease_is_taken_once_and_told_to_the_next(conn: Connection) -> None:
+def test_a_lease_is_taken_once_and_shown_to_the_next(conn: Connection) -> None:
     assert leases.take(conn, holder("a"), LIFE_S, now=100.0) == 1
     assert leases.take(conn, holder("b"), LIFE_S, now=109.9) is None
     found = leases.read(conn)
@@ -61,7 +61,7 @@ def test_an_expired_lease_is_taken_under_the_next_epoch(conn: Connection) -> Non
     assert leases.read(conn).expires_at == 120.0
 
 
-def test_an_expired_lease_that_nobody_took_is_renewed(conn: Connection) -> None:
+def test_an_expired_lease_that_was_not_taken_is_renewed(conn: Connection) -> None:
     assert leases.take(conn, holder("a"), LIFE_S, now=100.0) == 1
     assert leases.renew(conn, 1, LIFE_S, now=150.0)
     assert leases.take(conn, holder("b"), LIFE_S, now=159.0) is None
@@ -287,7 +287,7 @@ def test_a_leader_renews_its_lease(empty_postgres_url: str) -> None:
         assert lost == []
 
 
-def test_a_leader_that_finds_a_later_epoch_is_told_at_its_next_renewal(
+def test_a_leader_finds_a_later_epoch_at_its_next_renewal(
     empty_postgres_url: str,
 ) -> None:
     with leading(empty_postgres_url, life_s=1.0) as (lease, lost):

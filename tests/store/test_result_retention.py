@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from sqlalchemy import Connection, text
 
+from tests.store.postgres import each_database
 from tests.store.work import OWNER, add_checkpoint, add_model, append, new_operation
 from tinkex.store import (
     Database,
@@ -39,15 +40,7 @@ from tinkex.types.requests import CLONE_STRIDE
 DONE = Result(encoding="json", body=b"{}")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'store.db'}"
-    else:
-        url = request.getfixturevalue("postgres_url")
-    database = Database(url)
-    yield database
-    database.close()
+db = each_database
 
 
 @pytest.fixture

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.store.postgres import each_database
 from tests.store.work import OWNER, add_checkpoint, add_model, add_session, append
 from tinkex.store import (
     Database,
@@ -35,15 +34,7 @@ from tinkex.types.requests import CLONE_STRIDE
 DONE = Result(encoding="proto", body=b"1234")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'store.db'}"
-    else:
-        url = request.getfixturevalue("postgres_url")
-    database = Database(url)
-    yield database
-    database.close()
+db = each_database
 
 
 def test_only_the_hash_of_a_key_is_kept(db: Database) -> None:
@@ -86,7 +77,7 @@ def test_silent_sessions_end(db: Database) -> None:
     assert alive not in db.write(sessions.finish_silent, time.time() - 50)
 
 
-def test_silent_sessions_that_were_heard_of_meanwhile_stay_open(db: Database) -> None:
+def test_silent_sessions_with_a_later_heartbeat_stay_open(db: Database) -> None:
     owner = f"owner-{time.time_ns()}"
     silent, heard = db.write(add_session, owner), db.write(add_session, owner)
     db.write(sessions.record_heartbeats, dict.fromkeys((silent, heard), time.time() - 100))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, create_engine
 
+from tests.store.postgres import each_database
 from tests.store.work import OWNER, add_model, new_operation
 from tinkex.client.chunking import reduce_metrics
 from tinkex.store import (
@@ -33,13 +31,7 @@ from tinkex.store.run_series import SPARK_POINTS, PointBody, SeriesHead, Trained
 DONE = Result(encoding="json", body=b"{}")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    is_sqlite = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    database = Database(url if is_sqlite else request.getfixturevalue("postgres_url"))
-    yield database
-    database.close()
+db = each_database
 
 
 def batch(loss: float, num_learned: int = 2, **metrics: float) -> TrainedBatch:

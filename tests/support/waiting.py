@@ -8,8 +8,8 @@ from collections.abc import Callable
 __all__ = ["wait_until"]
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Returns when it holds; fails the test after the timeout."""
+def wait_until(holds: Callable[[], bool], timeout_s: float = 45) -> None:
+    """Returns when it holds; fails the test after the timeout, before pytest's own ends it."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"it did not come to hold within {timeout_s:g} s"

@@ -45,7 +45,7 @@ def repository(folder: Path) -> str:
 
 
 @needs_git
-def test_a_clone_tells_what_is_checked_out(tmp_path: Path) -> None:
+def test_a_clone_reports_what_is_checked_out(tmp_path: Path) -> None:
     package = project(tmp_path)
     first = repository(tmp_path)
     assert commit_of_package(package) == first
@@ -59,7 +59,7 @@ def test_a_clone_tells_what_is_checked_out(tmp_path: Path) -> None:
 
 
 @needs_git
-def test_a_worktree_tells_its_own_commit(tmp_path: Path) -> None:
+def test_a_worktree_reports_its_own_commit(tmp_path: Path) -> None:
     main = tmp_path / "main"
     main.mkdir()
     repository(main)

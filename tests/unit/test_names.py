@@ -32,8 +32,15 @@ RETIRED = frozenset(_RETIRED.split())
 """Names that modules had and lost: each meant several things, or nothing to a newcomer."""
 
 ROOT = Path(__file__).parents[2]
-_TEXTS = ("src/**/*.py", "docs/**/*.md", "deploy/**/*.yaml", "deploy/**/*.md", "*.md")
-_UNWANTED = "whoever nobody somebody everybody anybody errand errands doorstep patience patiently"
+_TEXTS = (
+    *("src/**/*.py", "src/tinkex/web/static/*.js", "src/tinkex/web/static/*.html"),
+    *("docs/**/*.md", "deploy/**/*.yaml", "deploy/**/*.md", "*.md"),
+)
+_UNWANTED = """
+whoever nobody somebody everybody anybody errand errands doorstep patience patiently
+told asked hear hears heard
+"""
+TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 UNWANTED = re.compile(rf"\b({'|'.join(_UNWANTED.split())}|in vain)\b", re.IGNORECASE)
 
 
@@ -75,3 +82,13 @@ def test_texts_name_tenants_callers_and_tasks_by_what_they_are() -> None:
         for match in UNWANTED.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+def test_names_of_tests_have_none_of_these_words_either() -> None:
+    names = [
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in TEST_NAME.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert len(names) > 2000
+    assert [name for name in names if UNWANTED.search(name.replace("_", " "))] == []

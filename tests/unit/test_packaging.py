@@ -88,3 +88,10 @@ def test_a_release_lists_what_it_depends_on(tmp_path: Path) -> None:
         each.name: hashlib.sha256(each.read_bytes()).hexdigest()
         for each in tmp_path.glob("tinkex-1.*")
     }
+
+
+def test_make_help_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    listed = set(re.findall(r"^([a-z-]+):.*##", makefile, re.MULTILINE))
+    (targets,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert listed == set(targets.split())

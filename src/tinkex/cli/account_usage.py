@@ -9,7 +9,7 @@ import click
 
 from tinkex.cli.columns import Column, columns_option, csv_option, list_format, show_list
 from tinkex.cli.options import connection_options, json_option, quick_config
-from tinkex.cli.output import plain, print_json, say, size_text
+from tinkex.cli.output import plain, print_json, size_text
 
 if TYPE_CHECKING:
     from tinkex.client.run_calls import UsageGrouping
@@ -92,7 +92,5 @@ def command(
     ).result()
     if is_json:
         print_json(plain(answer))
-    elif answer.rows or csv_path is not None:
-        show_list(answer.rows, form)
     else:
-        say("Nothing was used in that time.")
+        show_list(answer.rows, form, if_empty="Nothing was used in that time.")

@@ -41,12 +41,12 @@ def command() -> None:
     "--api-key-file",
     "--key-file",
     metavar="FILE",
-    help="Read the key from a file; '-' is stdin.  [default: ask for it, hidden]",
+    help="Read the key from a file; '-' is stdin.  [default: prompt, hidden]",
 )
 def login(base_url: str | None, api_key_file: str | None) -> None:
     """Check a key with its server and keep it for this user.
 
-    Asks for the key without showing it, or reads it from a file or from stdin if that is no
+    Prompts for the key without showing it, or reads it from a file or from stdin if that is no
     terminal. The server becomes the one that is used where none is named.
 
     \b
@@ -166,7 +166,7 @@ def store_key(url: str, api_key: str) -> Path:
 
 
 def check_key(config: Config) -> None:
-    """Asks the server whether it takes the key.
+    """Checks whether the server accepts the key.
 
     Raises:
         TinkexError: it does not, or there is no server.

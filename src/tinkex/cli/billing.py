@@ -16,7 +16,7 @@ from tinkex.cli.columns import (
     write_csv,
 )
 from tinkex.cli.options import connection_options, json_option, quick_config
-from tinkex.cli.output import plain, print_json, say, size_text
+from tinkex.cli.output import plain, print_json, size_text
 
 if TYPE_CHECKING:
     from tinkex.types.billing import BillingUsageEvent, BillingUsageResponse
@@ -106,10 +106,8 @@ def usage(
         _write_sessions(sessions_csv, answer)
     if is_json:
         print_json(plain(answer))
-    elif answer.data or csv_path is not None:
-        show_list(answer.data, form)
     else:
-        say("Nothing was used in that time.")
+        show_list(answer.data, form, if_empty="Nothing was used in that time.")
 
 
 @command.command("checkpoint-storage", short_help="Show what checkpoints take now.")
@@ -138,10 +136,8 @@ def checkpoint_storage(
     answer = rest.get_current_checkpoint_storage_usage(project_id).result()
     if is_json:
         print_json(plain(answer))
-    elif answer.data or csv_path is not None:
-        show_list(answer.data, form)
     else:
-        say("There are no checkpoints.")
+        show_list(answer.data, form, if_empty="There are no checkpoints.")
 
 
 def _write_sessions(path: str, answer: BillingUsageResponse) -> None:

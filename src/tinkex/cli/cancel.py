@@ -1,4 +1,4 @@
-"""`tinkex cancel`: ends work of one's own that waits or samples."""
+"""`tinkex cancel`: cancels waiting operations and unfinished samples of the caller."""
 
 from __future__ import annotations
 

@@ -189,7 +189,11 @@ class Chat:
         elif name == "/system":
             self._system = rest or None
             self.reset()
-            say("Begun anew with this system message." if rest else "Begun anew without one.")
+            say(
+                "Started a new conversation with this system message."
+                if rest
+                else "Started a new conversation without a system message."
+            )
         elif name == "/save" and rest:
             self._save(Path(rest).expanduser())
         else:

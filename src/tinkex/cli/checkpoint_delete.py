@@ -19,7 +19,7 @@ SHOWN = 10
 @click.command(short_help="Delete checkpoints, for good.")
 @click.argument("paths", nargs=-1)
 @filter_options
-@click.option("-y", "--yes", "is_agreed", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", "is_agreed", is_flag=True, help="Do not prompt.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Only say what would be deleted.")
 @json_option
 @connection_options
@@ -39,7 +39,7 @@ def delete(
 ) -> None:
     """Delete checkpoints, for good: those of the PATHS, or all that fit the filters.
 
-    Asks first. If some cannot be deleted the others are, and the exit code is not 0.
+    Prompts first. If some cannot be deleted the others are, and the exit code is not 0.
 
     \b
     Examples:

@@ -11,7 +11,7 @@ import click
 
 from tinkex.cli.columns import Column, columns_option, csv_option, list_format, show_list
 from tinkex.cli.options import connection_options, json_option, limit_option, quick_config
-from tinkex.cli.output import plain, print_json, print_table, say, size_text, time_text
+from tinkex.cli.output import plain, print_json, print_table, size_text, time_text
 from tinkex.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -150,10 +150,8 @@ def list_checkpoints(
     elif is_quiet:
         for each in found:
             click.echo(each.tinker_path)
-    elif found or csv_path is not None:
-        show_list(found, form)
     else:
-        say("There are no such checkpoints. 'tinkex train' makes some.")
+        show_list(found, form, if_empty="There are no such checkpoints. 'tinkex train' makes some.")
 
 
 @click.command(short_help="Show one checkpoint.")

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import click
 
-from tinkex.cli.output import print_table, time_text, write_atomically
+from tinkex.cli.output import print_table, say, time_text, write_atomically
 
 __all__ = [
     "Column",
@@ -55,7 +55,7 @@ class Column(NamedTuple, Generic[Row]):
 
 
 class ListFormat(NamedTuple, Generic[Row]):
-    """The columns that are wanted, and the CSV file if one is."""
+    """The chosen columns, and the CSV file if there is one."""
 
     columns: list[Column[Row]]
     csv_path: str | None = None
@@ -69,12 +69,12 @@ def list_format(
     csv_path: str | None = None,
     others: Sequence[bool] = (),
 ) -> ListFormat[Row]:
-    """What `--columns` and `--csv` ask for; `others` says whether another form was asked for.
+    """The format that `--columns` and `--csv` choose; `others` are the flags of other formats.
 
-    A table has the usual columns unless others are named, CSV has all.
+    A table has the usual columns unless `names` are given, CSV has all.
 
     Raises:
-        click.UsageError: a column is unknown, or two forms are wanted at once.
+        click.UsageError: a column is unknown, or two formats were given.
     """
     if any(others) and (names is not None or csv_path is not None):
         raise click.UsageError("--csv and --columns do not go with --json or --quiet.")
@@ -87,8 +87,11 @@ def list_format(
     return ListFormat([known[name] for name in wanted], csv_path)
 
 
-def show_list(rows: Sequence[Row], form: ListFormat[Row]) -> None:
-    """Prints a table, or writes CSV with a line of names first."""
+def show_list(rows: Sequence[Row], form: ListFormat[Row], *, if_empty: str) -> None:
+    """Prints a table, or `if_empty` on stderr without rows; or writes CSV with a header line."""
+    if form.csv_path is None and not rows:
+        say(if_empty)
+        return
     if form.csv_path is None:
         print_table(
             [[column.cell(row) for column in form.columns] for row in rows],

@@ -1,4 +1,4 @@
-"""Where a server on this machine keeps its things: options of the commands that look there.
+"""Options of the commands that use a server's data folder or database directly.
 
 Apart from `serve`, which loads the server: these must be quick, and work without its packages.
 """

@@ -40,10 +40,13 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
         "Is the server running? 'tinkex serve' starts one; --base-url or TINKER_BASE_URL says "
         "where it is; 'tinkex doctor' checks.",
     ),
-    (errors.APIResponseValidationError, "Check --base-url; 'tinkex doctor' tells more."),
+    (errors.APIResponseValidationError, "Check --base-url; 'tinkex doctor' shows more."),
     (errors.PromiseLostError, "Run the command again ('tinkex train --resume' if it trained)."),
     (errors.FutureTimeoutError, "Run the command again."),
-    (errors.InternalServerError, "Run the command again; if it stays, tell the server's operator."),
+    (
+        errors.InternalServerError,
+        "Run the command again; if it fails again, contact the server's operator.",
+    ),
     (errors.TinkexError, "See 'tinkex COMMAND --help', or 'tinkex doctor'."),
 )
 """What to do next in the words of the command line, where an error has no advice of its own."""
@@ -77,7 +80,7 @@ _BY_CLASS: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code that tells this error to a script."""
+    """The exit code of this error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, errors.TinkexError) and error.code == "missing-api-key":

@@ -39,7 +39,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
 
 
 EPILOG: Final = """\b
-'tinkex COMMAND --help' tells more about a command.
+'tinkex COMMAND --help' describes a command.
 
 \b
 Exit codes: 0 done, 1 failed, 2 wrong usage or setting, 3 key refused, 4 not found, 5 busy,
@@ -86,14 +86,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if callable(reconfigure := getattr(stream, "reconfigure", None)):
             reconfigure(errors="backslashreplace")  # a narrow terminal is no reason to fail
     outcome = run(argv)
-    flushed = _flush(is_told=not outcome.is_ok)
+    flushed = _flush(is_reported=not outcome.is_ok)
     sys.exit(outcome.exit_code or flushed)
 
 
-def _flush(*, is_told: bool) -> int:
+def _flush(*, is_reported: bool) -> int:
     """0 if everything printed has arrived, or if its reader has gone; 1 if it was lost.
 
-    `is_told` says that the command has reported its failure, so that this one adds no other.
+    `is_reported` says that the command has reported its failure, so that this one adds no other.
     """
     try:
         if sys.stdout is not None:  # it is None where the shell has closed it (`>&-`)
@@ -102,7 +102,7 @@ def _flush(*, is_told: bool) -> int:
         _silence_stdout()
     except OSError as error:
         _silence_stdout()
-        return 1 if is_told else _failed(error, sys.argv[1:]).exit_code
+        return 1 if is_reported else _failed(error, sys.argv[1:]).exit_code
     return 0
 
 

@@ -24,7 +24,7 @@ _OPTIONS = (
         envvar="TINKEX_METRICS_HOST",
         default="127.0.0.1",
         show_default=True,
-        help="Address of that port. It asks for no token: open it to your Prometheus alone.",
+        help="Address of that port. It needs no token: open it to your Prometheus alone.",
     ),
     click.option(
         "--metrics-token-file",

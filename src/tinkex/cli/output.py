@@ -93,22 +93,22 @@ def time_text(when: datetime | None) -> str | None:
 
 
 def is_interactive() -> bool:
-    """Whether a person can be asked: both stdin and stderr are terminals."""
+    """Whether a prompt can be shown: both stdin and stderr are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str, *, is_agreed: bool) -> None:
-    """Asks before something that cannot be undone, unless `--yes` was given.
+    """Prompts before something that cannot be undone, unless `--yes` was given.
 
     Raises:
-        click.UsageError: there is no terminal to ask, and --yes was not given.
+        click.UsageError: there is no terminal, and --yes was not given.
         click.exceptions.Exit: the answer was no.
     """
     if is_agreed:
         return
     if not is_interactive():
         raise click.UsageError(
-            "This cannot be undone, and there is no terminal to ask on: add --yes."
+            "This cannot be undone, and there is no terminal to confirm it on: add --yes."
         )
     if not click.confirm(question, err=True):
         say("Nothing was done.")

@@ -1,4 +1,4 @@
-"""One line on the terminal that is rewritten as work goes on; nothing where there is no terminal.
+"""One line on the terminal that is rewritten while work runs; nothing without a terminal.
 
 Uses no escape sequences, so that every terminal can show it.
 """

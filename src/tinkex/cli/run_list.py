@@ -9,7 +9,7 @@ import click
 
 from tinkex.cli.columns import Column, columns_option, csv_option, list_format, show_list
 from tinkex.cli.options import connection_options, json_option, limit_option, quick_config
-from tinkex.cli.output import plain, print_json, print_table, say, time_text
+from tinkex.cli.output import plain, print_json, print_table, time_text
 
 if TYPE_CHECKING:
     from tinkex.client.rest import RestClient
@@ -67,10 +67,8 @@ def list_runs(
     elif is_quiet:
         for run in runs:
             click.echo(run.training_run_id)
-    elif runs or csv_path is not None:
-        show_list(runs, form)
     else:
-        say("There are no training runs. Start one with 'tinkex train'.")
+        show_list(runs, form, if_empty="There are no training runs. Start one with 'tinkex train'.")
 
 
 @click.command(short_help="Show one training run.")

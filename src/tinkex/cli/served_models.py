@@ -20,7 +20,7 @@ class OfferedModel(NamedTuple):
 
 
 def offered_models(capabilities: GetServerCapabilitiesResponse) -> list[OfferedModel]:
-    """The models, in the server's order. A server that tells of no aliases has none."""
+    """The models, in the server's order. A server that reports no aliases has none."""
     main_of = capabilities.aliases
     listed = {each.model_name for each in capabilities.supported_models}
     return [

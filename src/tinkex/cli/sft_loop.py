@@ -46,11 +46,11 @@ _QUEUE_WORDS = {
 
 
 class StopRequest:
-    """While it is open, Ctrl-C (or SIGTERM) asks to stop; a second Ctrl-C stops at once."""
+    """While it is open, Ctrl-C (or SIGTERM) requests a stop; a second Ctrl-C stops at once."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, notify: Callable[[str], None]) -> None:
         self.is_set = False
-        self._tell = tell
+        self._notify = notify
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -72,7 +72,7 @@ class StopRequest:
         if self.is_set:
             raise KeyboardInterrupt
         self.is_set = True
-        self._tell(
+        self._notify(
             "Stopping: the step under way is finished and saved. Ctrl-C again stops at once."
         )
 

@@ -1,6 +1,6 @@
 """Which examples make up which step, at which learning rate: pure functions of the options.
 
-A resumed run asks the same questions and gets the same answers, so that it neither repeats nor
+Equal inputs give an equal plan, so that a resumed run neither repeats nor
 misses a batch.
 """
 

@@ -25,10 +25,10 @@ _NUM_RUNS = 5
 
 
 class StatusSource(NamedTuple):
-    """Where a server's status comes from: its address, and how it is asked."""
+    """Where a server's status is read: its address, and the request."""
 
     url: str
-    ask: Callable[[], dict[str, Any]]
+    fetch: Callable[[], dict[str, Any]]
     runs: Callable[[], list[TrainingRun]]
 
     def screen(self, status: dict[str, Any]) -> list[str]:
@@ -43,7 +43,7 @@ def source_options(command: Command) -> Command:
         "--operator",
         "is_operator",
         is_flag=True,
-        help="Ask with the operator token instead of an API key: shows every tenant's queue.",
+        help="Use the operator token instead of an API key: shows every tenant's queue.",
     )
     return connection_options(operator(data_dir_option(operator_token_option(command))))
 
@@ -56,7 +56,7 @@ def status_source(
     base_url: str | None,
     **connection: Any,
 ) -> StatusSource:
-    """How the server that the options name is asked; a named token file means the operator."""
+    """The status source that the options name; a named token file means the operator."""
     if is_operator or operator_token_file is not None:
         api = operator_api(base_url, data_dir, operator_token_file)
         return StatusSource(api.base_url, api.status, list)
@@ -93,7 +93,7 @@ def command(is_json: bool, **source: Any) -> None:
       "tokens_per_s": {"trained", "sampled", "scored"}, "memory", "disk"}
     """
     found = status_source(**source)
-    status = found.ask()
+    status = found.fetch()
     if is_json:
         print_json(status)
         return

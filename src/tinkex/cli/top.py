@@ -36,7 +36,7 @@ _KEYS = "q ends"
 def command(every_s: float, **source: Any) -> None:
     """Watch what a server does: the screen of 'tinkex status', redrawn until q or Ctrl-C.
 
-    A server that does not answer is asked again; the screen says why.
+    A request that fails is repeated; the screen says why.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def command(every_s: float, **source: Any) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("This needs a terminal; 'tinkex status --json' does not.")
     found = status_source(**source)
-    lines = found.screen(found.ask())  # what is wrong is said before anything is drawn
+    lines = found.screen(found.fetch())  # what is wrong is said before anything is drawn
     with _screen() as is_ended:
         while True:
             _draw([*_header(), *lines])
@@ -60,7 +60,7 @@ def _look_again(source: StatusSource, before: list[str]) -> list[str]:
     from tinkex.errors import TinkexError
 
     try:
-        return source.screen(source.ask())
+        return source.screen(source.fetch())
     except TinkexError as error:
         reason = str(error).splitlines()[0]
         return [f"No answer: {reason}"[: _columns()], *before[1:]]

@@ -95,7 +95,7 @@ _CONNECTION = _KEPT_ON_RESUME[2:]
     help="Do not put prompt/completion pairs into the chat template.",
 )
 @lora_options
-@click.option("--dry-run", "is_dry", is_flag=True, help="Only read the data and tell the plan.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Only read the data and show the plan.")
 @json_option
 @connection_options
 @click.pass_context

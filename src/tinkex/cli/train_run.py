@@ -1,4 +1,4 @@
-"""The work of `tinkex train`: reach the server, prepare the data, train, tell how it went."""
+"""The work of `tinkex train`: reach the server, prepare the data, train, report the result."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _note_data(folder: RunFolder, data: DataSet) -> None:
 
 
 def _reach(config: Config, options: Options) -> int | None:
-    """The model's context length, if the server tells; fails soon if the server is not there."""
+    """The model's context length, if the server reports it; fails soon without a server."""
     from tinkex.client.service import ServiceClient
 
     with ServiceClient(config=quick(config)) as service:

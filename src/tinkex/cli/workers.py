@@ -84,7 +84,7 @@ def drain(name: str, is_waiting: bool, is_json: bool, **server: Any) -> None:
         print_json(entry)
     elif entry["num_models"] or entry["num_samples"]:
         left = f"{counted(entry['num_models'], 'run')}, {counted(entry['num_samples'], 'sample')}"
-        say(f"{name} takes no more work; on it now: {left}. --wait waits until they are gone.")
+        say(f"{name} takes no more work; on it now: {left}. --wait waits until it has none.")
     else:
         say(f"{name} is drained: it has no work and takes none.")
 

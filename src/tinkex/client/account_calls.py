@@ -1,4 +1,4 @@
-"""What an account on the hosted service may ask about itself: audit log and billing."""
+"""Calls about an account on the hosted service: audit log and billing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AuditEvents = Literal["all", "checkpoints", "projects", "teams", "organizations"
 
 @errors_in_futures
 class AccountCalls:
-    """Audit log and billing. A server of one's own answers that it has none."""
+    """Audit log and billing. Self-hosted servers have neither."""
 
     def _get(self, path: str, type_: type[T], params: Mapping[str, str] = {}) -> Future[T]:
         """The answer to a request; the REST client makes it."""

@@ -1,4 +1,4 @@
-"""AdminClient: what the administrators of an account may ask."""
+"""AdminClient: calls for the administrators of an account."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from tinkex.client.rest import RestClient
 
 @errors_in_futures
 class AdminClient(RestClient):
-    """The calls of an account's administrators. A server of one's own answers that it has none."""
+    """The calls of an account's administrators. Self-hosted servers have none of them."""

@@ -1,7 +1,7 @@
-"""Bad input to a call that gives a Future is that Future's error: `outcome()` never raises.
+"""Bad input to a call that returns a Future is that Future's error: `outcome()` never raises.
 
-So a call has one shape, whether the client, the server or the work itself says no. An error that
-is never read is logged, as asyncio does: a batch that was refused is not in the gradient.
+So errors of the client, the server and the work itself are handled alike. An error that is never
+read is logged, as asyncio does: a refused batch is not in the gradient.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("tinkex")
 
 
 class _Refusal(concurrent.futures.Future[Any]):
-    """What is behind the Future of a call that was refused."""
+    """The handle of a call that was refused."""
 
     def __init__(self, call: str, error: BaseException) -> None:
         super().__init__()
@@ -74,8 +74,8 @@ def _with_error_in_future(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(*arguments, **options)
         except TinkexError as error:
-            told = with_site(error, submit_site())
-            return Future(_Refusal(method.__qualname__, told))
+            noted = with_site(error, submit_site())
+            return Future(_Refusal(method.__qualname__, noted))
 
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:

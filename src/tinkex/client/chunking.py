@@ -73,7 +73,7 @@ def _reduce(name: str, values: list[float], weights: Sequence[int]) -> dict[str,
         return {name if i == 0 else f"{name}_{i}": value for i, value in enumerate(values)}
     if suffix in _REDUCTIONS:
         return {name: _REDUCTIONS[suffix](values, weights)}
-    # A name without a known suffix says nothing about several chunks; of one it is the truth.
+    # A metric without a known suffix cannot be combined; of a single chunk it is returned.
     return {name: values[0]} if len(values) == 1 and ":" not in name else {}
 
 

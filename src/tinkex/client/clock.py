@@ -1,6 +1,6 @@
-"""Time and chance, in one replaceable object.
+"""Time and randomness, in one replaceable object.
 
-Everything in the client that waits or rolls dice asks a Clock, so that tests need no real time.
+All waits and random numbers of the client come from a Clock, so that tests need no real time.
 """
 
 from __future__ import annotations

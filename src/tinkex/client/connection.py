@@ -240,7 +240,7 @@ class Connection:
         """
         claims = token_claims(self.transport.credential or "")
         if "sub" not in claims:
-            raise ValidationError("This server does not tell who a key belongs to.")
+            raise ValidationError("This server does not report the owner of a key.")
         email = claims.get("email")
         return WhoamiResponse(
             user_urn=str(claims["sub"]),
@@ -249,7 +249,7 @@ class Connection:
         )
 
     async def cancel(self, request_id: str) -> None:
-        """Tells the server to stop a sample, if it takes cancellations."""
+        """Cancels a sample on the server, if the server supports it."""
         if not self.dynamic.sample_cancel_enabled:
             return
         call = Call(

@@ -1,7 +1,7 @@
 """Futures: handles on work that runs on the runtime's loop.
 
 A handle can be waited for from any thread (`.result()`), awaited from any loop (`await handle`),
-and asked without exceptions (`.outcome()`). It resolves exactly once. Knows nothing of HTTP.
+and read without exceptions (`.outcome()`). It resolves exactly once. Knows nothing of HTTP.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _PATH = "/retrieve_futures"
 
 
 class FuturesPoll:
-    """Tells each waiting sample when its result can be fetched."""
+    """Notifies each waiting sample when its result can be fetched."""
 
     def __init__(self, connection: Connection, sampling_session_id: str, clone_id: int) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class FuturesPoll:
     async def ready(self, request_id: str, observer: QueueObserver | None = None) -> int:
         """Returns once the result can be fetched: its size in bytes, 0 if unknown.
 
-        The observer of the last sample that began to wait is told of the queue's state.
+        The observer of the last sample that began to wait gets the queue's state.
         """
         if request_id in self._early:
             return self._early.pop(request_id)
@@ -65,7 +65,7 @@ class FuturesPoll:
             self._waiting.pop(request_id, None)
 
     def note_fetched(self, request_id: str) -> None:
-        """Lets the next poll tell the server that it may forget this result."""
+        """Acknowledges the result with the next poll, so that the server may forget it."""
         self._fetched.append(request_id)
 
     async def _run(self) -> None:
@@ -131,15 +131,17 @@ class FuturesPoll:
             if not may_retry or not policy.allows(retries, clock.monotonic() - started):
                 attempts.fail(error)
                 raise error
-            asked = backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
-            delay_s = policy.delay_s(retries, asked, clock.random())
+            retry_after_s = (
+                backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
+            )
+            delay_s = policy.delay_s(retries, retry_after_s, clock.random())
             attempts.retry(error, delay_s)
             await clock.sleep(delay_s)
             retries += 1
             observation.retry_count = retries
 
     async def _read(self, answer: Answer, held_s: float) -> FuturesRetrieveResponse:
-        """The answer; a server that says "nothing" at once is not asked again at once."""
+        """The answer; after an immediate empty one the next poll is delayed."""
         response = wire_json.decode(answer.body, FuturesRetrieveResponse)
         if not response.completions and held_s < 1.0:
             await self._connection.runtime.clock.sleep(MIN_ROUND_S if held_s > 0.1 else 0.25)

@@ -1,7 +1,7 @@
-"""The gate that closes after a 429 and opens again by itself.
+"""The delay after a 429: requests wait until the server's deadline.
 
-It is no mutex and no quota: while no 429 has come, everything passes at once. One limiter stands
-for one tenant (base URL and key) and is shared by all clients of a runtime.
+Without a 429 every request passes at once. There is one limiter per tenant (base URL and key),
+which all clients of a runtime share.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class LossHandle(msgspec.Struct, frozen=True, eq=False):
     graph: Any
     """The traced function, a `torch.fx.GraphModule`."""
     loss_id: str | None = None
-    """What the server calls it; None where it runs on this side."""
+    """The server's id of the loss; None if it runs in the client."""
 
     def __repr__(self) -> str:
         where = "run here" if self.loss_id is None else f"run by the server as {self.loss_id}"
@@ -56,7 +56,7 @@ class LossHandle(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def key(self) -> str:
-        """The same for two losses that take and do the same, whatever they are called."""
+        """Equal for losses with equal inputs and graphs, whatever their names."""
         return loss_key(self.inputs, encode_graph(self.name, self.graph.graph))
 
     def check(self, data: Sequence[Datum], session_id: str) -> None:
@@ -151,7 +151,7 @@ async def _make(session: Session, traced: TracedLoss) -> LossHandle:
             if error.code != _REFUSED_GRAPH:
                 raise
             log.warning(
-                "The server does not run the custom loss %s, so it is computed here, at the cost "
+                "The server does not run the custom loss %s; the client computes it, at the cost "
                 "of one forward pass more: %s",
                 traced.name,
                 error.message,

@@ -48,7 +48,7 @@ _RULES = (
 
 
 class TracedLoss(msgspec.Struct, frozen=True):
-    """A loss that was traced: what it is called, what it takes, what it does."""
+    """A traced loss: its name, inputs and graph."""
 
     name: str
     inputs: tuple[CustomLossInput, ...]
@@ -58,12 +58,12 @@ class TracedLoss(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The same for two losses that take and do the same, whatever they are called."""
+        """Equal for losses with equal inputs and graphs, whatever their names."""
         return loss_key(self.inputs, self.graph)
 
 
 def loss_key(inputs: tuple[CustomLossInput, ...], graph: CustomLossGraph) -> str:
-    """A digest of what a loss takes and does."""
+    """A digest of a loss's inputs and graph."""
     return hashlib.sha256(msgspec.json.encode((inputs, graph))).hexdigest()
 
 

@@ -37,7 +37,7 @@ async def create_model(
     """A client that trains a new adapter; only to be called on the loop."""
     if lora.alpha is not None and LORA_ALPHA not in session.connection.flags.extensions:
         raise ValidationError(
-            f"alpha={lora.alpha!r} cannot be asked for: this server has not announced that it "
+            f"alpha={lora.alpha!r} cannot be used: this server has not announced that it "
             "takes an alpha.",
             hint="Leave alpha out, or use a Tinkex server of this version.",
         )

@@ -43,7 +43,7 @@ class EncodedBatch(NamedTuple):
 
 
 class ModelWork:
-    """What a TrainingClient asks of its model, and the order it asks in."""
+    """The numbered requests of a TrainingClient, and their order."""
 
     def __init__(self, session: Session, model_id: ModelID) -> None:
         self._model_id = model_id
@@ -63,7 +63,7 @@ class ModelWork:
         *,
         forward_only: bool,
     ) -> Future[ForwardBackwardOutput]:
-        """Sends a batch in as many requests as the server's limits ask for."""
+        """Sends a batch in as many requests as the server's limits require."""
         self.check_open()
         batch = self.encode(data, loss_fn, loss_fn_config, forward_only=forward_only)
         slot = self.order.take()
@@ -74,13 +74,13 @@ class ModelWork:
 
         Raises:
             ClientClosedError: the session is over.
-            WouldDeadlockError: a custom loss asks the model that waits for its gradient.
+            WouldDeadlockError: a custom loss calls the model that waits for its gradient.
         """
         self._session.check_open()
         if threading.get_ident() in self.loss_threads:
             raise WouldDeadlockError(
-                "A custom loss cannot ask the model it is a loss of: that waits for the gradient.",
-                hint="Ask before forward_backward_custom, or ask another TrainingClient.",
+                "A custom loss cannot call its own model, which waits for the gradient.",
+                hint="Call it before forward_backward_custom, or use another TrainingClient.",
             )
 
     def encode(

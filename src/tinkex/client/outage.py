@@ -1,7 +1,7 @@
-"""Saying once that a server cannot be reached, and once that it can be again.
+"""Logs once that a server cannot be reached, and once that it can be again.
 
-A single broken connection is not spoken of: the next try usually goes through. Used on the loop
-thread alone.
+A single broken connection is not logged: the next try usually succeeds. Used on the loop thread
+only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Outage:
         is_long = isinstance(error, APITimeoutError) or now - self._since >= _QUIET_S
         if is_long and not self._is_announced:
             self._is_announced = True
-            log.warning("%s Trying again; nothing that was sent is lost.", error.message)
+            log.warning("%s Retrying; accepted requests are not lost.", error.message)
 
     def note_answer(self) -> None:
         """A request was answered."""

@@ -1,8 +1,8 @@
 """Waiting for the result of an accepted request.
 
-Drives the decisions of `polling`: asks, waits, asks again, and gives up only when the server has
-been out of reach for an hour. Where one poll serves many promises (`Announcer`), it waits for that
-one and asks once.
+Executes the decisions of `polling`: polls, waits and polls again, and fails only when the server
+has been unreachable for an hour. If one poll serves many promises (`Announcer`), it waits for that
+one and then fetches the result once.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Poller:
         Raises:
             RequestFailedError: the server could not do it.
             PromiseLostError: the server no longer knows the request.
-            APIStatusError, APIConnectionError: the server cannot be asked.
+            APIStatusError, APIConnectionError: the poll failed for good.
         """
         started = self._clock.monotonic()
         try:
@@ -184,8 +184,10 @@ class Poller:
             raise error
         if isinstance(error, APIConnectionError):
             self._transport.outage.note_retry(error)
-        asked = backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
-        delay = self._policy.delay_s(self._failed_polls, asked, self._clock.random())
+        retry_after_s = (
+            backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
+        )
+        delay = self._policy.delay_s(self._failed_polls, retry_after_s, self._clock.random())
         if status == 402:
             delay = max(delay, BILLING_PAUSE_S)
         self._failed_polls += 1

@@ -45,13 +45,13 @@ class NotYet(msgspec.Struct, frozen=True):
 
 
 class Sized(msgspec.Struct, frozen=True):
-    """The result is ready; ask again for it when there is room for so many bytes."""
+    """The result is ready; fetch it when this many bytes of memory are free."""
 
     size_bytes: int
 
 
 class PollFailed(msgspec.Struct, frozen=True):
-    """The poll itself failed; the request may be fine. Ask again after a while."""
+    """The poll itself failed; the request may be fine. Poll again later."""
 
     status: int
 
@@ -139,7 +139,7 @@ def _fields(body: bytes) -> dict[str, Any] | None:
 
 
 def pause_after_not_yet(held_s: float, quick_answers: int) -> float:
-    """Seconds to wait before asking again after "not yet".
+    """Seconds to wait before the next poll after "not yet".
 
     A server that held the poll has done the waiting already. One that answers at once would be
     hit hundreds of times a second: the pause grows from 20 ms to a second.

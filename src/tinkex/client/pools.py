@@ -1,4 +1,4 @@
-"""HTTP connection pools, one per purpose, so that a flood of one kind never starves another.
+"""HTTP connection pools, one per purpose, so that many requests of one kind never block another.
 
 Polls are held open by the server for half a minute each: sharing connections with them would make
 a heartbeat or a submit wait behind them, and thousands of samples in flight would make training
@@ -48,9 +48,9 @@ class Pools:
             await pool.close()
 
     def abandon(self) -> None:
-        """Forgets every connection without touching it: in a fork they are the parent's.
+        """Drops every connection without closing it: in a fork they are the parent's.
 
-        Collected unclosed they would take the parent's sockets out of its loop, which it shares.
+        Closing them would remove the parent's sockets from its event loop, which is shared.
         """
         for pool in self._open.values():
             if pool.connector is not None:

@@ -1,6 +1,6 @@
-"""Telling of a queue's state: to telemetry, to an observer and to the log, when it changes.
+"""Reports changes of a queue's state to telemetry, an observer and the log.
 
-Never per poll. Knows states and observers; knows nothing of HTTP.
+Not every poll. Knows states and observers; knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class QueueWatch:
             return
         self._queue = queue
         if self._about is not None:
-            told = {"queue_state": queue.state, "queue_state_reason": queue.reason}
-            telemetry.execute(events.QUEUE_STATE_CHANGE, {}, {**self._about, **told})
+            reported = {"queue_state": queue.state, "queue_state_reason": queue.reason}
+            telemetry.execute(events.QUEUE_STATE_CHANGE, {}, {**self._about, **reported})
         self._warn(queue)
         if observer is not None:
             _tell_observer(observer, queue)
@@ -60,14 +60,14 @@ class QueueWatch:
 
 
 class PausedStreams:
-    """One queue that is told of by many streams: paused while any of them is."""
+    """The state of one queue from many streams: paused while any of them is."""
 
     def __init__(self, watch: QueueWatch) -> None:
         self._watch = watch
         self._paused: set[str] = set()
 
     def note(self, request_id: str, queue: Queue, observer: QueueObserver | None) -> None:
-        """Takes what the server says of one stream."""
+        """Records the state that the server reports for one stream."""
         if queue.state != "active":
             self._paused.add(request_id)
         elif request_id in self._paused:
@@ -79,7 +79,7 @@ class PausedStreams:
 
 
 def _tell_observer(observer: QueueObserver, queue: Queue) -> None:
-    """An observer's own trouble is logged, and never felt by the request."""
+    """Calls an observer; its exceptions are logged and do not affect the request."""
     try:
         observer(queue)
     except Exception:

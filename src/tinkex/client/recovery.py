@@ -86,7 +86,7 @@ class RecoveryMonitor:
         return run
 
     def unwatch(self, run: WatchedRun) -> None:
-        """Leaves a run alone from now on; does nothing for one that is not watched."""
+        """Ends the watch of a run; does nothing for one that is not watched."""
         with self._lock:
             self._runs = [each for each in self._runs if each is not run]
 
@@ -196,7 +196,7 @@ class WatchedRun:
             return recovered
 
     def _look(self) -> None:
-        """One look of the monitor's thread; errors are for the log and the callbacks."""
+        """One check by the monitor's thread; errors go to the log and the callbacks."""
         if self._gave_up or not self._lock.acquire(blocking=False):
             return
         try:

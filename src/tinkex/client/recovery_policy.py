@@ -1,4 +1,4 @@
-"""How a lost run is recovered: how often to try, from which checkpoint, whom to tell.
+"""How a lost run is recovered: number of attempts, checkpoint, callbacks.
 
 Pure: decides from values. Knows nothing of requests, threads or sleep.
 """

@@ -36,7 +36,7 @@ MAX_WAITING = 10_000
 MAX_BATCH = 100
 TIMEOUT_S = 5.0
 POLICY = RetryPolicy(max_retries=3)
-# A report about the requests of reports would never end.
+# Reporting the requests of reports would cause further reports without end.
 _NOT_REPORTED = (
     events.HTTP_REQUEST_START,
     events.HTTP_REQUEST_STOP,

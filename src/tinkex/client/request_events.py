@@ -1,7 +1,7 @@
-"""Telling telemetry of a logical request: once at its start, once at its end.
+"""Telemetry events of a logical request: one at its start, one at its end.
 
-A logical request may be many HTTP exchanges (retries, the polls of one future); listeners hear of
-it once, and of each of its attempts. Costs next to nothing while there is no listener.
+A logical request may be many HTTP exchanges (retries, the polls of one future); listeners get one
+pair of events for it, and events for each attempt. Costs little while there is no listener.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import msgspec
 from tinkex.errors import ValidationError
 
 MAX_BACKOFF_S = 60.0
-"""A longer wait that the server asks for is not taken over by training and polls."""
+"""Training and polls ignore a longer `Retry-After`."""
 MAX_EMPTY_400 = 16
 
 
@@ -130,7 +130,7 @@ def should_retry(status: int, headers: Mapping[str, str], body: bytes) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """How long the server asked to wait, in seconds, however long; None if it did not.
+    """The server's `Retry-After` in seconds, without a bound; None without one.
 
     >>> retry_after_s({"retry-after-ms": "1500"}, now=0.0)
     1.5
@@ -142,7 +142,7 @@ def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def backoff_s(asked_s: float | None) -> float | None:
-    """What the server asked for, as training and polls take it: None if it is over a minute.
+    """The `Retry-After` that training and polls use: None if it is over a minute.
 
     >>> backoff_s(30.0), backoff_s(300.0)
     (30.0, None)

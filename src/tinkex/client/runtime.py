@@ -121,7 +121,7 @@ class Runtime:
     def stop(self, timeout: float = EXIT_PATIENCE_S) -> None:
         """Cancels what is under way, closes every socket and ends the thread; safe to repeat.
 
-        The server is told of samples that end with it, within three quarters of `timeout`.
+        Samples that end with it are cancelled on the server, within three quarters of `timeout`.
         """
         with self._lock:
             loop, thread, pools = self._loop, self._thread, self._pools
@@ -242,7 +242,7 @@ class Runtime:
         return task
 
     def spawn_last(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Like `spawn`, for what the server should still hear: `stop` gives it a moment."""
+        """Like `spawn`, for last requests to the server: `stop` waits for them for a moment."""
         task: asyncio.Task[T] = self.spawn(work)
         self._last_tasks.add(task)
         task.add_done_callback(self._last_tasks.discard)
@@ -250,7 +250,7 @@ class Runtime:
 
 
 class _Process:
-    """What is kept once per process: its default runtime, and who must hear of a fork."""
+    """State of the process: its default runtime, and the runtimes to reset after a fork."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -291,7 +291,7 @@ def _stop_at_exit(runtime: Runtime) -> None:
 
 
 def default_runtime() -> Runtime:
-    """The process's shared runtime: made when first asked for, and anew once it was stopped."""
+    """The process's shared runtime: created at first use, and again after a stop."""
     with _process.lock:
         existing = _process.default
     if existing is not None and not existing.was_stopped:

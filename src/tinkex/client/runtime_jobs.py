@@ -59,7 +59,7 @@ class RuntimeJob:
 
 
 class SentJob(RuntimeJob):
-    """A job in two halves: the first is finished whatever becomes of the Future."""
+    """A job in two parts: the first is finished even if the Future is cancelled."""
 
     __slots__ = ("collect", "send")
 
@@ -85,6 +85,6 @@ class SentJob(RuntimeJob):
 
 
 def _note_seen(task: asyncio.Future[Any]) -> None:
-    """A send whose Future was cancelled may fail unseen; that is no news for the log."""
+    """Ignores the error of a send whose Future was cancelled."""
     if not task.cancelled():
         task.exception()

@@ -142,12 +142,12 @@ class SampleSender:
                 attempts.stop()
                 return answer
             except TinkexError as error:
-                asked = error.retry_after_s if isinstance(error, APIStatusError) else None
-                elapsed_s = clock.monotonic() - started + (asked or 0.0)
+                retry_after_s = error.retry_after_s if isinstance(error, APIStatusError) else None
+                elapsed_s = clock.monotonic() - started + (retry_after_s or 0.0)
                 if not _is_worth_a_retry(error) or not policy.allows(retries, elapsed_s):
                     attempts.fail(error)
                     raise
-                delay_s = policy.delay_s(retries, asked, clock.random())
+                delay_s = policy.delay_s(retries, retry_after_s, clock.random())
                 attempts.retry(error, delay_s)
                 is_lost = isinstance(error, PromiseLostError)
             await clock.sleep(delay_s)
@@ -182,7 +182,7 @@ class SampleSender:
 
     async def _submit(self, request: SampleRequest, body: bytes) -> tuple[Promise, UntypedPromise]:
         """Hands the request to the server. If the wait for its answer is cancelled, the server may
-        have begun: where it can be told to stop, the answer is still read, for the request's id."""
+        have begun: if it supports cancelling, the answer is still read, for the request's id."""
         sending = self._runtime.spawn_last(
             self._connection.promise(
                 "/asample",

@@ -81,8 +81,10 @@ class SampleStreamReader:
                 last_contact, failures = clock.monotonic(), 0
             if error is not None and not self._policy.allows(0, clock.monotonic() - last_contact):
                 raise error
-            asked = backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
-            await clock.sleep(self._policy.delay_s(failures, asked, clock.random()))
+            retry_after_s = (
+                backoff_s(error.retry_after_s) if isinstance(error, APIStatusError) else None
+            )
+            await clock.sleep(self._policy.delay_s(failures, retry_after_s, clock.random()))
             failures += 1
 
     def agrees_with(self, response: SampleResponse) -> bool:
@@ -106,8 +108,8 @@ class SampleStreamReader:
                 if name == "tokens":
                     self._take(wire_json.decode(data, SampleDelta))
                 elif name == "queue":
-                    told = wire_json.decode(data, SampleStreamQueue)
-                    queue = queue_from(told.queue_state, told.queue_state_reason)
+                    update = wire_json.decode(data, SampleStreamQueue)
+                    queue = queue_from(update.queue_state, update.queue_state_reason)
                     self._on_queue_state(self._request_id, queue)
                 elif name == "end":
                     return wire_json.decode(data, SampleStreamEnd)

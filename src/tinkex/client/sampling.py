@@ -1,7 +1,7 @@
 """SamplingClient: samples from a base model or from saved weights.
 
 Sampling is not retried by itself: an error comes back at once and the caller decides, unless a
-RetryPolicy was given. A 429 makes the tenant's samples wait for as long as the server asked.
+RetryPolicy was given. A 429 delays the tenant's samples by the server's `Retry-After`.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class SamplingClient(SamplerFacts):
             self.queue_observer(queue)
 
     def on_queue_state_change(self, queue_state: str, queue_state_reason: str | None) -> None:
-        """Called on every change of the queue's state; override it to be told."""
+        """Called on every change of the queue's state; override it to handle them."""
 
     # Other processes ------------------------------------------------------------------------------
 

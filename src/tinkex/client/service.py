@@ -103,7 +103,7 @@ class ServiceClient(ServiceFutures, ServerPage):
         return await self.get_server_capabilities_future()
 
     def get_server_health(self) -> HealthResponse:
-        """Whether the server takes work now; asked once, without retries.
+        """Whether the server takes work now: one request, without retries.
 
         Example: `service.get_server_health().status`.
 

@@ -110,7 +110,7 @@ class Session:
         return self
 
     async def beat(self) -> bool:
-        """Tells the server that the session is alive; whether to go on doing so."""
+        """Sends one heartbeat; returns whether to send more."""
         clock = self.connection.runtime.clock
         try:
             await self._send_beat()
@@ -154,7 +154,7 @@ class Session:
         self._is_finished = True
 
     async def finish(self, status: FinishStatus, detail: str | None) -> None:
-        """Ends the heartbeat and tells the server how the session ended."""
+        """Ends the heartbeat and reports to the server how the session ended."""
         self.refuse_work()
         self.stop_heartbeat()
         try:

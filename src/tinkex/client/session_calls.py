@@ -37,7 +37,7 @@ class SessionCalls:
         raise NotImplementedError
 
     def _send(self, method: str, path: str, request: msgspec.Struct | None = None) -> Future[None]:
-        """The end of a request whose answer says nothing."""
+        """The end of a request with an empty answer."""
         raise NotImplementedError
 
     def list_sessions(

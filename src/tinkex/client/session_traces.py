@@ -19,7 +19,7 @@ TRACE_POLL_S = 5.0
 
 @errors_in_futures
 class SessionTraces(SessionCalls):
-    """Traces of sessions. A server of one's own answers that it records none."""
+    """Traces of sessions. Self-hosted servers record none."""
 
     _holder: Holder
 

@@ -60,7 +60,7 @@ def _tracer() -> Any:
 def _end(span: Any, done: Any) -> None:
     from opentelemetry.trace import StatusCode
 
-    # A refused call counts as unseen until the program itself asks for its error.
+    # A refused call counts as unread until the program itself reads its error.
     error = None if done.cancelled() else concurrent.futures.Future.exception(done)
     if error is not None:
         span.set_status(StatusCode.ERROR, type(error).__name__)

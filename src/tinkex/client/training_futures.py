@@ -123,9 +123,9 @@ class TrainingFutures:
         )
 
     def unload_model(self) -> UnloadModelResponse:
-        """Gives the model up for good, so that the server may forget it; its checkpoints stay.
+        """Unloads the model for good, so that the server may drop its state; its checkpoints stay.
 
-        Wait first for what is still under way: it may fail, and so may anything asked afterwards.
+        Wait first for requests in flight: they may fail, and so may later ones.
 
         Example: `training.unload_model()`.
         """

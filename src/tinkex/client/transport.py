@@ -1,4 +1,4 @@
-"""One HTTP request at a time: sends it, retries it by a policy, tells telemetry, types its errors.
+"""One HTTP request at a time: sends it, retries it by a policy, emits its events, types its errors.
 
 Knows aiohttp and the protocol's headers; knows nothing of sessions, models or futures. The API key
 goes into one header of requests to the configured origin and nowhere else.
@@ -141,22 +141,22 @@ class Transport:
                 may_retry = should_retry(answer.status, answer.headers, answer.body)
                 if answer.status == 400 and retries >= MAX_EMPTY_400:
                     may_retry = False
-                asked = backoff_s(retry_after_s(answer.headers, clock.time()))
+                server_wait_s = backoff_s(retry_after_s(answer.headers, clock.time()))
             except APIConnectionError as failure:
-                error, may_retry, asked = failure, True, None
+                error, may_retry, server_wait_s = failure, True, None
             if not (may_retry and policy.allows(retries, clock.monotonic() - started)):
                 attempts.fail(error)
                 raise error
             if isinstance(error, APIConnectionError):
                 self.outage.note_retry(error)
-            delay = policy.delay_s(retries, asked, clock.random())
+            delay = policy.delay_s(retries, server_wait_s, clock.random())
             attempts.retry(error, delay)
             retries += 1
             observation.retry_count = retries
             await clock.sleep(delay)
 
     async def attempt(self, call: Call, idempotency_key: str = "", retry_count: int = 0) -> Answer:
-        """Whatever the server answers to one try.
+        """The server's answer to one try, of any status.
 
         Raises:
             APIConnectionError: no complete answer came.
@@ -242,7 +242,7 @@ class Transport:
     def _redirect(
         self, call: Call, url: URL, location: str, headers: Mapping[str, str]
     ) -> tuple[URL, dict[str, str]]:
-        """Where to go next; another origin gets nothing that identifies us, and no body.
+        """The next address of a redirect; another origin gets no credentials and no body.
 
         Raises:
             APIResponseValidationError: the body of a request would leave the server's origin.

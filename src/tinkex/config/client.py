@@ -68,7 +68,7 @@ class Config:
     timeout_s = Setting("float", 60.0, read_seconds, "How long one request may take.")
     connect_timeout_s = Setting("float", 5.0, read_seconds, "How long connecting may take.")
     poll_timeout_s = Setting("float", 45.0, read_seconds, "How long the server may hold one poll.")
-    heartbeat_interval_s = Setting("float", 10.0, read_seconds, "Time between signs of life.")
+    heartbeat_interval_s = Setting("float", 10.0, read_seconds, "Time between two heartbeats.")
     retry_budget_s = Setting(
         "float", 300.0, read_seconds, "How long a training request is retried before it fails."
     )
@@ -81,11 +81,9 @@ class Config:
         "Whether samples are retried as the official client retries them, unless a call says how. "
         "True where `tinkex.compat` is installed.",
     )
-    max_samples_in_flight = Setting(
-        "int", 2000, read_count_from(1), "Samples on their way at once."
-    )
+    max_samples_in_flight = Setting("int", 2000, read_count_from(1), "Samples in flight at once.")
     telemetry_to_server = Setting(
-        "bool", False, read_flag, "Whether events go to the server at all."
+        "bool", False, read_flag, "Whether events are sent to the server."
     )
     proxy = Setting[str | None](
         "str", None, read_proxy, "An HTTP proxy to go through: http://[user:password@]host:port."
@@ -185,7 +183,7 @@ class Config:
 
     @property
     def tenant_key(self) -> tuple[str, str]:
-        """What tells tenants apart: the normalised URL and the SHA-256 of the key (or "")."""
+        """Identifies a tenant: the normalised URL and the SHA-256 of the key (or "")."""
         secret: Secret | None = self._values["api_key"]
         return self.normalized_base_url, secret.sha256 if secret else ""
 

@@ -1,4 +1,4 @@
-"""An API key that a command of the user's prints, such as one that asks a vault.
+"""An API key that a command of the user prints, such as one that reads a vault.
 
 The command runs when the key is first needed, once in a process. Nothing here shows the command,
 which may hold a secret of its own, or what it printed.

@@ -37,9 +37,8 @@ class _Copy(NamedTuple):
 class FolderCache:
     """Folders on the local disk that are copies of those in a depot. Any thread may use it.
 
-    A folder's last two names are its kind and its id.
-
-    A folder that was written here counts as a copy once it is published; until then it is kept.
+    The last two parts of a folder's path are its kind and its id. A folder that was written here
+    may be evicted once it is published, not before.
     """
 
     def __init__(
@@ -70,14 +69,14 @@ class FolderCache:
             if (path.parent.name, path.name) in whole:
                 self._record(path)
             else:
-                self._upload(path)  # the only copy: it stays also if the depot does not take it
+                self._upload(path)  # the only copy: it stays if the upload fails
         self._evict()
 
     def publish(self, path: Path) -> None:
         """Copies a folder that was written here into the depot; from then on it may be evicted.
 
         Raises:
-            StorageError: the depot does not take it; there is no trace of the folder.
+            StorageError: the upload failed; the local folder was removed too.
         """
         try:
             self._upload(path)
@@ -87,7 +86,7 @@ class FolderCache:
         self._evict()
 
     def publish_when_done(self, path: Path, written: Future[int]) -> Future[int]:
-        """What `written` gives, once the folder is also published."""
+        """The result of `written`, once the folder is published."""
         published: Future[int] = Future()
 
         def publish() -> None:
@@ -103,11 +102,11 @@ class FolderCache:
         return published
 
     def close(self) -> None:
-        """Returns when uploads that were begun have ended."""
+        """Waits for the uploads in progress."""
         self._uploads.shutdown()
 
     def fetch(self, path: Path) -> Path:
-        """The folder, which is on the local disk when this returns."""
+        """The path of the folder's local copy, which is downloaded if needed."""
         with self._downloading(path):
             if not path.exists():
                 self.depot.get(path.parent.name, path.name, path)
@@ -118,7 +117,7 @@ class FolderCache:
         return path
 
     def exists(self, path: Path) -> bool:
-        """Whether the folder is here or in the depot."""
+        """Whether the folder is on the local disk or in the depot."""
         return path.exists() or self.depot.exists(path.parent.name, path.name)
 
     def signed_urls(self, path: Path, expires_s: float) -> dict[str, str]:
@@ -130,7 +129,7 @@ class FolderCache:
         }
 
     def remove(self, path: Path) -> None:
-        """Removes the folder here and in the depot; one that is not there is fine."""
+        """Removes the folder from the local disk and the depot, if it exists."""
         with self._lock:
             self._copies.pop(path, None)
         shutil.rmtree(path, ignore_errors=True)
@@ -168,7 +167,7 @@ class FolderCache:
             shutil.rmtree(path, ignore_errors=True)
 
     def _to_evict(self) -> list[Path]:
-        """The copies to delete, which count no more."""
+        """The copies to delete, already taken out of the byte count."""
         chosen: list[Path] = []
         with self._lock:
             excess = sum(each.size_bytes for each in self._copies.values()) - self._max_bytes

@@ -1,9 +1,9 @@
 """Folders in an object store (S3, Google Cloud Storage, Azure), each complete or absent.
 
-A folder is an object for each of its files and, written last and only if it is not there yet, an
-object with the list of them. A folder without its list does not exist: a writer that dies leaves
-objects that are never read, and a sweep removes them. Files are named by their content as well, so
-two writers of one folder cannot mix their files, and a second try skips what the first one wrote.
+A folder is one object per file and, written last and only if absent, an object with the list of
+them. A folder without its list does not exist: a writer that crashes leaves objects that are never
+read, and a sweep removes them. Object names contain the hash of the content, so two writers of one
+folder cannot mix their files, and a retry skips the files that were already written.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _PART_BYTES = 8 << 20
 class ObjectDepot:
     """Folders under one prefix of an object store. Any thread may use it.
 
-    Every method raises `StorageError` with the code `depot-failed` if the store does not answer or
-    refuses, after tries that take some ten seconds.
+    Every method raises `StorageError` with the code `depot-failed` if the store still fails after
+    ten seconds of retries, or refuses access.
     """
 
     def __init__(self, url: str) -> None:
@@ -66,9 +66,9 @@ class ObjectDepot:
         self._store = _open(url)
 
     def claim(self, database_id: str) -> str:
-        """The id of the database that the depot belongs to: this one, if none had claimed it.
+        """The id of the database that owns the depot: this one, if the depot was unclaimed.
 
-        A server sweeps what its database does not name, so two must never share a depot.
+        A server deletes folders that its database does not list, so two must never share a depot.
         """
 
         def put_or_get() -> str:
@@ -78,13 +78,13 @@ class ObjectDepot:
             except AlreadyExistsError:
                 return bytes(obstore.get(self._store, CLAIM).bytes()).decode(errors="replace")
 
-        return self._ask("The depot could not be opened", put_or_get)
+        return self._call("The depot could not be opened", put_or_get)
 
     def put(self, kind: str, folder_id: str, folder: Path) -> None:
-        """Copies the folder into the store; it is there when this returns.
+        """Copies the folder into the store.
 
         Raises:
-            StorageError: another folder is there under this id.
+            StorageError: another folder has this id.
         """
         files = listed_files(folder)
         if not files:
@@ -99,14 +99,14 @@ class ObjectDepot:
                 crashpoints.passing("depot.put.file", kind)
             self._put_manifest(kind, folder_id, folder)
 
-        self._ask(f"{folder_id} could not be written", put_all)
+        self._call(f"{folder_id} could not be written", put_all)
         crashpoints.passing("depot.put.whole", kind)
 
     def get(self, kind: str, folder_id: str, folder: Path) -> None:
         """Writes the folder to the local disk, where it appears whole or not at all.
 
         Raises:
-            StorageError: it is not in the store, is damaged, or the disk does not take it.
+            StorageError: it is not in the store, is damaged, or the local write failed.
         """
 
         def get_all() -> bytes:
@@ -123,7 +123,7 @@ class ObjectDepot:
             )
             return raw
 
-        raw = self._ask(f"{folder_id} could not be read", get_all)
+        raw = self._call(f"{folder_id} could not be read", get_all)
         if manifest_digest(folder) != hashlib.sha256(raw).hexdigest():
             shutil.rmtree(folder, ignore_errors=True)
             raise damaged(folder_id, MANIFEST, "files in the object store are not what it lists")
@@ -149,9 +149,9 @@ class ObjectDepot:
         return self._read_manifest(kind, folder_id) is not None
 
     def delete(self, kind: str, folder_id: str) -> None:
-        """Removes the folder; one that is not there is fine.
+        """Removes the folder, if it exists.
 
-        The list goes first: what a crash leaves is no folder any more.
+        The list is deleted first: after a crash the remaining objects are not a folder.
         """
 
         def delete_all() -> None:
@@ -159,17 +159,17 @@ class ObjectDepot:
             crashpoints.passing("depot.delete.listed", kind)
             self._delete(self._names(kind, folder_id))
 
-        self._ask(f"{folder_id} could not be deleted", delete_all)
+        self._call(f"{folder_id} could not be deleted", delete_all)
 
     def ids(self, kind: str) -> set[str]:
-        """The ids of the whole folders of a kind."""
+        """The ids of the complete folders of a kind."""
         keys = [item["path"] for item in self._items(kind)]
         return {key.split("/")[-2] for key in keys if key.endswith(f"/{MANIFEST}")}
 
     def sweep(self, kind: str, known: set[str], *, older_than_s: float) -> int:
-        """How many folders were removed that nothing names, and that are older than this.
+        """Removes unreferenced folders above this age; returns their number.
 
-        Older, because a folder is written before the row that names it.
+        The age matters because a folder is written before the row that refers to it.
         """
         oldest = datetime.now(UTC) - timedelta(seconds=older_than_s)
         newest: dict[str, datetime] = {}
@@ -184,18 +184,18 @@ class ObjectDepot:
     def signed_url(
         self, kind: str, folder_id: str, name: str, file: ListedFile, *, expires_s: float
     ) -> str:
-        """An address that gives the file without credentials for a while."""
+        """A signed address, from which the file can be downloaded for a limited time."""
         key = _file_key(kind, folder_id, name, file)
-        return self._ask(
-            f"no address for {name} could be made",
+        return self._call(
+            f"the address of {name} could not be signed",
             lambda: str(obstore.sign(self._store, "GET", key, timedelta(seconds=expires_s))),
         )
 
     def _items(self, kind: str) -> list[Any]:
-        return self._ask(f"{kind} could not be listed", lambda: list(self._list(f"{kind}/")))
+        return self._call(f"{kind} could not be listed", lambda: list(self._list(f"{kind}/")))
 
     def _read_manifest(self, kind: str, folder_id: str) -> bytes | None:
-        return self._ask(f"{folder_id} could not be read", lambda: self._manifest(kind, folder_id))
+        return self._call(f"{folder_id} could not be read", lambda: self._manifest(kind, folder_id))
 
     def _put_manifest(self, kind: str, folder_id: str, folder: Path) -> None:
         raw = (folder / MANIFEST).read_bytes()
@@ -205,8 +205,8 @@ class ObjectDepot:
             # The answer to an earlier try was lost, or another writer took the id.
             if self._manifest(kind, folder_id) != raw:
                 raise StorageError(
-                    f"Another folder is in the object store as {kind}/{folder_id}; it is left as "
-                    "it is. Give every server a --depot of its own.",
+                    f"The object store already has another folder {kind}/{folder_id}; it was not "
+                    "changed. Give every server its own --depot.",
                     code="depot-failed",
                 ) from None
 
@@ -240,13 +240,13 @@ class ObjectDepot:
         except (NotFoundError, FileNotFoundError):
             return
 
-    def _ask(self, what: str, ask: Callable[[], T]) -> T:
-        """What the store answers. All of it is requested again while the store fails: the client
-        library's own tries end sooner, and do not cover an answer that breaks off."""
+    def _call(self, what: str, call: Callable[[], T]) -> T:
+        """The result of a call, which is repeated as a whole while the store fails: the client
+        library's own retries end sooner, and do not cover an answer that is cut off."""
         deadline = time.monotonic() + _RETRY_S
         while True:
             try:
-                return ask()
+                return call()
             except StorageError:
                 raise
             except (PermissionDeniedError, UnauthenticatedError) as error:
@@ -270,7 +270,7 @@ def _open(url: str) -> Any:
     scheme = url.partition("://")[0]
     if scheme not in _SCHEMES:
         known = ", ".join(f"{each}://" for each in _SCHEMES)
-        raise ValueError(f"depot={url!r} is no object store: write a folder, or one of {known}.")
+        raise ValueError(f"depot={url!r} is not a depot: write a folder, or one of {known}.")
     return obstore.store.from_url(
         url,
         # Plain HTTP is used only if the operator's endpoint begins with http://.

@@ -107,7 +107,7 @@ class ServerEndingError(EngineFailure):
 
 
 def server_ending() -> ServerEndingError:
-    """The error of a start that is given up since the server is ending."""
+    """The error of a start that is aborted because the server is ending."""
     return ServerEndingError("The server is ending.", code="server-ending")
 
 

@@ -1,4 +1,4 @@
-"""What the `Engine` protocol asks of an engine's process, for engines in the caller's own."""
+"""The process methods of the `Engine` protocol, for engines in the caller's own process."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class InternalServerError(APIStatusError):
     code = "server-error"
     blame = "server"
     retryable = True
-    default_hint = "Try again; if it stays, tell the operator of the server."
+    default_hint = "Retry; if it fails again, contact the operator of the server."
 
 
 _BY_STATUS: dict[int, type[APIStatusError]] = {

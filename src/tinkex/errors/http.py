@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ErrorRequest:
-    """What was asked of a server. Its headers and its body are not kept: they may hold secrets."""
+    """A request to a server, without headers and body, which may hold secrets."""
 
     method: str
     url: str

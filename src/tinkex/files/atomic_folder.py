@@ -138,7 +138,7 @@ def decode_manifest(raw: bytes, name: str) -> dict[str, ListedFile]:
 
 
 def manifest_digest(folder: Path) -> str | None:
-    """What tells the folder from every other one; None if it carries no list of its files."""
+    """The digest of the folder's list of files; None if it has no list."""
     path = folder / MANIFEST
     with translate_os_errors(f"{folder.name} could not be read"):
         if not path.is_file():

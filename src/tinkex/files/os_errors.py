@@ -44,7 +44,7 @@ def damaged(folder: str, name: str, how: str) -> StorageError:
     """The error for a file that is not as it was saved."""
     return StorageError(
         f"The file {name!r} of {folder} is damaged: {how}. It is not used; load another "
-        "checkpoint, and tell the operator to look at the disk.",
+        "checkpoint, and have the operator check the disk.",
         code="files-damaged",
         field=name,
     )

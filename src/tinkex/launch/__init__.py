@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: Ray places and restarts them; their data does not pass through it.
+"""Workers on a Ray cluster: Ray places and restarts them; it carries none of their data.
 
 Only `launcher.py` and the processes of its actors import Ray; the server's process never does.
 """

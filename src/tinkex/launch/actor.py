@@ -1,6 +1,6 @@
-"""The actor that Ray places on a node: it runs `tinkex worker` and starts it again when it ends.
+"""The actor that Ray places on a node: it runs `tinkex worker` and restarts it when it ends.
 
-Ray imports this class from the installed package; none of our code is pickled.
+Ray imports this class from the installed package; no code is pickled.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LOOK_EVERY_S = 1.0
 
 
 class WorkerActor:
-    """Lives as long as its worker should be there. `spec` is the JSON of a `WorkerSpec`."""
+    """Exists as long as its worker is wanted. `spec` is the JSON of a `WorkerSpec`."""
 
     def __init__(self, name: str, role: str, spec: str, token: str) -> None:
         self._token = token.encode()
         self._command = _worker_command(name, role, msgspec.json.decode(spec, type=WorkerSpec))
-        # The engine has no business with Ray, whose variables may hold the cluster's own token.
+        # The engine does not use Ray, whose variables may hold the cluster's own token.
         ours = {**os.environ}
         self._environment = {
             key: value for key, value in ours.items() if not key.startswith("RAY_")
@@ -37,12 +37,12 @@ class WorkerActor:
             threading.Thread(target=thread, daemon=True, name="tinkex-actor").start()
 
     def pids(self) -> list[int]:
-        """The ids of the actor's process and of its worker's; answered once the actor runs."""
+        """The process ids of the actor and its worker; returns once the actor runs."""
         child = self._child
         return [os.getpid(), *([] if child is None else [child.pid])]
 
     def _keep_running(self) -> None:
-        """The thread whose death ends the worker; it lives as long as the actor's process."""
+        """The thread that is the worker's parent; it runs as long as the actor's process."""
         wait_s = 1.0
         while True:
             began = time.monotonic()
@@ -52,8 +52,8 @@ class WorkerActor:
             time.sleep(wait_s)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """Starts the worker. Its token goes through a pipe, so that it is on no command line, in
-        no environment and in no file that would be left behind."""
+        """Starts the worker. Its token is sent through a pipe, so that it is on no command line, in
+        no environment and in no file."""
         bound = [sys.executable, "-m", "tinkex.launch.bound_child", str(os.getpid())]
         child = subprocess.Popen(  # noqa: S603
             [*bound, *self._command], env=self._environment, stdin=subprocess.PIPE
@@ -63,13 +63,13 @@ class WorkerActor:
             child.stdin.write(self._token + b"\n")
             child.stdin.close()
         except BrokenPipeError:
-            pass  # it has ended already; its exit is handled as any other
+            pass  # it has already ended; the exit is handled like any other
         self._child = child
         return child
 
     def _end_with_raylet(self) -> None:
-        """Ends the actor when the raylet that started it has ended: Ray then starts the actor on
-        another node, or another raylet on this node hands out the same CPUs and GPUs again."""
+        """Ends the actor when its raylet has ended: Ray then starts the actor on another node, or a
+        new raylet on this node assigns the same CPUs and GPUs again."""
         raylet = os.getppid()
         while os.getppid() == raylet:
             time.sleep(_LOOK_EVERY_S)

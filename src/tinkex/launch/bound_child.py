@@ -15,10 +15,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Becomes the command; the kernel's promise outlasts exec."""
+    """Replaces this process by the command; the death signal survives exec."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the promise was made
+    if os.getppid() != parent:  # it ended before the death signal was set
         sys.exit(1)
     os.execv(command[0], command)  # noqa: S606  # nosec B606 # the actor's own command
 

@@ -1,5 +1,5 @@
 """The actors and placement groups of one server on a Ray cluster: lists, creates and removes them,
-and says why one does not start."""
+and logs why one does not start."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _RETRY_S = 30.0
 
 
 class Cluster:
-    """Actors by name. Each has a placement group of its own, which is named after the namespace
-    too, because Ray lists the groups of all namespaces together."""
+    """Actors by name. Each has its own placement group, whose name includes the namespace because
+    Ray lists the groups of all namespaces together."""
 
     def __init__(self, ray: Any, namespace: str, reservation: Reservation) -> None:
         self._ray = ray
@@ -37,11 +37,11 @@ class Cluster:
         self._retry_at: dict[str, float] = {}
 
     def names(self) -> set[str]:
-        """The actors that there are, whether they run or wait for a node."""
+        """The existing actors, whether they run or wait for a node."""
         return set(self._ray.util.list_named_actors())
 
     def create(self, name: str, role: str, spec: WorkerSpec, token: str) -> None:
-        """Has Ray start an actor as soon as it has a node for it."""
+        """Creates an actor, which Ray starts when it has a node for it."""
         if time.monotonic() < self._retry_at.get(name, 0.0):
             return
         _logger.info("Starting the worker %s on Ray.", name)
@@ -55,11 +55,11 @@ class Cluster:
             num_gpus=wanted.gpus,
             scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(self._group(name)),
         )
-        with contextlib.suppress(ValueError):  # another launcher was faster
+        with contextlib.suppress(ValueError):  # another launcher has created it
             actor_class.remote(name, role, msgspec.json.encode(spec).decode(), token)
 
     def remove(self, name: str) -> None:
-        """Ends an actor at once, and gives back what it had reserved."""
+        """Ends an actor at once, and frees its reservation."""
         _logger.info("Removing the worker %s from Ray.", name)
         with contextlib.suppress(ValueError):  # it is gone already
             self._ray.kill(self._ray.get_actor(name), no_restart=True)
@@ -67,9 +67,9 @@ class Cluster:
         self._forget(name)
 
     def look(self, wanted: set[str]) -> None:
-        """Gives back what is reserved for no actor, and says which of them do not start and why.
+        """Frees reservations without an actor, and logs which actors do not start and why.
 
-        `wanted` are the actors that are there or about to be.
+        `wanted` are the actors that exist or are being created.
         """
         groups = self._groups()
         for group_name in groups.keys() - {self._prefix + name for name in wanted}:
@@ -92,19 +92,19 @@ class Cluster:
             try:
                 self._ray.get(answer)
             except self._ray.exceptions.ActorUnavailableError:
-                self._known.discard(name)  # Ray is about to start it again
+                self._known.discard(name)  # Ray will start it again
             except self._ray.exceptions.RayError as error:
                 self._forget(name)
                 self._retry_at[name] = time.monotonic() + _RETRY_S
                 _logger.warning(
-                    "The worker %s could not start on Ray, and is tried again in %g s: %s",
+                    "The worker %s could not start on Ray. Retrying in %g s: %s",
                     name,
                     _RETRY_S,
                     one_line(error),
                 )
 
     def _tell_if_it_waits(self, name: str, *, is_waiting: bool) -> None:
-        """Says it once for each time that an actor waits long."""
+        """Logs once per wait that an actor has waited long for a node."""
         if not is_waiting:
             self._waiting_since.pop(name, None)
             return
@@ -112,7 +112,7 @@ class Cluster:
         if time.monotonic() - since > _WAITS_LONG_S:
             self._waiting_since[name] = float("inf")
             _logger.warning(
-                "Ray has no node for the worker %s, which needs %s. It starts when there is one.",
+                "No node of the Ray cluster fits the worker %s, which needs %s. It waits for one.",
                 name,
                 self._reservation,
             )
@@ -132,7 +132,7 @@ class Cluster:
         }
 
     def _group(self, name: str) -> Any:
-        """The placement group of an actor, found or made."""
+        """The placement group of an actor, created if needed."""
         with contextlib.suppress(ValueError):
             return self._ray.util.get_placement_group(self._prefix + name)
         wanted = self._reservation

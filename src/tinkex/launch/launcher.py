@@ -1,8 +1,8 @@
 """`python -m tinkex.launch.launcher SETTINGS`: keeps a server's workers on a Ray cluster.
 
-A child process of the server, because Ray ends a driver's process 60 s after its head is gone; the
-server starts it again until Ray is back. The actors are detached and outlive it: a new launcher
-finds them by name, removes those that are not wanted and creates those that are missing.
+A child process of the server, because Ray ends a driver's process 60 s after its head is lost; the
+server restarts it until Ray is back. The actors are detached and outlive it: a new launcher finds
+them by name, removes those that are not wanted and creates those that are missing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _STOP_S = 4.0
 
 
 class Launcher:
-    """One round of `keep` after another; what it knows can be read from Ray and the server."""
+    """Reconciles the actors with the settings, by repeated calls of `keep`.
+
+    All of its state can be read again from Ray and the server.
+    """
 
     def __init__(self, cluster: Cluster, host: str, settings: LaunchSettings) -> None:
         self._cluster = cluster
@@ -52,17 +55,17 @@ class Launcher:
         self._count = SamplerCount(wanted=max(settings.min_samplers, len(existing)))
 
     def keep(self) -> None:
-        """Creates and removes actors until they are those that are wanted.
+        """Creates missing actors and removes superfluous ones.
 
-        Does nothing while the server does not answer: it may have been replaced by another one,
-        whose workers are not to be touched.
+        Does nothing while the server does not answer: another server may have replaced it, whose
+        workers must not be changed.
         """
         try:
             report = self._calls.workers()
             busy = self._scale(report)
         except (OSError, ValueError) as error:
             if self._has_answered:
-                _logger.warning("The server does not say what its workers do: %s", error)
+                _logger.warning("The server did not report the state of its workers: %s", error)
             self._has_answered = False
             return
         self._has_answered = True
@@ -84,10 +87,10 @@ class Launcher:
         return [actor_name(role, index, *given) for index in range(count)]
 
     def _scale(self, report: dict[str, Any]) -> set[str]:
-        """Counts samplers anew; returns superfluous ones that still have work."""
+        """Adjusts the number of samplers; returns superfluous ones that still have work."""
         every = self._samplers(self._settings.max_samplers)
-        # `worker` is the name given here, and the worker's address. `name` is another one for as
-        # long as two of that name are connected.
+        # `worker` is the name given here and the worker's address. `name` differs from it while
+        # two workers of that name are connected.
         by_name = {each["worker"].partition(" at ")[0]: each for each in report["workers"]}
         samplers = {name: by_name[name] for name in every if name in by_name}
         idle = [
@@ -112,7 +115,7 @@ class Launcher:
                     self._calls.resume(each["name"])
                 continue
             has_work = bool(each["num_samples"] or each["num_models"])
-            # A drain is refused for the last sampler; without work it may go all the same.
+            # The server refuses to drain the last sampler; without work it can be removed anyway.
             is_told = not each["is_draining"] and self._calls.drain(each["name"])
             if has_work or is_told:
                 busy.add(name)
@@ -144,16 +147,14 @@ def main() -> None:
         sys.exit(EXIT_TOLD)
     except Exception as error:
         # Ray's errors have no common base; whatever it was, the server starts a new launcher.
-        _logger.warning(
-            "Ray has failed the launcher: %s: %s", type(error).__name__, one_line(error)
-        )
-        _logger.debug("Where it failed:", exc_info=True)
+        _logger.warning("The launcher lost Ray: %s: %s", type(error).__name__, one_line(error))
+        _logger.debug("Traceback:", exc_info=True)
         sys.exit(EXIT_TOLD)
 
 
 def _run(settings: LaunchSettings, stopping: threading.Event) -> None:
     ray = connect(settings.address, settings.namespace)
-    for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which sets its own
+    for number in (signal.SIGTERM, signal.SIGINT):  # after ray.init, which sets its own handlers
         signal.signal(number, lambda *_: stopping.set())
     cluster = Cluster(ray, settings.namespace, settings.reservation)
     launcher = Launcher(cluster, ray.util.get_node_ip_address(), settings)

@@ -1,4 +1,4 @@
-"""The launcher's calls to the server: which workers there are, what waits, and draining."""
+"""The launcher's calls to the server: workers, queued work, draining."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_S = 10.0
 
 
 class OperatorCalls:
-    """Calls with the operator's token, read anew each time because it may be rotated.
+    """Calls with the operator's token, which is read at each call because it may be rotated.
 
     Raises:
         OSError: by every call, if the server cannot be reached or refuses.
@@ -30,7 +30,7 @@ class OperatorCalls:
         return self._call("GET", "workers")
 
     def drain(self, name: str) -> bool:
-        """Gives a worker no new work; False if the server refuses, as it does for the last one."""
+        """Drains a worker; False if the server refuses, such as for the last one."""
         try:
             self._call("POST", f"workers/{name}/drain")
         except urllib.error.HTTPError as error:
@@ -41,7 +41,7 @@ class OperatorCalls:
         return True
 
     def resume(self, name: str) -> None:
-        """Gives a drained worker work again."""
+        """Resumes a drained worker."""
         self._call("POST", f"workers/{name}/resume")
 
     def _call(self, method: str, path: str) -> dict[str, Any]:

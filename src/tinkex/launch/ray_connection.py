@@ -1,4 +1,4 @@
-"""Joins a Ray cluster as a driver, or says in one sentence why that cannot be done."""
+"""Connects to a Ray cluster as a driver, or logs in one sentence why that failed."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _logger = logging.getLogger(__name__)
 _PROBE_S = 5.0
 _CONNECT_S = 60.0
 EXIT_TOLD = 3
-"""Exit code of a launcher that has said why it ends."""
+"""Exit code of a launcher that has logged why it ends."""
 
 
 class CannotConnectError(Exception):
-    """There is no Ray that could be joined; the message says why."""
+    """The Ray cluster cannot be joined; the message says why."""
 
 
 def connect(address: str, namespace: str) -> Any:
     """The module `ray`, connected.
 
     Raises:
-        CannotConnectError: nothing answers, or what answers does not take this process.
+        CannotConnectError: Ray does not answer, or refuses this process.
     """
     if address != "auto":
         _probe(address)
     ray: Any = importlib.import_module("ray")
-    # Ray advises against what is done here on purpose: a detached actor in a placement group.
+    # Silences Ray's advice against a detached actor in a placement group, which is intended.
     logging.getLogger("ray").setLevel(logging.ERROR)
     # With a search path workers import our class; without one Ray would pickle it.
     search_path = [str(Path(__file__).parents[2])]
@@ -56,12 +56,12 @@ def connect(address: str, namespace: str) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, which may be of many lines, as one short line."""
+    """The message of an error as one short line."""
     return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 def _probe(address: str) -> None:
-    """Ray itself tries for minutes where nothing listens."""
+    """Checks the port first: Ray itself retries for minutes if nothing listens."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
@@ -72,7 +72,7 @@ def _probe(address: str) -> None:
 
 
 def _give_up(address: str) -> None:
-    """`ray.init` cannot be interrupted, so the process ends."""
+    """Ends the process after a timeout, because `ray.init` cannot be interrupted."""
     _logger.warning(
         "Ray at %s cannot be reached: it did not answer for %g s. Start it with "
         "'ray start --head', and this machine's node with 'ray start --address'.",

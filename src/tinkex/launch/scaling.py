@@ -10,16 +10,16 @@ __all__ = ["SamplerCount", "ScalingPolicy", "next_count"]
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds, and when to go up or down."""
+    """Bounds of the number of samplers, and when to change it."""
 
     min_samplers: int
     max_samplers: int
-    target_sample_tokens: int  # waiting tokens that one sampler is to have at most
-    idle_s: float  # seconds with nothing waiting and a sampler idle before one is removed
+    target_sample_tokens: int  # at most this many queued tokens per sampler
+    idle_s: float  # seconds with an empty queue and an idle sampler before one is removed
 
 
 class SamplerCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The number wanted, and since when one of them is superfluous."""
+    """The wanted number, and since when one sampler is superfluous."""
 
     wanted: int
     idle_since: float | None = None
@@ -33,7 +33,7 @@ def next_count(
     num_idle: int,
     now: float,
 ) -> SamplerCount:
-    """Up at once to what the waiting tokens need; down by one after `idle_s` of idleness."""
+    """Scales up at once by the queued tokens; scales down by one after `idle_s` of idleness."""
     bounded = min(max(before.wanted, policy.min_samplers), policy.max_samplers)
     needed = math.ceil(waiting_tokens / policy.target_sample_tokens)
     if needed > bounded:

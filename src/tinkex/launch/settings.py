@@ -1,4 +1,4 @@
-"""The launcher's settings, from the server. They are on a command line: no secret is in them."""
+"""The launcher's settings, from the server. They are on a command line and hold no secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker has of a node for itself, and which nodes will do."""
+    """Resources that a worker reserves, and the nodes that it may run on."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -37,7 +37,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which workers to keep on which cluster, and the server they are for."""
+    """The wanted workers, their Ray cluster and their server."""
 
     address: str  # of Ray: HOST:PORT, or auto
     namespace: str
@@ -79,9 +79,8 @@ def parse_samplers(text: str) -> tuple[int, int]:
 def actor_name(
     role: str, index: int, spec: WorkerSpec, reservation: Reservation, token: str
 ) -> str:
-    """The name of an actor. It changes with what the actor was given, so that a launcher replaces
-    actors of another version, server address, model, reservation or token, and leaves the others
-    alone."""
+    """The name of an actor. It depends on version, server address, model, reservation and token, so
+    that a launcher replaces actors for which one of these has changed, and no others."""
     digest = hashlib.sha256(token.encode()).hexdigest()
     given = msgspec.json.encode([__version__, spec, reservation, digest], order="sorted")
     return f"{role}-{index}-{hashlib.sha256(given).hexdigest()[:12]}"

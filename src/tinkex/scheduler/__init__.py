@@ -1,4 +1,4 @@
-"""Which operation runs next, and what becomes of it.
+"""The scheduler: which operation runs next, on which engine, and how its result is stored.
 
 Order within a model by sequence number, fairness between tenants by token cost, several tenants'
 compatible operations in one engine batch, sampling interleaved with training, and recovery of

@@ -65,7 +65,7 @@ class BatchRunner:
                 self._planner.give_back(unfinished, time.monotonic())
         if unfinished:
             _logger.warning(
-                "No worker has come in place of the one that was lost: %d operations that it had "
+                "No worker has replaced the one that was lost: %d operations that it had "
                 "go back to the queue.",
                 len(unfinished),
             )

@@ -1,4 +1,4 @@
-"""Everything that can be set about the sharing out of work. Plain data, and quick to import."""
+"""Settings of the scheduler. Plain data, and quick to import."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["SchedulerConfig"]
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How work is shared out."""
+    """How work is divided between tenants, models and engines."""
 
     max_batch_tokens: int = 16_384
     max_batch_operations: int = 64
@@ -20,4 +20,4 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_after_s: float = 30.0
     snapshot_after_operations: int = 500
     max_disk_bytes_per_owner: int = 0  # the server sets it to its limit; 0 for a share of the disk
-    is_deterministic: bool = False  # each request alone: numbers do not depend on neighbours
+    is_deterministic: bool = False  # each request alone: numbers do not depend on other requests

@@ -167,7 +167,7 @@ class Driver:
                 self._wakeup.notify_all()
 
     def _run_deferred(self, jobs: list[Callable[[], None]]) -> None:
-        """Runs them all; what the disk does not let finish is left to later cleanups."""
+        """Runs them all; those that fail by the disk are left to later cleanups."""
         while jobs:
             try:
                 jobs.pop(0)()

@@ -1,4 +1,4 @@
-"""Operation bodies: what is kept in the log, and how it is read when its turn comes.
+"""Operation bodies: their form in the log, and how they are read before they run.
 
 Training data stays in the protobuf form it came in; everything else is JSON. Requests decoded
 when they were submitted are remembered for a while, so that most are read and decoded once.
@@ -52,7 +52,7 @@ class BodyCache:
         self._lock = threading.Lock()
 
     def remember(self, request_id: str, request: object, size_bytes: int) -> None:
-        """Keeps a decoded request for when its turn comes."""
+        """Keeps a decoded request until it runs."""
         with self._lock:
             self._kept[request_id] = (request, size_bytes)
             self._size += size_bytes

@@ -1,4 +1,4 @@
-"""What waits and runs now, counted once: by kind of work and by tenant."""
+"""Numbers of waiting and running requests, by kind of work and by tenant."""
 
 from __future__ import annotations
 

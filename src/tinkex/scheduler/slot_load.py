@@ -79,8 +79,8 @@ class SlotLoad:
         self._state = (self.busy(now), now, False)
 
     def doing(self, now: float) -> Doing:
-        """What the slot does, in the eyes of one who looks every few seconds: between two short
-        slices of sampling it is not idle."""
+        """What the slot does, for displays that refresh every few seconds: between two short slices
+        of sampling it is not idle."""
         if self.busy(now) < _IDLE_SHARE:
             return "idle"
         return "training" if self.last_work == "train" else "sampling"

@@ -1,7 +1,7 @@
-"""What all slots look like to one that has nothing to do.
+"""The state of all slots, for slots that are idle.
 
-Idle slots look several times a second, each at all others, so they share what one of them saw a
-moment ago. Pure; the caller passes the time. The planner's lock guards it.
+Idle slots check all others several times a second, so they share one result for a short time. Pure;
+the caller passes the time. The planner's lock guards it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _VALID_S = 0.05
 
 
 class SlotOverview:
-    """Slots that others may have to do something about."""
+    """Slots that need an action of others."""
 
     def __init__(self, loads: Sequence[SlotLoad]) -> None:
         self._loads = loads
@@ -26,7 +26,7 @@ class SlotOverview:
         self.busy: list[int] = []
 
     def update(self, now: float) -> None:
-        """Looks at all slots, unless one did a moment ago."""
+        """Checks all slots, unless that was done a moment ago."""
         if 0.0 <= now - self._as_of < _VALID_S:
             return
         self._as_of = now

@@ -1,7 +1,7 @@
 """The lock of what slots share, and for each slot a way to wake its thread.
 
-An operation concerns one slot. Were all woken for it, each would look for work under the lock: a
-thousand slots would spend more on that than on the work.
+An operation concerns one slot. If all were woken, each would search for work under the lock: with a
+thousand slots that would take longer than the work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SlotWakeups:
         self._lock.release()
 
     def wait(self, slot_id: int, timeout_s: float) -> None:
-        """Gives the lock up until the slot is woken, or for so long."""
+        """Releases the lock until the slot is woken, or the timeout."""
         self._conditions[slot_id].wait(timeout_s)
 
     def notify(self, slot_id: int) -> None:

@@ -182,7 +182,7 @@ class Supervisor:
         for forget in self._on_loss:
             try:
                 forget()
-            except Exception:  # the others must forget all the same
+            except Exception:  # the other callbacks must run anyway
                 _logger.exception("Part of what a lost engine held was not cleaned up.")
 
     def _log_loss(self, reason: BaseException) -> None:
@@ -193,7 +193,7 @@ class Supervisor:
             _logger.error("The %s failed and will be restarted: %s", self._name, reason)
 
     def stop_starting(self) -> None:
-        """Gives up a start that has not succeeded yet; an engine that runs goes on."""
+        """Aborts a start that has not succeeded yet; a running engine is not affected."""
         if self._engine is None:
             self._closing.set()
 
@@ -232,7 +232,7 @@ class Supervisor:
                     raise  # the models are wrong: another try would not help
                 if not (self.is_closed or isinstance(error, ServerEndingError)):
                     _logger.error(
-                        "The %s does not start; retrying in %g s: %s", self._name, wait_s, error
+                        "The %s did not start; retrying in %g s: %s", self._name, wait_s, error
                     )
             self._closing.wait(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)

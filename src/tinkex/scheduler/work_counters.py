@@ -38,7 +38,7 @@ class EngineBatch(NamedTuple):
 
 
 class WorkListener(Protocol):
-    """Hears of work as it ends; times are by `time.monotonic`."""
+    """Receives finished work; times are by `time.monotonic`."""
 
     def batch_done(self, batch: EngineBatch) -> None: ...
     def sample_done(self, request_id: str, began_at: float, done_at: float) -> None: ...

@@ -106,8 +106,8 @@ class Workers:
         )
 
     def drain(self, slot_id: int) -> None:
-        """Has a worker give its models to the others, and take neither models nor samples until
-        `resume`. Returns at once; `list` says what it still has.
+        """Moves a worker's models to the others, and gives it neither models nor samples until
+        `resume`. Returns at once; `list` shows what it still has.
 
         Raises:
             EngineUserError: no other worker would be left.
@@ -123,7 +123,7 @@ class Workers:
             self._apply(slot_id)
 
     def resume(self, slot_id: int) -> None:
-        """Has a worker that was drained take work again."""
+        """Gives a drained worker work again."""
         with self._wakeup:
             self._placement.loads[slot_id].is_draining = False
             self._apply(slot_id)
@@ -178,7 +178,7 @@ class Workers:
         ]
 
     def _names(self) -> dict[int, str]:
-        """Each worker's name: the one it gave itself if that tells it apart, else its slot's."""
+        """Each worker's name: the one it gave itself if that is unique, else its slot's."""
         own = {slot_id: self._slots[slot_id].supervisor.worker_name for slot_id in self._present()}
         counts = Counter(own.values())
         counts.update(worker_name(slot_id) for slot_id in range(len(self._slots)))

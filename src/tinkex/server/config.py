@@ -16,7 +16,7 @@ from tinkex.wire.limits import DEFAULT_LIMITS, Limits
 
 
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A base model under the name clients ask for, and the folder or hub id it comes from."""
+    """A base model: the name that clients use, and the folder or hub id of its files."""
 
     name: str
     source: str
@@ -111,7 +111,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     # For deletes on a full disk: SQLite's log up to its next checkpoint (4 MiB), the pages that
     # the checkpoint adds to the database (4 MiB), and as much again for the delete itself.
     reserve_bytes: int = 16 * 1024**2
-    patience_s: float = 300.0  # for clients to be heard of again after a start
+    patience_s: float = 300.0  # for clients to send requests again after a start
     download_life_s: float = 3600.0
     token_life_s: float = 3600.0
     max_token_life_s: float = 24 * 3600.0  # of tokens exchanged for tokens, since the key was shown

@@ -66,7 +66,7 @@ def holds_files_of(folder: Path, store_id: str) -> bool:
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Tells an OSError inside as one of the data folder.
+    """Converts an OSError inside into one of the data folder.
 
     Raises:
         ConfigError: there was one.

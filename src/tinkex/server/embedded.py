@@ -107,7 +107,7 @@ class EmbeddedServer:
         return True
 
     def stop(self) -> int:
-        """Asks the server to drain and waits; its exit code."""
+        """Drains the server, waits for its end, and returns its exit code."""
         assert self._process is not None
         self._process.terminate()
         code = self._process.wait(60)

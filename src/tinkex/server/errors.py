@@ -107,7 +107,7 @@ class UnknownTransferCoding(ClientError):
 
 
 class WrongHost(ClientError):
-    """421: the page was asked for under a name that this server was not told."""
+    """421: the page was requested under a host name that this server does not accept."""
 
     code = "wrong-host"
     status = 421
@@ -130,7 +130,7 @@ class RangeNotSatisfiable(ClientError):
 
     code = "range-not-satisfiable"
     status = 416
-    default_hint = "Ask for bytes below the size in Content-Range."
+    default_hint = "Request bytes below the size in Content-Range."
 
 
 class Gone(ClientError):
@@ -284,6 +284,6 @@ async def on_http_error(_request: Request, error: Exception) -> Response:
 
 
 async def on_unexpected(_request: Request, error: Exception) -> Response:
-    """The answer to a mistake of ours; it tells nothing internal."""
+    """The answer to an unexpected error; it has no internal details."""
     _logger.exception("A request failed by an unexpected error.", exc_info=error)
     return error_response(ServerError("The server made a mistake and has logged it."))

@@ -72,7 +72,7 @@ def take_or_refuse(lease: LeaderLease) -> None:
         ConfigError: the holder renews its lease, so it works.
     """
     before = lease.read()
-    is_told = False
+    is_logged = False
     while not lease.take():
         now = lease.read()
         if (now.epoch, now.expires_at) > (before.epoch, before.expires_at):
@@ -81,9 +81,9 @@ def take_or_refuse(lease: LeaderLease) -> None:
                 hint="Stop it, or start this one with --standby: it takes over when that one ends.",
                 code="database-in-use",
             )
-        if not is_told:
-            _logger.info("Another server has the lease (%s): is it alive?", described(now))
-            is_told = True
+        if not is_logged:
+            _logger.info("Waiting for the lease, which another server has (%s).", described(now))
+            is_logged = True
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -39,7 +39,7 @@ class OperationEvent(msgspec.Struct, frozen=True):
 
 
 class LiveStream:
-    """What one reader has not been told yet."""
+    """Changes that were not sent to one reader yet."""
 
     def __init__(self, watched: frozenset[str]) -> None:
         self.watched = watched

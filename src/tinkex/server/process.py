@@ -317,7 +317,7 @@ class ServerProcess:
         )
 
     async def _watch(self, services: Services) -> None:
-        """Tells that an engine has started, or ends the server if one can never start."""
+        """Logs that an engine has started, or ends the server if one can never start."""
         while not services.scheduler.are_all_ready():
             self._fatal = services.scheduler.fatal()
             if self._fatal is not None:

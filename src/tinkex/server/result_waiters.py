@@ -1,7 +1,7 @@
 """Long polls: requests that wait for a result and are woken when it is there.
 
 Requests of this run of the server are known here by their ids, and their results for a while, so
-that most polls need not ask the store. Everything runs on the event loop, except `publish`, which
+that most polls need not read the store. Everything runs on the event loop, except `publish`, which
 any thread may call.
 """
 

@@ -49,8 +49,10 @@ class Services:
     catalog: Catalog | None = None
     heartbeats: dict[str, float] = field(default_factory=dict)  # not yet written
     sampler_uses: dict[str, float] = field(default_factory=dict)  # not yet written
-    heard: dict[str, float] = field(default_factory=dict)  # last sign of sampling sessions' clients
-    heard_since: float = field(default_factory=steady_now)
+    last_seen: dict[str, float] = field(
+        default_factory=dict
+    )  # last request or heartbeat, by sampling session
+    seen_since: float = field(default_factory=steady_now)
     is_draining: bool = False
     tracing: RequestTracing | None = None
     is_disk_low: bool = False
@@ -140,7 +142,7 @@ def services_of(request: Request) -> Services:
 
 
 def caller(request: Request) -> Key:
-    """The key that asks."""
+    """The key of the request."""
     key: Key = request.scope["state"]["key"]
     return key
 

@@ -1,4 +1,4 @@
-"""The durable truth: keys, sessions, models, operations, results, samplers and checkpoints.
+"""The database: keys, sessions, models, operations, results, samplers and checkpoints.
 
 `Database` runs functions over a connection: reads in the caller's thread, writes one after the
 other in a writer thread that commits them in groups. The modules beside it are such functions, by

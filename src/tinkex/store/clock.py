@@ -1,13 +1,12 @@
-"""Time for ages: it goes on evenly, whatever happens to the wall clock.
+"""A steady clock for ages, which does not follow jumps of the wall clock.
 
-The wall clock can jump; a retention of a day, a session's silence or a token's life must not. Ages
-are therefore measured on a clock of the server's own. It starts with the wall clock, or where an
-earlier run left it if that is later, and then counts seconds as they pass. It never goes back. A
-server that starts has nothing but the wall clock to believe, so a jump made while it was down
-counts as time that passed.
+A jump of the wall clock must not end a retention period, a session or a token. Ages are therefore
+measured by the server's own clock. It starts with the wall clock, or with the last value of an
+earlier run if that is later, counts seconds as they pass, and never goes back. A jump while the
+server was down cannot be detected and counts as time that passed.
 
-Dates that people gave or are shown, such as the end of a checkpoint, are dates of the wall clock;
-`not_before` is how they are judged: a date has come only when both clocks say so.
+Dates that users set or see, such as the expiry of a checkpoint, are dates of the wall clock. By
+`not_before` a date is reached only when both clocks have reached it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NAME = "clock"
 
 
 def seconds_up() -> float:
-    """Seconds that passed, those asleep included where the system counts them."""
+    """Seconds since boot, including suspended time where the system counts it."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
 

@@ -87,7 +87,7 @@ def create(
 
 
 def body(conn: Connection, owner: str, loss_id: str) -> bytes | None:
-    """What the owner's loss takes and does; None if there is no such loss."""
+    """The body of the owner's loss; None if there is no such loss."""
     query = select(custom_losses.c.body).where(
         custom_losses.c.loss_id == loss_id, custom_losses.c.owner == owner
     )

@@ -366,7 +366,7 @@ def _require_open(conn: Connection) -> None:
     """
     driver = conn.connection.dbapi_connection
     if conn.dialect.name == "sqlite" and not getattr(driver, "in_transaction", True):
-        raise StoreError("The database gave up the transaction.")
+        raise StoreError("The database aborted the transaction.")
 
 
 def _tell(jobs: list[_Job], outcomes: list[_Outcome]) -> None:

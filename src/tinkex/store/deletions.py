@@ -1,5 +1,4 @@
-"""What was deleted a moment ago: a client whose answer was lost sends its request again, and must
-not be told that there is nothing to delete."""
+"""Recent deletions: a client that lost the answer repeats its request, which must succeed again."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _FRESH_S = 5.0  # the rows of all tenants are summed up once in this time, or be
 
 
 class DiskQuota:
-    """The limit for each tenant of the server whose files lie in `folder`; any thread may ask.
+    """The limit for each tenant of the server whose files lie in `folder`. Thread-safe.
 
     `set_bytes` is the limit itself, or 0 for the share.
     """

@@ -67,7 +67,7 @@ def m004_deletions(conn: Connection) -> None:
 
 
 def m005_digests_of_checkpoints(conn: Connection) -> None:
-    """What tells a checkpoint's folder from every other; older ones have none."""
+    """The digest of a checkpoint's folder; older checkpoints have none."""
     _add_column(conn, schema.checkpoints.c.digest)
 
 

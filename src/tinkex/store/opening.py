@@ -44,7 +44,7 @@ def open_lease(url: str, life_s: float, on_lost: OnLost) -> LeaderLease | None:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Tells an error inside as one of the database.
+    """Converts an error inside into one of the database.
 
     Raises:
         ConfigError: there was one.
@@ -52,12 +52,12 @@ def _explained(url: str) -> Iterator[None]:
     try:
         yield
     except (ArgumentError, ImportError) as error:  # also for an unknown kind of database
-        reason = "this is no URL of a database that can be used"
+        reason = "it is not the URL of a supported database"
         raise _unusable(url, reason, _FORMS) from error
     except SQLAlchemyError as error:
         if as_store_error(error).code == "store-damaged":
             advice = "Restore it from a backup, or choose another --data-dir or --database-url."
-            raise _unusable(url, "the file is damaged, or no database", advice) from error
+            raise _unusable(url, "the file is damaged, or not a database", advice) from error
         cause = getattr(error, "orig", None) or error
         reason = (str(cause).splitlines() or [type(cause).__name__])[0][:300].rstrip(".")
         advice = "Check --database-url (or --data-dir), and that the database can be reached."

@@ -1,4 +1,4 @@
-"""How operations ended: their results, what they used, and their runs' points, in one write."""
+"""Outcomes of operations: results, usage and points of runs, in one write."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OperationOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What operations make of their run's series: another head, and a point if one was a step."""
+    """Changes of a run's series by operations: a new head, and a point if one was a step."""
 
     head: SeriesHead
     has_point: bool = False
@@ -107,7 +107,7 @@ def _close(conn: Connection, outcome: OperationOutcome) -> bool:
 
 
 def _closed(outcome: OperationOutcome) -> tuple[str, bool]:
-    """The operation's last state, and whether its body stays because a replay may ask for it."""
+    """The operation's last state, and whether its body is kept for a replay."""
     keeps_body = outcome.operation.kind in REPLAYED and not outcome.is_failed
     return "failed" if outcome.is_failed else "done", keeps_body
 

@@ -57,4 +57,4 @@ def _take_rights(path: Path) -> None:
             hint=f"Have its owner run: chmod 600 {path}",
             code="database-not-private",
         ) from error
-    _logger.warning("Other users had access to %s (mode %o); that was taken away.", path, mode)
+    _logger.warning("Other users had access to %s (mode %o); it was removed.", path, mode)

@@ -1,8 +1,8 @@
-"""What a tenant holds in all: open sessions, their models, bytes on disk. And the refusal of more
-sessions and models; that of more bytes is in `disk_quota`.
+"""Usage of a tenant's quotas: open sessions, their models, bytes on disk; and the checks of the
+first two. The check of bytes is in `disk_quota`.
 
-Counted from the rows themselves, inside the transaction that would add to them, so that two
-requests at once cannot both take the last place.
+Counted from the rows, inside the transaction that would add one, so that two concurrent requests
+cannot both get the last place.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def open_sessions(conn: Connection, owner: str) -> int:
 
 
 def open_models(conn: Connection, owner: str) -> int:
-    """How many models the owner's open sessions have that were not given up."""
+    """How many models the owner's open sessions have that were not unloaded."""
     query = (
         select(func.count())
         .select_from(sessions)

@@ -1,10 +1,9 @@
-"""Ids of requests: unique, and still known as ours when nothing else is kept of the request.
+"""Ids of requests: unique, and recognisable after the request's rows were deleted.
 
-They begin with the time, so that ids made together lie together in an index: of random ones every
-row would touch pages of its own, the more the larger the tables are. The last digits follow from
-the first and the owner. So a poll for a result that was dropped long ago, row and all, can be told
-from a poll for something that never was. They protect nothing: every lookup goes by the owner as
-well.
+They begin with the time, so that ids made together are close together in an index; with random ids
+every row would touch other pages. The last digits are derived from the first ones and the owner:
+this distinguishes a poll for a result that was dropped from one for an id that never existed. They
+protect nothing: every lookup also filters by the owner.
 """
 
 from __future__ import annotations

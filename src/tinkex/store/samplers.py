@@ -97,7 +97,7 @@ def free_of_ended_sessions(conn: Connection) -> None:
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the client of a sampling session was heard of, and whether its session is over."""
+    """When a sampling session's client last sent a request, and whether its session is over."""
 
     sampling_session_id: str
     session_id: str

@@ -214,7 +214,7 @@ def _refuse_trimmed(conn: Connection, new: NewSample) -> None:
         raise SampleDropped(
             f"seq_id={new.seq_id} of {new.sampling_session_id} was used long ago and its result "
             "is no longer kept.",
-            hint="Ask for the samples under a new number.",
+            hint="Request the samples under a new number.",
         )
 
 

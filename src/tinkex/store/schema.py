@@ -260,7 +260,7 @@ leases = Table(
     metadata,
     Column("name", String(32), primary_key=True),
     Column("epoch", BigInteger, nullable=False),  # raised each time another server takes it
-    Column("store_id", String(32), nullable=False),  # tells this database from every other
+    Column("store_id", String(32), nullable=False),  # identifies this database
     Column("holder", String(32)),
     Column("host", Text),
     Column("pid", Integer),

@@ -110,14 +110,14 @@ def finish(conn: Connection, owner: str, session_id: str, reason: str, detail: s
 
 
 def finish_silent(
-    conn: Connection, before: float, heard: frozenset[str] = frozenset()
+    conn: Connection, before: float, alive: frozenset[str] = frozenset()
 ) -> list[str]:
-    """The sessions not heard of since `before`; they are over now. Sessions in `heard` stay open:
+    """The sessions not alive of since `before`; they are over now. Sessions in `alive` stay open:
     their heartbeats came, but could not be written yet."""
     query = select(sessions.c.session_id).where(
         sessions.c.heartbeat_at < before, sessions.c.finished_at.is_(None)
     )
-    silent = [each for each in conn.execute(query).scalars() if each not in heard]
+    silent = [each for each in conn.execute(query).scalars() if each not in alive]
     ended = {"finished_at": steady_now(), "finish_reason": "interrupted"}
     for session_id in silent:
         conn.execute(update(sessions).where(sessions.c.session_id == session_id).values(**ended))
@@ -125,7 +125,7 @@ def finish_silent(
 
 
 def record_heartbeats(conn: Connection, beats: dict[str, float]) -> None:
-    """Notes when each session was last heard of."""
+    """Records when each session last sent a request or heartbeat."""
     for session_id, at in beats.items():
         conn.execute(
             update(sessions).where(sessions.c.session_id == session_id).values(heartbeat_at=at)

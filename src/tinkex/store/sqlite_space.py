@@ -46,7 +46,7 @@ def shrink(cursor: Any, path: Path | None, busy_timeout_ms: int) -> bool:
     )
     if mode == 0 or free < max(_PAGES_WORTH_IT, pages // 4):
         return False
-    # As a script, or the driver would ask for one row and the pragma free one page.
+    # As a script, or the driver would fetch one row and the pragma free one page.
     cursor.executescript(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
     return True
 

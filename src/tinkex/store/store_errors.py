@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tinkex.errors import ServerError
 
-_ASK_OPERATOR = "Tell the operator to look at the disk and the database."
+_ASK_OPERATOR = "Have the operator check the disk and the database."
 _WORDS = {
     "disk-full": (
         "The disk of the server is full.",
@@ -24,7 +24,7 @@ _WORDS = {
     "disk-failed": ("The disk of the server failed.", f"Try again later. {_ASK_OPERATOR}"),
     "store-damaged": (
         "The database file is damaged.",
-        f"{_ASK_OPERATOR} It has to be brought back from a copy.",
+        f"{_ASK_OPERATOR} It has to be restored from a backup.",
     ),
 }
 _SQLITE = {  # the first that fits counts
@@ -51,7 +51,7 @@ class StoreError(ServerError):
     code = "store-failed"
     status = 503
     retry_after_s = 2.0
-    default_hint = "Try again; if it stays, tell the operator to look at the disk and the database."
+    default_hint = "Retry; if it fails again, have the operator check the disk and the database."
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:

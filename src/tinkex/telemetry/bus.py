@@ -95,7 +95,7 @@ class Bus:
     def execute(
         self, event: str, measurements: Mapping[str, Any], metadata: Mapping[str, Any]
     ) -> None:
-        """Tell every handler of this event; never raises because of one of them."""
+        """Call every handler of this event; never raises because of one of them."""
         handlers = self._handlers
         if not handlers:
             return
@@ -124,9 +124,9 @@ class Bus:
 
 
 _default: Final = Bus()
-# The one module-level object with state: like the loggers of `logging`, handlers are attached by
-# people who hold no client yet and must hear from every client of the process. It opens nothing,
-# starts nothing, and an empty bus is a lock and an empty tuple. Tests make their own `Bus()`.
+# The one module-level object with state, as in `logging`: handlers are attached before any client
+# exists and get the events of every client of the process. It opens and starts nothing; an empty
+# bus is a lock and an empty tuple. Tests make their own `Bus()`.
 
 attach = _default.attach
 attach_many = _default.attach_many

@@ -78,7 +78,7 @@ def is_secret_name(name: object) -> bool:
 
 
 class Secret:
-    """A text that shows itself only when asked to with `reveal()`.
+    """A text that is shown by `reveal()` only.
 
     `repr`, `str`, `format` and therefore logs and tracebacks get the masked form. It can be
     pickled, because a client that moves to another process needs its key there.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
-# Ends in a space: whether the space survives tells whether the template trims messages.
+# Ends in a space: whether the space survives shows whether the template trims messages.
 _END_MARK: Final = "\ue000the final message ends here\ue000 "
 
 

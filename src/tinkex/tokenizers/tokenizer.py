@@ -38,7 +38,7 @@ _UNSUPPORTED: Final = frozenset(
 class TokenizerCache:
     """Tokenizers already loaded, the most recently used ones; safe to share between threads.
 
-    Two threads that ask for the same tokenizer load it once. A failure is not remembered.
+    Two threads that need the same tokenizer load it once. A failure is not remembered.
     """
 
     def __init__(self, max_size: int = 16) -> None:
@@ -311,7 +311,7 @@ def _through_transformers(folder: Path, name: str) -> Tokenizer:
         raise failure(
             name, "it has no tokenizer.json", hint="pip install transformers, which can convert it."
         ) from None
-    # Code that comes with a model is never run; left open, transformers would ask for a yes.
+    # Code that comes with a model is never run; by default transformers would prompt.
     converted = AutoTokenizer.from_pretrained(  # nosec B615 # a local folder
         str(folder), trust_remote_code=False
     )

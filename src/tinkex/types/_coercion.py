@@ -1,4 +1,4 @@
-"""Values as they are given, brought into the types of the fields they are for.
+"""Converts given values to the types of their fields.
 
 As pydantic does by default: texts that are numbers, dates or truth values are read as such, a whole
 float is an int, a dict is the type that it describes, a sequence of one kind is one of another.

@@ -91,10 +91,10 @@ def _turn(
     def render(upto: int, **options: Any) -> str:
         return str(tokenizer.apply_chat_template(messages[:upto], tools, tokenize=False, **options))
 
-    asked = render(place, add_generation_prompt=True) if place else ""
+    prompt = render(place, add_generation_prompt=True) if place else ""
     text = render(place + 1)
-    # Usually all of `asked`; templates that open a reasoning block when they ask differ at its end.
-    start = len(_common_start(asked, text))
+    # Usually all of `prompt`; templates that open a reasoning block in it differ at its end.
+    start = len(_common_start(prompt, text))
     # What follows the end marker (a line end, mostly) comes after the model has stopped.
     return _Turn(text, start, max(start, len(text.rstrip())))
 

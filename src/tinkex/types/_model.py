@@ -2,7 +2,7 @@
 
 The official SDK's types are pydantic models. Ours are msgspec structs (two of them classes that
 keep bytes), and answer the same calls: `model_dump`, `model_validate`, `model_copy` and so on. A
-keyword of a constructor is brought into its declared type as pydantic would: a numeric text becomes
+keyword of a constructor is converted to its declared type as in pydantic: a numeric text becomes
 a number, an ISO text a date, a dict the type that it describes. Nothing here imports pydantic; what
 a call needs beyond this file is loaded when it is first made.
 """
@@ -45,7 +45,7 @@ class Holds(NamedTuple):
 
 
 class _FieldTable:
-    """`model_fields`: computed when it is first asked for."""
+    """`model_fields`: computed at first access."""
 
     def __get__(self, instance: object, owner: type) -> Mapping[str, ModelField]:
         from tinkex.types._model_fields import fields_of

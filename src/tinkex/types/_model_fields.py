@@ -45,7 +45,7 @@ class ModelField:
 
     @property
     def is_tag(self) -> bool:
-        """Whether the field has one value alone, by which its type is told from others."""
+        """Whether the field has one value alone, which identifies its type in a union."""
         return get_origin(self.annotation) is Literal and len(get_args(self.annotation)) == 1
 
     def is_required(self) -> bool:

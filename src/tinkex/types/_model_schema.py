@@ -1,4 +1,4 @@
-"""JSON schemas of the types, and what pydantic asks of a type that is a field of its models."""
+"""JSON schemas of the types, and the pydantic hooks of types that are fields of its models."""
 
 from __future__ import annotations
 

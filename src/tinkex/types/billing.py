@@ -1,4 +1,4 @@
-"""What an administrator is told: the audit log and the bill."""
+"""Answers for an account's administrators: audit log and billing."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class TrainingRun(AnswerModel, frozen=True, kw_only=True):
     latest: dict[str, int | float | None] | None = None
     """The last point: step, time, tokens, and the last value of each metric."""
     spark: list[float] | None = None
-    """A few losses per token, oldest first, if they were asked for."""
+    """A few losses per token, oldest first, if requested."""
     resumed_from: str | None = None
     """The run whose checkpoint it goes on from."""
 

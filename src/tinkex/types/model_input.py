@@ -241,7 +241,7 @@ _CHUNKS: dict[str, type[ModelInputChunk]] = {
 
 if TYPE_CHECKING:
     _Chunks = list[ModelInputChunk]
-else:  # msgspec cannot tell the chunks apart by itself: `__post_init__` does
+else:  # msgspec cannot distinguish the chunks itself: `__post_init__` does
     _Chunks = Annotated[list[Any], Holds(list[ModelInputChunk])]
 
 

@@ -1,4 +1,4 @@
-"""What a client asks of a server: one struct per request body.
+"""Request bodies: one struct each.
 
 Fields stand in the order in which the protocol's clients write them. Values that are None are left
 out, other defaults are written; `FinishSessionRequest` and `SetTTLRequest` do write null. Searching
@@ -39,13 +39,13 @@ class _Request(ProtocolModel, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClientConfigRequest(_Request, frozen=True, kw_only=True):
-    """Asks for the client configuration, static or dynamic."""
+    """Requests the client configuration, static or dynamic."""
 
     sdk_version: str
 
 
 class AuthTokenRequest(_Request, frozen=True, kw_only=True):
-    """Asks for a token in exchange for the key in the header."""
+    """Exchanges the key in the header for a token."""
 
 
 class CreateSessionRequest(_Request, frozen=True, kw_only=True):
@@ -112,7 +112,7 @@ class UpdateRunRequest(_Request, frozen=True, kw_only=True):
 
 
 class GetInfoRequest(_Request, frozen=True, kw_only=True):
-    """Asks about a training model."""
+    """Requests the facts of a training model."""
 
     model_id: ModelID
     type: Literal["get_info"] = sent("get_info")
@@ -241,7 +241,7 @@ CLONE_STRIDE = 1_000_000_000
 
 
 class JoinSamplingSessionRequest(_Request, frozen=True, kw_only=True):
-    """Asks for this clone's number among a sampler's clients."""
+    """Requests this clone's number among a sampler's clients."""
 
     sampling_session_id: str
     type: Literal["join_sampling_session"] = sent("join_sampling_session")
@@ -294,17 +294,17 @@ class FuturesRetrieveRequest(_Request, frozen=True, kw_only=True):
     timeout: float | None = None
     retrieved_request_ids: list[str] = msgspec.field(default_factory=lambda: [])
     known_queue_state: str | None = None
-    """What the client was last told; asks Tinkex servers to say when it is another one."""
+    """The last state that the client received; a Tinkex server then reports when it changes."""
 
 
 class CancelFutureRequest(_Request, frozen=True, kw_only=True):
-    """Tells the server that no client waits for a result any more."""
+    """Notifies the server that no client waits for a result any more."""
 
     request_id: RequestID
 
 
 class CancelRequest(_Request, frozen=True, kw_only=True):
-    """Asks to cancel one request, what waits of a run, or all samples of the caller."""
+    """Cancels one request, the waiting operations of a run, or all samples of the caller."""
 
     request_id: RequestID | None = None
     run_id: str | None = None
@@ -312,7 +312,7 @@ class CancelRequest(_Request, frozen=True, kw_only=True):
 
 
 class WeightsInfoRequest(_Request, frozen=True, kw_only=True):
-    """Asks what saved weights were trained with."""
+    """Requests what saved weights were trained with."""
 
     tinker_path: str
 

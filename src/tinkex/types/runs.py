@@ -1,4 +1,4 @@
-"""What Tinkex servers tell of runs beyond the protocol: status, series of metrics, usage."""
+"""Facts of runs that only Tinkex servers have: status, series of metrics, usage."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class SampleStreamEnd(RecordModel, frozen=True, kw_only=True):
 
 
 class StreamSampleRequest(ProtocolModel, frozen=True, kw_only=True, omit_defaults=True):
-    """Asks for the tokens of a sampling request as they are made.
+    """Requests the tokens of a sampling request as they are sampled.
 
     `offsets` has for each sequence how many tokens the client has already.
     """

@@ -46,7 +46,7 @@ class SamplingParams(
     """How to sample.
 
     `stop` absent means the model's end-of-sequence token stops; `stop=[]` means nothing does. The
-    parameters after `top_p` are extensions: only a server that announces them can be asked for
+    parameters after `top_p` are extensions: only a server that announces them is sent
     them, and they are sent only if they differ from their defaults.
 
     Raises:
@@ -253,7 +253,7 @@ class SampledSequence(RecordModel, frozen=True, kw_only=True):
 
     @property
     def topk_logprobs(self) -> Pairs | None:
-        """Per sampled token the most likely tokens there, if they were asked for."""
+        """Per sampled token the most likely tokens at its position, if requested."""
         return self.topk.tolist() if self.topk else None
 
     @property
@@ -309,7 +309,7 @@ class SampleResponse(RecordModel, frozen=True, kw_only=True):
 
     @property
     def topk_prompt_logprobs(self) -> Pairs | None:
-        """Per prompt position the most likely tokens there, if they were asked for."""
+        """Per prompt position the most likely tokens, if requested."""
         return self.topk_prompt.tolist() if self.topk_prompt else None
 
     @property

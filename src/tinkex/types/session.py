@@ -1,6 +1,6 @@
 """What a server says about itself, its sessions and its promises.
 
-Answers only: what is asked stands in `requests`. Unknown fields of newer servers are ignored.
+Answers only: request bodies are in `requests`. Unknown fields of newer servers are ignored.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ApiKeyDetails(AnswerModel, frozen=True, kw_only=True):
 
 
 class ApiKeyInfo(AnswerModel, frozen=True, kw_only=True):
-    """What the server knows about the key that asks."""
+    """What the server knows about the key of the request."""
 
     key_id: int
     name: str
@@ -119,9 +119,10 @@ class SupportedModel(AnswerModel, frozen=True, kw_only=True):
 class GetServerCapabilitiesResponse(AnswerModel, frozen=True, kw_only=True):
     """What the server offers.
 
-    `supported_models` has every name a model may be asked for by. `aliases` leads from a model's
-    other names to its main one, `losses` has the names that `loss_fn` may be, `sampling_extensions`
-    the sampling parameters beyond the official ones; only Tinkex servers send these three.
+    `supported_models` has every name by which a model can be requested. `aliases` maps a model's
+    other names to its main one, `losses` has the values that `loss_fn` may have,
+    `sampling_extensions` the sampling parameters beyond the official ones; only Tinkex servers
+    send these three.
     """
 
     beyond_protocol: ClassVar[frozenset[str]] = frozenset(
@@ -335,7 +336,7 @@ class TryAgainResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class CompleteMetadataResponse(AnswerModel, frozen=True, kw_only=True):
-    """Ready, and so big that the client should make room before it asks again."""
+    """Ready, and so large that the client should wait for memory before it fetches it."""
 
     status: Literal["complete_metadata"] = "complete_metadata"
     response_payload_size: int
@@ -371,7 +372,7 @@ class FutureFinished(
 
 
 class FutureFailed(AnswerModel, frozen=True, kw_only=True, tag_field="state", tag="failed"):
-    """A request failed; fetching it tells why."""
+    """A request failed; its result is the error."""
 
     state: ClassVar[Literal["failed"]] = "failed"
     request_id: RequestID
@@ -386,7 +387,7 @@ class FuturesRetrieveResponse(AnswerModel, frozen=True, kw_only=True, omit_defau
     completions: list[FutureCompletion]
     cursor: int
     queue_state: str | None = None
-    """Whether the session's other requests have to wait; only for clients that ask for it."""
+    """Whether the session's other requests have to wait; only for clients that request it."""
     queue_state_reason: str | None = None
 
 

@@ -2,7 +2,7 @@
 
 The numbers are kept as little-endian bytes, so that encoding a request copies memory instead of
 walking lists, and so that a value handed to a request cannot change under it. Knows numpy and torch
-only when it is given, or asked for, one of their arrays; neither is imported before that.
+only when one of their arrays is given or requested; neither is imported before that.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class TensorData(_TensorForm, ModelMethods):
         given: Any = self._raw
         if isinstance(given, bytes):
             return _unpack(given, self.dtype)
-        return list(given)  # msgspec asks for it before `__post_init__`
+        return list(given)  # msgspec reads it before `__post_init__`
 
     @data.setter
     def data(self, values: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -382,7 +382,7 @@ def _from_array(values: Any, dtype: TensorDtype | None) -> tuple[bytes, TensorDt
 def _array_dtype(found: NDArray[Any], wanted: TensorDtype | None) -> TensorDtype:
     if found.dtype.kind == "f" or found.dtype.name == "bfloat16":
         if wanted == "int64":
-            raise ValidationError(f"dtype='int64' was asked for, but the values are {found.dtype}.")
+            raise ValidationError(f"dtype='int64' was given, but the values are {found.dtype}.")
         return "float32"
     if found.dtype.kind == "i":
         return wanted or "int64"

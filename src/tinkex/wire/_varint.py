@@ -2,8 +2,8 @@
 
 Knows no message. A key is the number that stands in front of a field: its number times eight plus
 its wire type, so 0x0A is "field 1, bytes". Readers look for the keys they know; a field of an
-unknown number or of another wire type is passed over, as the format asks. Groups, which the format
-gave up long ago, are refused.
+unknown number or of another wire type is skipped, as the format requires. Groups, which the format
+has deprecated, are refused.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def to_int64(value: int) -> int:
 
 
 def to_int32(value: int) -> int:
-    """The signed 32-bit number a varint stands for; higher bits are dropped, as the format asks."""
+    """The signed 32-bit number of a varint; higher bits are dropped, as the format requires."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value > INT32_MAX else value
 

@@ -85,7 +85,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Length of a text about a session: its name, project, one tag; also of a base model's name."""
 
     max_list_items: int = 256
-    """Entries of a list in a control message: a session's tags, what a search asks for."""
+    """Entries of a list in a control message: a session's tags, the terms of a search."""
 
     max_metadata_bytes: int = 16 * 1024
     """Size of user metadata, as JSON."""

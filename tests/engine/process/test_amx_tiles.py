@@ -24,7 +24,7 @@ def test_tiles_are_broken_if_announced_without_a_palette() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
-def test_the_processor_is_asked_as_the_kernel_sees_it() -> None:
+def test_the_processor_is_read_as_the_kernel_sees_it() -> None:
     flags = Path("/proc/cpuinfo").read_text()
     if "amx_tile" not in flags:
         assert not has_broken_tiles()

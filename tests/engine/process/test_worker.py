@@ -164,7 +164,7 @@ def test_sampling_and_training_interleave_from_two_threads(remote) -> None:
     remote.unload_adapter("t")
 
 
-def test_the_worker_tells_how_long_it_worked() -> None:
+def test_the_worker_reports_how_long_it_worked() -> None:
     with EngineProcess(EngineOptions(models={"tiny": ""}, device="null:0.05")) as engine:
         assert engine.busy_seconds == 0
         for _ in range(3):

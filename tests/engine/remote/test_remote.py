@@ -93,7 +93,9 @@ def test_a_worker_forgets_everything_when_its_connection_ends_and_dials_again(
             engine.create_adapter("a", "null", LoraSpec(rank=4))
             engine.close()
             wait_until(lambda: not worker.engine.adapters())
-            with pytest.raises(EngineFailure, match=r"gpu-1 at 127.0.0.1:\d+ is gone") as caught:
+            with pytest.raises(
+                EngineFailure, match=r"gpu-1 at 127.0.0.1:\d+ has disconnected"
+            ) as caught:
                 engine.models()
             assert caught.value.is_loss_of_engine
             assert caught.value.is_from_outside, "the network may be to blame, not the work"
@@ -174,7 +176,7 @@ def test_a_worker_serves_no_server_without_the_token(tmp_path: Path) -> None:
             connection.close()
 
 
-def test_a_worker_that_the_server_has_no_use_for_is_told_why(tmp_path: Path) -> None:
+def test_a_refused_worker_gets_the_reason(tmp_path: Path) -> None:
     def check(info: RemoteWorkerInfo) -> str | None:
         return None if "big" in info.models else "It does not hold the model big."
 
@@ -198,7 +200,7 @@ def test_a_worker_that_does_not_see_the_folders_says_so(tmp_path: Path) -> None:
     "name", ["snapshots/../../etc", "/etc/passwd", "snapshots/short", "SNAP/" + "a" * 32, ""]
 )
 def test_a_server_cannot_name_other_folders_of_a_worker(tmp_path: Path, name: str) -> None:
-    with pytest.raises(EngineFailure, match="is no folder of adapters"):
+    with pytest.raises(EngineFailure, match="is not a folder of adapters"):
         local_folder(tmp_path, Path(name))
 
 
@@ -268,7 +270,7 @@ def test_a_worker_does_not_trust_another_certificate(tmp_path: Path, certificate
         assert listener.take(2) is None
 
 
-def test_strangers_get_nothing_and_keep_nobody_out(tmp_path: Path) -> None:
+def test_peers_without_the_token_get_nothing_and_block_no_worker(tmp_path: Path) -> None:
     dice = random.Random(7)
     with listening(place_at(tmp_path)) as listener:
         for number in range(60):

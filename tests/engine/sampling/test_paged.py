@@ -266,7 +266,7 @@ def test_prompts_that_come_together_share_their_beginning_too(engine) -> None:
 
 
 @both_ways
-def test_scores_asked_for_are_computed_whatever_is_known(engine) -> None:
+def test_requested_scores_are_computed_despite_the_cache(engine) -> None:
     prompt = tokens(80)
     run_samples(engine, _greedy("warm", prompt))
     scored = run_samples(engine, _greedy("s", prompt, prompt_logprobs=True))["s"]

@@ -252,7 +252,7 @@ def test_a_request_that_a_step_completes_passes_others_of_its_tenant_once() -> N
 
 
 @pytest.mark.parametrize("length", [20, 100, 101, 250])
-def test_whoever_is_done_with_a_prompt_is_spared_a_second_step(length) -> None:
+def test_a_tenant_with_a_finished_prompt_is_spared_a_second_step(length) -> None:
     queue, _ = _queue(replace(LIMITS, quick_tokens=100))
     for name in ("quick", "other"):  # steps are short from here on
         queue.add(_prefix(name, 20, 1))

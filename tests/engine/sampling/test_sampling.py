@@ -65,7 +65,7 @@ def test_tempered_logprobs_are_of_the_tempered_distribution(engine, tiny) -> Non
     np.testing.assert_allclose(sequence.logprobs, expected, atol=1e-4)
 
 
-def test_seeded_samples_do_not_depend_on_company(engine) -> None:
+def test_seeded_samples_do_not_depend_on_the_batch(engine) -> None:
     engine.create_adapter("a", "tiny", LoraSpec(rank=4))
     warm_up(engine, "a")
     engine.snapshot("a", "s")
@@ -140,7 +140,7 @@ def test_stop_string_across_tokens_ends_and_is_returned(engine) -> None:
     assert stopped.stop_reason == "stop"
 
 
-def test_eos_stops_unless_told_not_to(tiny, tmp_path) -> None:
+def test_eos_stops_unless_switched_off(tiny, tmp_path) -> None:
     import json
     import shutil
 

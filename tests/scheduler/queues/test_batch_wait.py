@@ -35,7 +35,7 @@ def test_a_single_model_never_waits() -> None:
     assert not _known("a").is_worth_a_wait({"a": 100}, 1.0)
 
 
-def test_patience_is_a_small_share_of_the_work() -> None:
+def test_the_longest_wait_is_a_small_share_of_the_work() -> None:
     policy = _known("a", "b", seconds=2.0)  # ten milliseconds a token
     assert policy.patience_s({"a": 10}) == pytest.approx(0.004)
     assert policy.patience_s({"a": 10, "c": 10}) == pytest.approx(0.008)

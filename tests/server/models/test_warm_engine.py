@@ -73,7 +73,7 @@ def test_only_a_wrong_model_is_fatal(error: Exception, is_fatal: bool) -> None:
 
 
 @pytest.mark.parametrize("is_early", [True, False])
-def test_a_prepared_engine_that_nobody_needs_ends(is_early: bool) -> None:
+def test_a_prepared_engine_that_is_not_needed_ends(is_early: bool) -> None:
     made: list[EngineProcess] = []
     may_start = threading.Event()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 
 from tests.server.driving import Http, null_config
+from tests.support.keys import new_tenant_key
 from tests.support.waiting import wait_until
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 
 def test_what_was_cancelled_does_not_run_after_a_restart(tmp_path: Path) -> None:
@@ -36,12 +36,7 @@ def test_what_was_cancelled_does_not_run_after_a_restart(tmp_path: Path) -> None
 def test_samples_are_cancelled_but_not_those_of_others(tmp_path: Path) -> None:
     config = null_config(tmp_path, device="null:0.05")
     with EmbeddedServer(config) as server, httpx.Client(base_url=server.base_url) as client:
-        db = Database(f"sqlite:///{tmp_path / 'tinkex.db'}")
-        key = keys.new_key()
-        try:
-            db.write(keys.add, key, name="other")
-        finally:
-            db.close()
+        key = new_tenant_key(tmp_path)
         mine, other = Http(client, server.api_key), Http(client, key)
         ours, theirs = sampled(mine, 40), sampled(other, 2)
         assert other.post("cancel", {"request_id": ours[0]}, status=404)

@@ -156,7 +156,7 @@ def test_no_path_key_or_owner_becomes_a_label(metered: EmbeddedServer, http: Htt
     assert value(metered, "tinkex_http_requests_total", route="other") >= 1
 
 
-def test_the_main_port_asks_for_the_token(metered: EmbeddedServer) -> None:
+def test_the_main_port_needs_the_token(metered: EmbeddedServer) -> None:
     url = f"{metered.base_url}/metrics"
     good = httpx.get(url, headers={"Authorization": f"Bearer {TOKEN}"})
     assert good.status_code == 200
@@ -201,7 +201,7 @@ def test_labels_of_routes_have_no_parameters() -> None:
     assert labels.of("/healthz") == "/healthz"
     assert labels.of("/api/v1/training_runs/x/checkpoints") == "/api/v1/training_runs/*"
     assert labels.of("/api/v1/training_runs") == "/api/v1/training_runs"
-    assert labels.of("/") == "/"
+    assert labels.of("/") == "/", "the page"
     assert labels.of("/page/app.js") == "/page/*"
     for unknown in ("", "/x", "/api/v1/none", "/api/v1/none/of/it", "//", "x"):
         assert labels.of(unknown) == "other"

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from tests.server.driving import MODEL, Http, null_config
+from tests.support.keys import new_tenant_key
 from tests.support.waiting import wait_until
 from tinkex.scheduler.work_counters import RecentTokens
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 COMMON = {
     *("version", "uptime_s", "state", "models", "engine", "workers", "queue", "tokens_per_s"),
@@ -36,12 +36,7 @@ def busy(folder: Path) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def tenants(busy: EmbeddedServer, folder: Path) -> Iterator[tuple[Http, Http]]:
-    db = Database(f"sqlite:///{folder / 'tinkex.db'}")
-    other = keys.new_key()
-    try:
-        db.write(keys.add, other, name="other")
-    finally:
-        db.close()
+    other = new_tenant_key(folder)
     with httpx.Client(base_url=busy.base_url, timeout=60) as client:
         yield Http(client, busy.api_key), Http(client, other)
 

@@ -11,12 +11,12 @@ import openai
 import pytest
 
 import tinkex
+from tests.support.keys import new_tenant_key
 from tests.support.waiting import wait_until
 from tinkex import types
 from tinkex.engine.convert.tiny_model import make_tiny_model
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 from tinkex.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 MODEL = "tiny"
@@ -86,14 +86,7 @@ def make_client(server: EmbeddedServer, data_dir: Path) -> Iterator[Callable[...
     opened: list[openai.OpenAI] = []
 
     def make(*, new_tenant: bool = False, prefix: str = PREFIX) -> openai.OpenAI:
-        key = server.api_key
-        if new_tenant:
-            key = keys.new_key()
-            db = Database(f"sqlite:///{data_dir / 'tinkex.db'}")
-            try:
-                db.write(keys.add, key, name="test")
-            finally:
-                db.close()
+        key = new_tenant_key(data_dir) if new_tenant else server.api_key
         url = server.base_url + prefix
         opened.append(openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=60))
         return opened[-1]
@@ -149,7 +142,7 @@ def _train(service: tinkex.ServiceClient, tokenizer: Tokenizer) -> Trained:
         losses.append(step.result(60).metrics["loss:sum"])
         return losses[-1] < 0.5
 
-    wait_until(knows_them, timeout_s=120)
+    wait_until(knows_them, timeout_s=50)
     saved = training.save_weights_for_sampler("learnt").result(60)
     return Trained(run_id=training.model_id, path=str(saved.path), name="learnt")
 

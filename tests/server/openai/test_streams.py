@@ -74,7 +74,7 @@ def test_stops_are_never_shown(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("has_usage", [False, True])
-def test_usage_comes_last_if_it_is_asked_for(client: openai.OpenAI, has_usage: bool) -> None:
+def test_usage_comes_last_if_it_is_requested(client: openai.OpenAI, has_usage: bool) -> None:
     options = {"stream_options": {"include_usage": has_usage}}
     asked: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "max_tokens": 4, **options}
     pieces = list(client.chat.completions.create(**asked, stream=True))

@@ -109,7 +109,7 @@ def test_text_is_held_back_no_longer_than_it_must_be() -> None:
     assert llama.starts_at("<b") == 2
 
 
-def test_formats_are_told_by_the_template() -> None:
+def test_formats_are_detected_in_the_template() -> None:
     def kind(template: str) -> type | None:
         found = tool_format_of(template)
         return None if found is None else type(found)

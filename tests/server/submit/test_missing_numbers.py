@@ -15,9 +15,9 @@ import pytest
 import zstandard
 
 from tests.server.driving import Http, null_config, training_body
+from tests.support.keys import new_tenant_key
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 
 GRACE_S = 1.0
 LONG_S = 4 * GRACE_S
@@ -133,10 +133,7 @@ def test_an_upload_that_was_given_up_holds_nothing_up(server: EmbeddedServer, te
 def test_another_tenants_upload_does_not_hold_up_the_order(
     server: EmbeddedServer, tenant: Http, folder: Path
 ) -> None:
-    db = Database(f"sqlite:///{folder / 'tinkex.db'}")
-    key = keys.new_key()
-    db.write(keys.add, key, name="other")
-    db.close()
+    key = new_tenant_key(folder)
     model = tenant.model()
     foreign = Upload(server, key, training_body(model, 1, copies=50))
     later = tenant.train(model, 2).json()["request_id"]

@@ -18,9 +18,9 @@ import zstandard
 from tests.server.children import run_module
 from tests.server.driving import Http, null_config, training_body
 from tests.server.submit.test_bodies import BROKEN, answer_on, begin
+from tests.support.keys import new_tenant_key
 from tinkex.scheduler import SchedulerConfig
 from tinkex.server.embedded import EmbeddedServer
-from tinkex.store import Database, keys
 from tinkex.wire.limits import Limits
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -234,10 +234,7 @@ def test_a_client_that_goes_away_may_send_its_number_again(
 
 
 def test_another_tenants_numbers_are_left_alone(folder: Path, tenant: Http) -> None:
-    db = Database(f"sqlite:///{folder / 'tinkex.db'}")
-    key = keys.new_key()
-    db.write(keys.add, key, name="other")
-    db.close()
+    key = new_tenant_key(folder)
     other, model = Http(tenant.client, key), tenant.model()
     for path, _, make in REFUSED.values():
         assert send(other, path, make(model, 1)).status_code >= 400

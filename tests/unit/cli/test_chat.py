@@ -86,7 +86,7 @@ def test_reset_and_system(speak, chat, capsys):
     assert chat.messages == [{"role": "system", "content": "Rhyme."}]
     speak("/system")
     assert chat.messages == []
-    assert "Begun anew" in capsys.readouterr().err
+    assert "Started a new conversation" in capsys.readouterr().err
 
 
 def test_saved_conversation_is_training_data(speak, tmp_path, chat, capsys):

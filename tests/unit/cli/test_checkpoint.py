@@ -193,7 +193,7 @@ def test_wrong_time_is_explained(cli):
     assert (ran.code, "is no time such as 2026-01-31" in ran.err) == (2, True)
 
 
-def test_info_tells_what_it_was_trained_with(cli, checkpoints, model):
+def test_info_shows_what_it_was_trained_with(cli, checkpoints, model):
     document = cli("checkpoint", "info", checkpoints[0], "--json").json
     assert document["tinker_path"] == checkpoints[0]
     assert (document["base_model"], document["is_lora"], document["lora_rank"]) == (model, True, 32)

@@ -150,7 +150,7 @@ def test_model_with_two_names_is_listed_once(cli, server, is_json):
     assert "a (also org/a), b" in [each["detail"] for each in models]
 
 
-def test_greeting_tells_of_a_model_with_two_names_once(run, started):
+def test_greeting_lists_a_model_with_two_names_once(run, started):
     ran = run("serve", "--model", "a=/m", "--model", "org/a=/m", "--data-dir", "d")
     assert "Models: a (also org/a)\n" in ran.out
     assert "base_model='a'" in ran.out

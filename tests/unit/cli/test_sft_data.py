@@ -138,7 +138,7 @@ def test_template_that_rewrites_earlier_turns_gives_an_example_for_each_answer(t
     assert "assistant\nb<|im_end|>" in marked(made[1])
 
 
-def test_template_that_asks_differently_than_it_records(tmp_path):
+def test_template_whose_prompt_differs_from_its_record(tmp_path):
     (example,) = examples(tmp_path, chat("a", "b"), tokenizer=Letters(OPENING)).examples
     assert marked(example) == "<user>a</s><assistant>»b</s>«"
 

@@ -47,7 +47,7 @@ def kinds(server, model_id=None) -> list[str]:
     return [kind for _, kind in server.applied(model_id)]
 
 
-def test_trains_saves_and_tells_what_to_do_next(train, server, tmp_path):
+def test_trains_saves_and_says_what_to_do_next(train, server, tmp_path):
     ran = train("--epochs", "2", "--save-every", "4")
     assert ran.code == 0, ran.err
     assert ran.out.strip().endswith("/sampler_weights/final")
@@ -170,7 +170,7 @@ def test_begins_with_saved_weights(cli, server, checkpoints, data):
     assert server.calls("load_weights")[0].decoded["optimizer"] is False
 
 
-def test_dry_run_tells_the_plan_and_trains_nothing(train, server, tmp_path):
+def test_dry_run_shows_the_plan_and_trains_nothing(train, server, tmp_path):
     ran = train("--dry-run")
     assert ran.code == 0
     assert "10 examples (0 cut, 0 left out)" in ran.out

@@ -30,7 +30,7 @@ def test_an_outage_is_announced_once_and_its_end_once(
     lost, back = said(caplog)
     assert path in lost
     assert server.url in lost
-    assert lost.endswith("Trying again; nothing that was sent is lost.")
+    assert lost.endswith("Retrying; accepted requests are not lost.")
     assert back.startswith(f"Connected to {server.url} again after ")
 
 

@@ -144,8 +144,10 @@ def test_names_that_are_no_paths_are_refused_unsent(
     assert server.requests == []
 
 
-def test_whoami_needs_a_server_that_tells(server: LoopbackServer, connect: Connect) -> None:
-    with pytest.raises(ValidationError, match="does not tell"):
+def test_whoami_needs_a_server_that_reports_the_owner(
+    server: LoopbackServer, connect: Connect
+) -> None:
+    with pytest.raises(ValidationError, match="does not report"):
         connect().create_rest_client().whoami().result(5)
 
 

@@ -312,7 +312,7 @@ def test_a_closed_port_is_reported_without_the_key(runtime: Runtime) -> None:
     assert KEY not in str(caught.value)
 
 
-def test_headers_say_who_asks_and_which_try_it_is(server: LoopbackServer, runtime: Runtime) -> None:
+def test_headers_name_the_client_and_the_attempt(server: LoopbackServer, runtime: Runtime) -> None:
     config = make_config(server, api_key=KEY, default_headers={"X-Team": "blue"})
     transport = Transport(runtime, config)
     server.on("get_info").reply(503).times(2)

@@ -60,7 +60,7 @@ def test_malformed_event_names_are_refused(event):
         Bus().attach("h", event, print)
 
 
-def test_attach_many_hears_each_event_once():
+def test_attach_many_gets_each_event_once():
     bus, seen = Bus(), []
     bus.attach_many("h", ["tinkex.a", "tinkex.*", "tinkex.b"], recorder(seen))
     bus.execute("tinkex.a", {}, {})

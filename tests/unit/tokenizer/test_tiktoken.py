@@ -180,7 +180,7 @@ def test_endless_runs_are_encoded_in_parts(tokenizer: Tokenizer, judge: tiktoken
     assert tokenizer.decode(tokenizer.encode(long)) == long
 
 
-def test_mistakes_are_told_from_tokens(tokenizer: Tokenizer) -> None:
+def test_mistakes_are_distinguished_from_tokens(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([10**6, *tokenizer.encode("in")]) == "in"
     assert tokenizer.decode([ranks()[HALF]]) == "�"
     for ids in ([-1], [2**32]):

@@ -22,7 +22,7 @@ _SPECIAL_FLOATS = ("inf", "-inf", "nan")
 
 
 class ArgumentError(ValueError):
-    """An argument that a graph may not have; the message follows the name of its node."""
+    """A forbidden argument; the message is a predicate whose subject is the node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ MAX_CALLS = 1 << 17
 
 
 class WorkBudget:
-    """What one request may still compute. Threads that share a request share its budget."""
+    """Remaining budget of one request, shared by the threads that compute it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,16 +61,16 @@ class WorkBudget:
         self._left = MAX_REQUEST_VALUES
 
     def take(self, result: int, work: int, where: str) -> None:
-        """Takes what an operation needs: values of its result, and values it computes on the way.
+        """Subtracts one operation: values of its result, and intermediate values.
 
         Raises:
-            EngineUserError: that is too much.
+            EngineUserError: the budget is exceeded.
         """
         with self._lock:
             self._calls -= 1
             self._left -= work
         if result > MAX_RESULT_VALUES:
-            raise _too_large(f"{where} would give up to {result} values", MAX_RESULT_VALUES)
+            raise _too_large(f"{where} would return up to {result} values", MAX_RESULT_VALUES)
         if self._left < 0:
             raise _too_large(f"{where} brings the request above the bound", MAX_REQUEST_VALUES)
         if self._calls < 0:
@@ -84,19 +84,19 @@ class WorkBudget:
 
 
 class DatumBudget:
-    """What one datum may still compute, of what its request may."""
+    """Remaining budget of one datum, within that of its request."""
 
     def __init__(self, request: WorkBudget) -> None:
         self._request = request
         self._left = MAX_DATUM_VALUES
 
     def take(self, result: int, work: int, where: str) -> None:
-        """Takes what an operation needs, of both.
+        """Subtracts one operation from both budgets.
 
         Raises:
-            EngineUserError: that is too much.
+            EngineUserError: a budget is exceeded.
         """
-        self._left -= min(result, work)  # a view of values that are there takes no memory
+        self._left -= min(result, work)  # a view takes no memory
         self._request.take(result, work, where)
         if self._left < 0:
             raise _too_large(f"{where} brings one datum above the bound", MAX_DATUM_VALUES)

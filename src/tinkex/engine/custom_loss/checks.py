@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CheckedLoss:
-    """A loss of which every node is allowed. Placeholders are by input; refs are names."""
+    """A loss whose nodes are all allowed. Placeholders are by input; refs are names."""
 
     inputs: tuple[CustomLossInput, ...]
     placeholders: tuple[str, ...]
@@ -62,19 +62,19 @@ class CheckedLoss:
 
 @lru_cache(maxsize=64)
 def checked_loss(data: bytes) -> CheckedLoss:
-    """The loss of these bytes; one that was checked a while ago is not checked again.
+    """The checked loss of these bytes, from a cache of recent losses.
 
     Raises:
-        EngineUserError: something in it is not allowed.
+        EngineUserError: a node or argument is not allowed.
     """
     return check_loss(read_loss(data))
 
 
 def check_loss(loss: UploadedLoss) -> CheckedLoss:
-    """The loss, ready to be run.
+    """The checked form of a declared loss.
 
     Raises:
-        EngineUserError: something in it is not allowed; the message names the node.
+        EngineUserError: a node or argument is not allowed; the message names the node.
     """
     _check_inputs(loss.inputs)
     nodes = loss.graph.nodes
@@ -161,7 +161,7 @@ def _step(node: CustomLossNode, field: str, known: set[str]) -> Step:
         if operation.size == "attribute":
             _check_attribute(args, kwargs)
         if is_method and not (args and isinstance(args[0], Ref)):
-            raise ArgumentError("is a method of nothing")
+            raise ArgumentError("is a method without an object")
     except ArgumentError as error:
         raise graph_error(
             f"{where}, {node.target}, {error}, which a custom loss may not have on this server.",

@@ -1,7 +1,7 @@
-"""An uploaded loss as it travels: what it takes and does, as bytes.
+"""An uploaded loss in serialized form: its inputs and its graph.
 
-The bytes are kept in the store and go with every training request that names the loss, so that a
-request means the same in every engine, at any time.
+The bytes are stored and sent with every training request that names the loss, so that a request
+means the same in every engine, at any time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ METRIC_NAME = re.compile(r"custom/[a-z0-9_./-]{1,64}:(sum|mean)")
 
 
 class UploadedLoss(msgspec.Struct, frozen=True):
-    """What a loss takes, and its graph."""
+    """The inputs of a loss, and its graph."""
 
     inputs: tuple[CustomLossInput, ...]
     graph: CustomLossGraph
@@ -49,10 +49,10 @@ def encode_loss(loss: UploadedLoss) -> bytes:
 
 
 def read_loss(data: bytes) -> UploadedLoss:
-    """The loss back.
+    """The decoded loss.
 
     Raises:
-        EngineUserError: the bytes hold no loss.
+        EngineUserError: the bytes are not a loss.
     """
     try:
         return msgspec.json.decode(data, type=UploadedLoss)
@@ -61,5 +61,5 @@ def read_loss(data: bytes) -> UploadedLoss:
 
 
 def graph_error(message: str, field: str = "graph", value: object = "") -> EngineUserError:
-    """The refusal of a loss for what its graph says."""
+    """The error for a loss whose graph is not allowed."""
     return EngineUserError(message, code="bad-custom-loss", field=field, value=value)

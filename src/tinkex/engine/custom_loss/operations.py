@@ -1,9 +1,9 @@
 """The operations an uploaded loss may use, by the names that tracing gives them.
 
-Every name stands for one function of torch, math or Python's operators, found through `path`, or
-for a method of a tensor. What is not listed cannot be called: nothing random, nothing in place,
-nothing that reads files, leaves torch or takes an object apart. `size` names the rule of `sizes`
-that bounds the result. torch is not imported here.
+Every name is one function of torch, math or Python's operators, found through `path`, or a method
+of a tensor. Operations that are not listed cannot be called: none is random or in place, reads
+files, leaves torch or inspects objects. `size` names the rule of `sizes` that bounds the result.
+torch is not imported here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class AllowedOperation:
-    """One operation. `path` is where the function is, or the name of the method."""
+    """One operation. `path` is the import path of the function, or the name of the method."""
 
     path: str
     size: str
@@ -101,10 +101,10 @@ KEYWORDS = frozenset(_KEYWORDS.split())
 """Keyword arguments. `out` must be None, `inplace` False and `device` the CPU."""
 
 TEXTS = frozenset({"none", "mean", "sum", "batchmean", "floor", "trunc", "tanh", "fro", "cpu"})
-"""Texts that may be arguments."""
+"""Strings that may be arguments."""
 
 ATTRIBUTES = frozenset({"shape", "dtype", "ndim", "device", "T", "mT", "values", "indices"})
-"""What may be read of a tensor, or of a pair of tensors."""
+"""Attributes that may be read from a tensor, or from a pair of tensors."""
 
 CONSTANTS = {
     "dtype": {"float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"},

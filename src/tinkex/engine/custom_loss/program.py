@@ -35,7 +35,7 @@ _SHOWN = 300
 
 @dataclass(frozen=True, slots=True)
 class DatumLoss:
-    """What a loss gave for one datum; `slope` is its derivative by each logprob."""
+    """The loss of one datum; `slope` is its derivative by each logprob."""
 
     loss: float
     slope: Tensor
@@ -47,13 +47,13 @@ def loss_program(data: bytes) -> LossProgram:
     """The loss of these bytes, checked and ready to run.
 
     Raises:
-        EngineUserError: something in it is not allowed.
+        EngineUserError: a node or argument is not allowed.
     """
     return LossProgram(checked_loss(data))
 
 
 class LossProgram:
-    """A checked loss with its functions. Holds no state of a run; threads may share it."""
+    """A checked loss with its functions resolved. Stateless and thread-safe."""
 
     def __init__(self, loss: CheckedLoss) -> None:
         self._loss = loss
@@ -61,14 +61,14 @@ class LossProgram:
 
     @property
     def input_names(self) -> list[str]:
-        """The arrays that a datum must bring."""
+        """The names of the arrays that a datum must have."""
         return [each.name for each in self._loss.inputs if each.name != LOGPROBS]
 
     def run(self, logprobs: Tensor, inputs: Mapping[str, _Array], budget: WorkBudget) -> DatumLoss:
         """The loss of one datum, given the logprobs of its targets in their shape.
 
         Raises:
-            EngineUserError: it fails on these values, or needs too much.
+            EngineUserError: it fails on these values, or exceeds a bound.
         """
         with torch.enable_grad():
             leaf = logprobs.detach().to("cpu", copy=True).requires_grad_(True)

@@ -63,9 +63,9 @@ def _broadcast(args: _Args, kwargs: _Kwargs) -> _Size:
 
 
 def _arithmetic(args: _Args, kwargs: _Kwargs) -> _Size:
-    """Of an operator or a function of math: on a text or a tuple it would mean something else."""
+    """Of an operator or a function of math, which mean something else for strings and tuples."""
     if kwargs or not all(isinstance(each, Tensor | int | float) for each in args):
-        raise ArgumentError("is done with something other than tensors and numbers")
+        raise ArgumentError("has operands other than tensors and numbers")
     return _broadcast(args, kwargs)
 
 
@@ -86,7 +86,7 @@ def _division(args: _Args, kwargs: _Kwargs) -> _Size:
         # The smallest integer by -1 has no result, and ends a process on some processors.
         raise ArgumentError("divides whole numbers; make one of them a float")
     if not all(isinstance(each, Tensor | int | float) for each in args):
-        raise ArgumentError("is done with something other than tensors and numbers")
+        raise ArgumentError("has operands other than tensors and numbers")
     return _broadcast(args, kwargs)
 
 

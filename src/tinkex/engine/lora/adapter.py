@@ -169,7 +169,7 @@ class AdapterWeights:
     """The numbers of one adapter, ready to be applied. Immutable unless `flat` is shared."""
 
     def __init__(self, layout: LoraLayout, flat: Tensor) -> None:
-        self.identity = next(_identities)  # tells apart what was computed with other weights
+        self.identity = next(_identities)  # distinguishes results computed with other weights
         self.layout = layout
         self.flat = flat
         self.pairs = layout.pairs(flat)

@@ -1,4 +1,4 @@
-"""What tells a base model from another: its config, and samples of its weights.
+"""The digest that identifies a base model: of its config, and of samples of its weights.
 
 Weights can be hundreds of gigabytes, so of each file the size, the header and parts spread over it
 are hashed. A fine-tuned copy of a model differs in them.

@@ -156,7 +156,7 @@ def _checked(tensor: Tensor, name: str, shapes: dict[str, tuple[int, ...]], fold
     if tensor.shape != wanted:
         raise EngineUserError(
             f"The tensor {name!r} in the model folder {folder.name!r} has the shape "
-            f"{list(tensor.shape)}, but config.json asks for {list(wanted)}. Download both again; "
+            f"{list(tensor.shape)}, but config.json gives {list(wanted)}. Download both again; "
             "they must be of one model.",
             code="bad-model-folder",
             field="model",

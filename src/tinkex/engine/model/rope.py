@@ -1,4 +1,4 @@
-"""Rotary positions as tables: the cosine and sine of every position, as a description asks.
+"""Rotary positions as tables: the cosine and sine of every position, by a rotary description.
 
 Shapes: P positions · Z pairs of features that are rotated.
 """

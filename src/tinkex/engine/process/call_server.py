@@ -47,8 +47,8 @@ _NOTHING = msgspec.Raw(encode(None))
 class CallServer:
     """The calls of one connection. Two threads send, so every message leaves under a lock.
 
-    `on_end` is called once by the reading thread when the other side is gone or can be heard no
-    more: with 0, or with 1 if it was for an error. A reply that is still computed then is dropped.
+    `on_end` is called once by the reading thread when the connection has ended or is unreadable:
+    with 0, or with 1 if it was for an error. A reply that is still computed then is dropped.
     If it returns, `serve` returns as well, once the call that runs has ended. `carry_out` makes a
     call to the engine with decoded arguments.
     """

@@ -63,7 +63,7 @@ class EngineClient(ABC):
     """An engine at the other end of a connection. Returns once the engine is ready.
 
     `greeting` is sent first. The worker is pinged every `ping_s` seconds. One that is silent for
-    `hang_s` is given up and fails with the code `engine-hung`; while it starts it may be silent for
+    `hang_s` is killed and fails with the code `engine-hung`; while it starts it may be silent for
     five minutes. What ends the worker itself is the subclass's to say.
 
     Raises:
@@ -263,7 +263,7 @@ class EngineClient(ABC):
                 self._send_lock.release()
 
     def _end_hung(self, silent_s: float) -> None:
-        """Gives up a worker that does not answer."""
+        """Ends a worker that does not answer."""
         self._hung_s = silent_s
         self._kill_worker()
         self._hang_up()
@@ -295,7 +295,7 @@ class EngineClient(ABC):
                     answer = self._open.pop(reply.call_id).answer
                 answer.set_result(reply)
         except (msgspec.MsgspecError, KeyError) as error:
-            _logger.error("A worker sent what is no reply, so it is given up: %r", error)
+            _logger.error("A worker sent a malformed reply and is ended: %r", error)
         finally:  # also without memory for a reply: no caller may wait for ever
             self._fail_open_calls()
 

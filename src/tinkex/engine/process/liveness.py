@@ -15,7 +15,7 @@ __all__ = ["HANG_S", "PING_S", "Pinger", "Silence"]
 
 PING_S = 5.0
 HANG_S = 30.0
-"""Silence after which a worker is given up."""
+"""Silence after which a worker counts as hung."""
 
 
 class Silence:

@@ -27,10 +27,10 @@ _NAME = re.compile(r"[a-z]{1,32}/[0-9a-f]{32}")
 
 
 class RemoteEngine(EngineClient):
-    """The engine of a joined worker. It is hung up on when it does not answer pings.
+    """The engine of a joined worker. Its connection is closed when it does not answer pings.
 
     Raises:
-        EngineFailure: the worker is gone already.
+        EngineFailure: the worker is already disconnected.
     """
 
     def __init__(
@@ -86,18 +86,18 @@ class RemoteEngine(EngineClient):
         except EngineError:
             raise
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
-            # A worker of another build, or one that means harm: no answer of it can be used.
+            # A worker of another build, or a malicious one: none of its answers can be used.
             self._hang_up()
             raise EngineFailure(
-                f"The worker {self.info.name} gave an answer to {method} that is none: {error}",
+                f"The worker {self.info.name} sent a malformed answer to {method}: {error}",
                 code="engine-died",
             ) from error
 
     def _kill_worker(self) -> None:
-        """Leaves the worker alone: it is not ours, and dials in again once it is cut off."""
+        """Does nothing: the worker is not a child of this server, and dials in again itself."""
 
     def _end_worker(self) -> None:
-        """Does not wait: the worker goes on."""
+        """Does not wait: the worker keeps running."""
 
     def _lost(self, hung_s: float | None) -> EngineFailure:
         where = f"The worker {self.info.name} at {self._address}"
@@ -106,7 +106,7 @@ class RemoteEngine(EngineClient):
                 f"{where} did not answer for {hung_s:.0f} s; the connection was closed.",
                 code="engine-hung",
             )
-        return EngineFailure(f"{where} is gone.", code="engine-disconnected")
+        return EngineFailure(f"{where} has disconnected.", code="engine-disconnected")
 
 
 def _name(folder: Path) -> Path:
@@ -114,11 +114,11 @@ def _name(folder: Path) -> Path:
 
 
 def local_folder(root: Path, name: Path) -> Path:
-    """The worker's own place of a folder that the server names.
+    """The worker's own path of a folder that the server names.
 
     Raises:
-        EngineFailure: it is no name of a folder.
+        EngineFailure: the name is not that of a folder of adapters.
     """
     if _NAME.fullmatch(str(name)) is None:
-        raise EngineFailure(f"{str(name)!r} is no folder of adapters.", code="bad-folder")
+        raise EngineFailure(f"{str(name)!r} is not a folder of adapters.", code="bad-folder")
     return root / name

@@ -44,15 +44,15 @@ _MAGIC = "tinkex-worker"
 
 
 class HandshakeError(Exception):
-    """The other side is not one of ours, or has another token."""
+    """The peer does not speak the worker protocol, or has another token."""
 
 
 class RefusedError(HandshakeError):
-    """The server does not take this worker, and says why."""
+    """The server refused this worker; the message says why."""
 
 
 class RemoteWorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is."""
+    """A worker's description of itself."""
 
     name: str
     host: str
@@ -69,7 +69,7 @@ class FolderPlace(msgspec.Struct, frozen=True, kw_only=True):
     root: str
     depot: str | None
     database_id: str
-    silence_s: float = HANG_S  # of this server, after which a worker hangs up
+    silence_s: float = HANG_S  # after which a worker closes the connection
 
 
 class _Challenge(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,17 +92,17 @@ class _Welcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Greeting(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server knows of a worker that proved itself, and what the answer must prove."""
+    """An authenticated worker, and the data for the server's own proof."""
 
     info: RemoteWorkerInfo
     nonce: bytes
 
 
 def greet(connection: FrameSocket, token: bytes) -> Greeting:
-    """The worker at the other end, which has the token. `answer` or `refuse` comes next.
+    """The authenticated worker at the other end; call `answer` or `refuse` next.
 
     Raises:
-        HandshakeError: it has not, or speaks another protocol.
+        HandshakeError: it has another token, or speaks another protocol.
     """
     frames, nonce = FrameReader(connection, _MAX_BYTES), secrets.token_bytes(32)
     _send(connection, _Challenge(magic=_MAGIC, protocol=PROTOCOL, nonce=nonce))
@@ -118,28 +118,28 @@ def greet(connection: FrameSocket, token: bytes) -> Greeting:
 
 
 def answer(connection: FrameSocket, token: bytes, greeting: Greeting, place: FolderPlace) -> None:
-    """Takes the worker."""
+    """Accepts the worker."""
     raw = msgspec.msgpack.encode(place)
     proof = _proof(token, b"server", greeting.nonce, raw)
     _send(connection, _Welcome(refused="", place=raw, proof=proof))
 
 
 def refuse(connection: FrameSocket, reason: str) -> None:
-    """Tells the worker why it is not taken."""
+    """Refuses the worker with a reason."""
     _send(connection, _Welcome(refused=reason, place=b"", proof=b""))
 
 
 def join(connection: FrameSocket, token: bytes, info: RemoteWorkerInfo) -> FolderPlace:
-    """Where the server at the other end keeps its folders; it has the token.
+    """Where the authenticated server at the other end keeps its folders.
 
     Raises:
-        RefusedError: the server does not take this worker.
-        HandshakeError: it has not the token, or is no server of ours.
+        RefusedError: the server refused this worker.
+        HandshakeError: it has another token, or does not speak the protocol.
     """
     frames, nonce = FrameReader(connection, _MAX_BYTES), secrets.token_bytes(32)
     challenge = _read(frames, _Challenge)
     if challenge.magic != _MAGIC:
-        raise HandshakeError("it is no server of ours")
+        raise HandshakeError("it is not a Tinkex server")
     raw = msgspec.msgpack.encode(info)
     proof = _proof(token, b"worker", challenge.nonce, nonce, raw)
     _send(connection, _Hello(protocol=PROTOCOL, nonce=nonce, info=raw, proof=proof))
@@ -152,7 +152,7 @@ def join(connection: FrameSocket, token: bytes, info: RemoteWorkerInfo) -> Folde
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Has the system notice within half a minute that the other machine is gone."""
+    """Sets TCP keepalive, so that a lost machine is noticed within half a minute."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
@@ -176,7 +176,7 @@ def _send(connection: FrameSocket, message: msgspec.Struct) -> None:
 def _read(frames: FrameReader, wanted: type[T]) -> T:
     raw = frames.next()
     if raw is None:
-        raise HandshakeError("it hung up, or sent too much or nothing in time")
+        raise HandshakeError("it closed the connection, sent too much, or sent nothing in time")
     return _decode(raw, wanted)
 
 
@@ -184,4 +184,4 @@ def _decode(raw: bytes, wanted: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(raw, type=wanted)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise HandshakeError(f"it sent something else than a {wanted.__name__}") from error
+        raise HandshakeError(f"it sent no valid {wanted.__name__}") from error

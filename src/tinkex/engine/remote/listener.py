@@ -1,4 +1,4 @@
-"""The port that remote workers dial: accepts connections, checks their proof, and queues workers.
+"""The port that remote workers connect to: accepts connections, checks proofs, queues workers.
 
 A connection without proof is given ten seconds and 64 KiB; at most 32 of them are open.
 """
@@ -35,7 +35,7 @@ _MAX_STRANGERS = 32
 
 
 class JoinedWorker(NamedTuple):
-    """A worker that has proved itself and waits for calls."""
+    """An authenticated worker that waits for calls."""
 
     connection: FrameSocket
     info: RemoteWorkerInfo
@@ -43,7 +43,7 @@ class JoinedWorker(NamedTuple):
 
 
 class WorkerListener:
-    """Listens until closed. `check` says why a worker is not taken, or None."""
+    """Listens until closed. `check` returns why a worker is refused, or None."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class WorkerListener:
             return None
 
     def close(self) -> None:
-        """Accepts no more, and hangs up on workers that still wait."""
+        """Stops listening, and disconnects workers that still wait."""
         self._is_closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts

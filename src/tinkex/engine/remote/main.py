@@ -32,7 +32,7 @@ _MIN_TOKEN_BYTES = 16
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker holds, and whom it serves."""
+    """The models of a worker, and the server it connects to."""
 
     options: EngineOptions
     host: str
@@ -65,7 +65,7 @@ def read_token(path: Path) -> bytes:
     """The token in a file: the first word of its first line, in hex.
 
     Raises:
-        ValueError: there is none in it.
+        ValueError: the file has none.
     """
     first = (path.read_text(encoding="utf-8").split() or [""])[0]
     try:

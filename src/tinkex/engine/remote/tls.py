@@ -20,7 +20,8 @@ class TlsConnection:
     """The connection of a socket, encrypted. Its handshake is done when the constructor returns.
 
     Raises:
-        OSError: the other side is not trusted, speaks no TLS or hung up (`ssl.SSLError` is one).
+        OSError: the peer is not trusted, does not speak TLS or closed the connection
+            (`ssl.SSLError` is an OSError).
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class TlsConnection:
                 self._raw.sendall(records)
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        """How many bytes came, at least one; 0 at the end."""
+        """Number of bytes received, at least one; 0 at the end."""
         while True:
             try:
                 with self._state:
@@ -94,9 +95,11 @@ class TlsConnection:
             except ssl.SSLWantReadError:
                 self._flush()
                 if not self._receive():
-                    raise ConnectionResetError("it hung up during the TLS handshake") from None
+                    raise ConnectionResetError(
+                        "it closed the connection during the TLS handshake"
+                    ) from None
             except ssl.SSLError:
-                self._flush()  # tells the other side why
+                self._flush()  # sends the TLS alert, which says why
                 raise
 
     def _flush(self) -> None:

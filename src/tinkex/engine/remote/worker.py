@@ -1,7 +1,7 @@
-"""A worker that dials in to a server, serves its calls, and dials again when it is cut off.
+"""A worker that connects to a server, serves its calls, and reconnects when it is cut off.
 
-The base models stay loaded. Everything a server put into the engine is forgotten when its
-connection ends: the connection is the lease on it.
+The base models stay loaded. All adapters and samplers of a server are dropped when its connection
+ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CannotSeeFoldersError(Exception):
 
 
 class DialConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to dial, and what to keep where."""
+    """The server's address, and the worker's folders."""
 
     host: str
     port: int
@@ -68,8 +68,8 @@ def run_worker(
     """Serves until `stopping` is set.
 
     Raises:
-        RefusedError: the first server that answered does not take this worker.
-        CannotSeeFoldersError: its folders are out of reach.
+        RefusedError: the first server that answered refused this worker.
+        CannotSeeFoldersError: its folders cannot be reached.
     """
     wait_s, has_joined = _FIRST_WAIT_S, False
     opened: dict[FolderPlace, FolderCalls] = {}  # kept, because they know their local copies
@@ -90,16 +90,16 @@ def run_worker(
             _serve(engine, connection, opened[place], config, place.silence_s, stopping)
             engine.reset()
             if not stopping.is_set():
-                _logger.warning("The connection to the server has ended; dialling again.")
+                _logger.warning("The connection to the server has ended; reconnecting.")
         stopping.wait(wait_s)
         wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 
 def open_folders(place: FolderPlace, config: DialConfig) -> FolderCalls:
-    """The calls that name folders, where the server keeps them.
+    """The handler of calls with folders, for the place where the server keeps them.
 
     Raises:
-        CannotSeeFoldersError: this worker does not reach them.
+        CannotSeeFoldersError: this worker cannot reach them.
     """
     if place.depot is not None:
         from tinkex.depot.folder_cache import FolderCache
@@ -112,8 +112,8 @@ def open_folders(place: FolderPlace, config: DialConfig) -> FolderCalls:
         if claimed_by(root) == place.database_id:
             return FolderCalls(root, None)
     raise CannotSeeFoldersError(
-        f"The server keeps checkpoints in its folder {root}, which this machine does not see. "
-        "Start the server with --depot: a folder that both see, or an object store."
+        f"The server keeps checkpoints in its folder {root}, which this machine cannot read. "
+        "Start the server with --depot: a folder that both can read, or an object store."
     )
 
 
@@ -132,8 +132,8 @@ def _dial(
 ) -> tuple[FrameSocket, FolderPlace]:
     """Joins the first address of the host that answers as a server.
 
-    A name may stand for a leader and its standby. One that is frozen still takes connections, so
-    an address counts only once its server has answered.
+    A name may have the addresses of a leader and its standby. A frozen server still accepts
+    connections, so an address counts only once its server has answered.
     """
     found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
     addresses = [str(address[0]) for *_, address in found]
@@ -179,8 +179,9 @@ def _serve(
 ) -> None:
     """Serves one connection to its end; `stopping` ends it from this side.
 
-    So does the silence of a server that has pinged before: a frozen one closes no connection, and
-    another server may lead by then. One that has not pinged yet has no use for this worker so far.
+    So does silence of a server that has pinged before: a frozen server closes no connection, and
+    another one may be the leader by then. A server that has not pinged yet does not need this
+    worker so far.
     """
     has_ended = threading.Event()
     frames = FrameReader(connection)
@@ -197,7 +198,9 @@ def _serve(
             is_stopping = stopping.wait(_LOOK_S)
             silent_s = silence.look(time.monotonic(), frames.heard_at) if frames.heard_at else 0.0
             if silent_s > silence_s:
-                _logger.warning("The server has been silent for %.0f s; hanging up.", silent_s)
+                _logger.warning(
+                    "The server has been silent for %.0f s; closing the connection.", silent_s
+                )
             if is_stopping or silent_s > silence_s:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)

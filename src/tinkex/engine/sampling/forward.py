@@ -144,8 +144,8 @@ def _out(index: int, layer: LayerWeights, attn_out_TX: Tensor, lora: RowLora) ->
 def _rotate(x_THC: Tensor, rotation_T1Z: Tensor) -> Tensor:
     """`x` rotated by its position's angles, as complex numbers.
 
-    The features that are rotated come out in another order, pairs side by side. Queries and keys
-    alike, so that no product of the two can tell.
+    The rotated features are returned in another order, pairs side by side. Queries and keys have
+    the same order, so their products do not change.
     """
     half = rotation_T1Z.shape[-1]
     wide = x_THC.float()

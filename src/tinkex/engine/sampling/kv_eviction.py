@@ -11,8 +11,8 @@ many tokens as that took. And it comes back only if the cache has room for its t
 sequences to grow by a block each.
 
 A tenant without any blocks need not wait for others to end. It gets those of any running sequence;
-of one that was computed again, and of a prompt half way, only if their tenant has more than it asks
-for, or two tenants that do not fit together would take turns without getting anywhere.
+of a recomputed sequence and of an unfinished prompt only if their tenant has more than it needs:
+otherwise two tenants that do not fit together would evict each other without progress.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class KvEviction:
 
     def _victims(self, prefix: PendingPrefix, count: int) -> list[_Holder] | None:
         """As few as possible of the holders that may lose so many blocks to the prefix; None if
-        there are not enough. A refusal holds for all who ask for more until blocks change hands."""
+        there are not enough. A refusal holds for all larger requests until blocks are freed."""
         held, job = self._count(), prefix.job
         is_first, whole = not held.tenant(job), _whole(job)
         asker = "" if is_first else job.request.request_id

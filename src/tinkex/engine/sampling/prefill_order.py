@@ -1,7 +1,7 @@
 """The order in which waiting prompts are computed.
 
 Scopes, which are tenants, get equal shares of what is computed of prompts. Within one,
-requests wait in proportion to what they ask for: each has a due time, which is all the work that
+requests wait in proportion to their size: each has a due time, which is all the work that
 came before it plus a multiple of its own, and the earliest goes next. A short request so passes
 longer ones that came shortly before, and none of them is passed by more than that multiple of its
 own work, or by a fixed amount if that is less. First come first served has short requests wait as

@@ -58,7 +58,7 @@ class PromptToScore:
 
 
 def score_prompts(head: Head, hidden_TD: Tensor, prompts: list[PromptToScore]) -> None:
-    """Fills in every prompt score the requests ask for."""
+    """Fills in every requested prompt score."""
     _score_logprobs(head, hidden_TD, [p for p in prompts if p.request.prompt_logprobs])
     targeted = [p for p in prompts if p.request.target_prompt_logprobs is not None]
     _score_targets(head, hidden_TD, targeted)

@@ -82,7 +82,7 @@ def _check_uploaded(request: TrainRequest, model: ModelInfo) -> None:
 
 
 def _has_rank(array: _Array, rank: int) -> bool:
-    # The wire does not tell a scalar from a list of one number.
+    # The wire does not distinguish a scalar from a list of one number.
     return array.size == 1 and array.ndim <= 1 if rank == 0 else array.ndim == rank
 
 

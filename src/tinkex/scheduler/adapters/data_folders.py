@@ -113,7 +113,7 @@ class DataFolders:
         return folder
 
     def digest(self, path: Path) -> str | None:
-        """What tells the folder from every other one, here or in the depot; None if it is lost."""
+        """The folder's digest, from this disk or the depot; None if the folder is lost."""
         if path.exists() or self._copies is None:
             return manifest_digest(path)
         return self._copies.depot.digest(path.parent.name, path.name)

@@ -1,1 +1,1 @@
-"""What waits, and what runs next. Pure, apart from clocks that are passed in."""
+"""Queues of operations and samples, and the choice of what runs next. Pure; clocks are given."""

@@ -39,7 +39,7 @@ class BusyModels:
 
     @property
     def ready_owners(self) -> KeysView[str]:
-        """Who has an operation that can run now."""
+        """The owners that have an operation that can run now."""
         return self._ready_of.keys()
 
     def queues(self, model_ids: Collection[str] | None = None) -> list[ModelQueue]:
@@ -62,7 +62,7 @@ class BusyModels:
         return self._ready_of.get(owner, ())
 
     def note(self, queue: ModelQueue) -> None:
-        """Notes what has become of a queue that was changed."""
+        """Updates the entry of a changed queue."""
         owner, model_id = queue.owner, queue.model_id
         if len(queue):
             self._add(queue)

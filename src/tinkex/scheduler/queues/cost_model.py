@@ -62,7 +62,7 @@ class _Fit(msgspec.Struct):
         if not self.tokens2:
             return self.passes_seconds / self.passes2, 0.0
         determinant = self.passes2 * self.tokens2 - self.passes_tokens**2
-        # Batches that all have the same tokens per pass do not tell the two apart: half each.
+        # Batches with equal tokens per pass do not determine both times: half each.
         if determinant <= 1e-6 * self.passes2 * self.tokens2:
             return (
                 0.5 * self.passes_seconds / self.passes2,

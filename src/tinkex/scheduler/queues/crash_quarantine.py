@@ -1,8 +1,8 @@
 """Sampling requests that were in an engine when it failed, retried apart from all others.
 
-It is unknown which of them is the cause. A few run one by one; of many, a sixteenth at a time,
-since most failures are no request's fault and sampling one by one is slow. A request that was
-present at a second failure runs alone, so that in the end only the one that is the cause fails.
+Any of them may be the cause. A few are retried one by one; many are retried in sixteenths, since
+most failures are not caused by a request and single retries are slow. A request that was present at
+a second failure is retried alone, so that only the one that causes the failure ends with an error.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class ReadyModel(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What becomes of a model's operations."""
+    """The state of a model's operations."""
 
     num_running: int
     num_waiting: int
@@ -196,7 +196,7 @@ class Planner:
         heapify(line)
         while line and (batch is None or not batch.is_full):
             used, place, owner = heappop(line)
-            # Were other models to pass the one that is next, their use would keep its owner behind.
+            # If other models passed the next one, their usage would delay its owner further.
             operation = ready[self._models[owner].next(by_owner[owner])]
             if batch is None:
                 batch = self._begin(operation, now)
@@ -295,7 +295,7 @@ class Planner:
         )
 
     def activity(self, model_id: str) -> Activity | None:
-        """What becomes of the model's operations; None if its queue is not open."""
+        """The state of the model's operations; None if its queue is not open."""
         queue = self._queues.get(model_id)
         if queue is None:
             return None

@@ -1,7 +1,7 @@
-"""Which tenants may have another sample running in an engine, by what they have running.
+"""Which tenants may have another sample running in an engine, by their running ones.
 
-A new tenant does not wait until others finish: each gets an even share of the limit, and short
-requests a few more, beyond the limit if need be. With n tenants an engine has at most
+A new tenant does not wait until others finish: each gets an equal share of the limit, and a few
+short requests more, above the limit if needed. With n tenants an engine has at most
 limit * (1 + 1/2 + ... + 1/n) requests that way, and a quarter of the limit for each tenant's short
 ones. A limit of one is kept strictly: each request runs alone.
 """

@@ -28,7 +28,7 @@ Called from the threads of the engine slots and of the sample result writer.
 """
 
 Announce = Callable[[list[Operation], Literal["queued", "running", "done", "failed"]], None]
-"""Says what has become of operations. Called from any thread; must return at once."""
+"""Announces how operations ended. Called from any thread; must return at once."""
 
 
 def failure_result(error: RequestError) -> Result:
@@ -49,7 +49,7 @@ def as_server_error(error: Exception) -> RequestError:
         return msgspec.structs.replace(request_error(error), kind="server")
     _logger.error("A request failed by an unexpected error.", exc_info=error)
     return RequestError(
-        message="The server failed while working on the request. Send it anew.",
+        message="The server failed while working on the request. Send it again.",
         code="server-error",
         kind="server",
     )

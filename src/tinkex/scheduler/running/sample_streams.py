@@ -1,13 +1,12 @@
-"""Tokens of streamed requests that run: kept from the engines' threads for those who follow.
+"""Tokens of running streamed requests, written by the engines' threads and read by followers.
 
-A stream is open while an engine has its request, and after the engine was lost until the request
-has run again. Then its first tokens come a second time: they are compared with those that are kept,
-and only what goes beyond is new. The same seed gives the same tokens, except where a product that
-was rounded otherwise changes the choice between two tokens; then the stream gives nothing more, and
-its followers see at the end that the result is another.
+A stream is open while an engine has its request, and after the loss of an engine until the request
+has run again. The repeated tokens are compared with the stored ones, and only the tokens after them
+are new. The same seed gives the same tokens, unless a rounding difference changes the choice
+between two tokens; then the stream ends early, and its followers get another result at the end.
 
-Memory is bounded: above `max_bytes` the longest streams keep nothing more. Followers then get the
-rest with the result. Thread-safe.
+Memory is bounded: above `max_bytes` the longest streams store no more tokens, and followers get the
+others with the result. Thread-safe.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class SampleStreams:
         self._lock = threading.Lock()
 
     def open(self, request_id: str, num_samples: int) -> None:
-        """Expects tokens of a request that an engine gets; what is kept of it stays."""
+        """Opens the stream of a request that an engine gets; tokens stored before are kept."""
         with self._lock:
             if request_id not in self._streams:
                 self._streams[request_id] = _Stream(num_samples)
@@ -72,7 +71,7 @@ class SampleStreams:
             return [] if stream is None else stream.read(offsets)
 
     def end(self, request_ids: Iterable[str]) -> None:
-        """Forgets requests that are over: all their tokens are in their results."""
+        """Closes the streams of finished requests: all their tokens are in their results."""
         if not self._streams:
             return
         with self._lock:
@@ -93,7 +92,7 @@ class SampleStreams:
 
 
 class _Stream:
-    """One request's sequences as far as they are."""
+    """The tokens so far of one request's sequences."""
 
     def __init__(self, num_samples: int) -> None:
         self._sequences = [_Sequence() for _ in range(num_samples)]

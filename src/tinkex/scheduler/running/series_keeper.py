@@ -1,8 +1,8 @@
-"""Keeps the heads of runs' series in memory, so that a training step reads none from the store.
+"""Caches the heads of runs' series, so that a training step reads none from the store.
 
-A head changes in the store first: `changes` says what a batch's outcomes make of the heads, and
-`accept` takes that over once it is written. One slot at a time runs a model, so of one head there
-is one change at a time.
+A head changes in the store first: `changes` computes the new heads from a batch's outcomes, and
+`accept` caches them once they are written. One slot at a time runs a model, so a head has one
+change at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SeriesKeeper:
         self._heads: OrderedDict[str, SeriesHead] = OrderedDict()
 
     def changes(self, outcomes: Iterable[OperationOutcome]) -> dict[str, SeriesChange]:
-        """What the outcomes make of their runs' series, in their order."""
+        """The changes of the runs' series by these outcomes, in order."""
         found: dict[str, SeriesChange] = {}
         now = time.time()
         for outcome in outcomes:
@@ -46,7 +46,7 @@ class SeriesKeeper:
         return found
 
     def accept(self, changes: Mapping[str, SeriesChange]) -> None:
-        """Takes over what is in the store now."""
+        """Caches the heads that were written to the store."""
         for model_id, change in changes.items():
             self._keep(model_id, change.head)
 

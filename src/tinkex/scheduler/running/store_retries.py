@@ -1,4 +1,4 @@
-"""Retries while the store fails, for all that runs work on an engine and keeps its results."""
+"""Retries while the store fails, for the parts that run work on an engine and store results."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _logger = logging.getLogger(__name__)
 
 
 class StoreRetries:
-    """Repeats what fails by the store: its errors are no request's fault, and what the engine has
-    computed must not be lost. `is_over` says whether the server is ending."""
+    """Repeats calls that fail by the store: no request causes these errors, and computed results
+    must not be lost. `is_over` returns whether the server is ending."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self._is_over = is_over
 
-    def run(self, ask_store: Callable[[], T]) -> T:
-        """What `ask_store` returns once the store works.
+    def run(self, call_store: Callable[[], T]) -> T:
+        """What `call_store` returns once the store works.
 
         Raises:
             StoreError: the server is ending, or the store was closed.
@@ -35,10 +35,10 @@ class StoreRetries:
         wait_s = _FIRST_WAIT_S
         while True:
             try:
-                return ask_store()
+                return call_store()
             except StoreError as error:
                 if error.code == "store-closed" or self._is_over():
                     raise
-                _logger.error("The store fails; retrying: %s", error.__cause__ or error)
+                _logger.error("The store failed; retrying: %s", error.__cause__ or error)
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)

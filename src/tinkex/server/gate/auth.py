@@ -1,4 +1,4 @@
-"""Who asks: every route but the listed ones needs a key, by default and without exception.
+"""Authentication: every route but the listed ones needs a key, by default and without exception.
 
 Keys are looked up by their SHA-256 and compared in constant time. A token in place of a key is one
 this server signed for one row of the keys, and is good as long as that row is. Answers are

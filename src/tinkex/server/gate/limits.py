@@ -2,7 +2,7 @@
 
 Every limit of `Limits` that is not checked while a body is read is checked here, and every refusal
 names the field, its value and the limit. What a tenant may hold in all is in `quotas`, how often
-it may ask in `admission`.
+it may send in `admission`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def check_session(request: CreateSessionRequest, limits: Limits) -> None:
 
 
 def check_search(request: SessionSearchRequest, limits: Limits) -> None:
-    """Refuses a search that asks for more than a query can hold.
+    """Refuses a search with more terms than a query can hold.
 
     Raises:
         LimitExceeded: a limit is exceeded.

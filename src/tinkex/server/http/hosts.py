@@ -17,14 +17,14 @@ __all__ = ["AllowedHosts"]
 
 
 class AllowedHosts:
-    """The names of one server: loopback, its own address, its public URL, and those it was told."""
+    """The names of one server: loopback, its own address, its public URL, and `allowed_hosts`."""
 
     def __init__(self, config: ServerConfig) -> None:
-        told = [each.lower().rstrip(".") for each in config.allowed_hosts]
-        self._takes_all = "*" in told
-        self._endings = tuple(each for each in told if each.startswith("."))
+        allowed = [each.lower().rstrip(".") for each in config.allowed_hosts]
+        self._takes_all = "*" in allowed
+        self._endings = tuple(each for each in allowed if each.startswith("."))
         public = urlsplit(config.public_url or "").hostname
-        self._names = {"localhost", config.host.lower(), *told, *([public] if public else [])}
+        self._names = {"localhost", config.host.lower(), *allowed, *([public] if public else [])}
 
     def allows(self, host: str) -> bool:
         """Whether a Host header, maybe with a port, names this server."""

@@ -10,7 +10,7 @@ _MOST = 1000
 
 
 def page_of(request: Request, *, default: int) -> tuple[int, int]:
-    """The limit (at most 1000) and the offset a request asks for.
+    """The limit (at most 1000) and the offset of a request.
 
     Raises:
         Unprocessable: one of them is not a number of 0 or more.

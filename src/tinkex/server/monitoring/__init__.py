@@ -1,1 +1,1 @@
-"""What a server shows of itself: its status, metrics and traces."""
+"""Monitoring of a server: status, metrics and traces."""

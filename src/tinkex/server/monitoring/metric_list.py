@@ -1,7 +1,7 @@
 """Every metric of a server, declared once: its name, what it counts, and its labels.
 
 The reference page, the dashboard and the alert rules are checked against this list. Labels have few
-values, and none is anything of a tenant.
+values, and none identifies a tenant.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _ALL = [
     _gauge("build_info", "Always 1; the label says which version runs.", "version"),
     _gauge("start_time_seconds", "When the server started, in seconds since the epoch."),
     _gauge("ready", "1 once work can run: an engine has started and the server is not stopping."),
-    _gauge("disk_low", "1 while new work is refused because the disk is all but full."),
+    _gauge("disk_low", "1 while new work is refused because the disk is almost full."),
     # HTTP
     _counter("http_requests", "Requests that were answered.", "route", "code"),
     _histogram(
         "http_request_seconds",
-        "Time from the first byte of a request to the last of its answer; held polls included.",
+        "Time from the first byte of a request to the last of its answer, long polls included.",
         "route",
     ),
-    _gauge("http_open_requests", "Requests being answered now, held polls included."),
+    _gauge("http_open_requests", "Requests being answered now, long polls included."),
     _gauge("http_connections", "Connections that are open now."),
     _counter(
         "refusals",
@@ -74,7 +74,7 @@ _ALL = [
     _histogram("batch_seconds", "Duration of one engine call.", "kind"),
     _counter(
         "tokens",
-        "Tokens: trained, scored (forward only), sampled, prompt, and of the prompts' those whose "
+        "Tokens: trained, scored (forward only), sampled, prompt, and prompt tokens whose "
         "computation was found in the cache (prompt_cached).",
         "use",
     ),
@@ -95,7 +95,7 @@ _ALL = [
     _gauge("memory_bytes", "Resident memory of the server, and of its local engines.", "process"),
     _gauge("disk_free_bytes", "Free space on the data folder's disk."),
     _gauge("disk_total_bytes", "Size of the data folder's disk."),
-    _gauge("disk_used_bytes", "What checkpoints, samplers and snapshots of all tenants take."),
+    _gauge("disk_used_bytes", "Bytes of the checkpoints, samplers and snapshots of all tenants."),
 ]
 
 METRICS = {metric.name: metric for metric in _ALL}

@@ -1,4 +1,4 @@
-"""The values of all metrics, read when they are asked for from counters that the parts keep."""
+"""The values of all metrics, read from the components' counters at each scrape."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["MetricValues", "OpenSockets"]
 
 
 class OpenSockets(Protocol):
-    """What an HTTP server has open."""
+    """Open requests and connections of an HTTP server."""
 
     @property
     def num_open_requests(self) -> int: ...
@@ -70,7 +70,7 @@ class _Scrape:
 
 
 class MetricValues(Collector):
-    """Reads the values; any thread may do it."""
+    """Reads the values. Thread-safe."""
 
     def __init__(
         self, services: Services, requests: RequestMetrics, overload: Overload, http: OpenSockets
@@ -82,7 +82,7 @@ class MetricValues(Collector):
         self._started_at = time.time() - (time.monotonic() - services.started_at)
 
     def collect(self) -> Iterator[Family]:
-        """All families, of which a new server has some without any value."""
+        """All metric families; in a new server some have no values yet."""
         scrape = _Scrape()
         parts: tuple[Callable[[_Scrape], None], ...] = (
             self._server,

@@ -1,4 +1,4 @@
-"""Where metrics are read: on a port of their own, or on the main port behind a token."""
+"""Serves metrics on a separate port, or on the main port behind a token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATH = "/metrics"
 
 
 class MetricsToken:
-    """The token that a Prometheus sends as `Authorization: Bearer TOKEN`."""
+    """The token that Prometheus sends as `Authorization: Bearer TOKEN`."""
 
     def __init__(self, file: SecretFile) -> None:
         self._file = file
@@ -48,7 +48,7 @@ class MetricsToken:
             ) from error
 
     def is_in(self, authorization: str) -> bool:
-        """Whether the header has the token, or one that was rotated out and has not ended."""
+        """Whether the header has the current token, or a rotated one that is still valid."""
         scheme, _, sent = authorization.partition(" ")
         try:
             value = bytes.fromhex(sent.strip())
@@ -59,7 +59,7 @@ class MetricsToken:
 
 
 class MetricsEndpoint:
-    """Answers `/metrics` for those who have the token, and passes everything else on."""
+    """Answers `/metrics` for clients with the token, and passes other requests on."""
 
     def __init__(self, app: ASGIApp, token: MetricsToken, registry: CollectorRegistry) -> None:
         self._app = app
@@ -77,7 +77,7 @@ class MetricsEndpoint:
             return error_response(
                 Unauthenticated(
                     "The metrics token is missing or wrong.",
-                    hint="Send it as 'Authorization: Bearer TOKEN'; an API key does not open this.",
+                    hint="Send it as 'Authorization: Bearer TOKEN'; API keys are not accepted.",
                     code="no-metrics-token",
                 )
             )
@@ -86,10 +86,10 @@ class MetricsEndpoint:
 
 
 class MetricsPort:
-    """A port that answers with the metrics alone.
+    """A port that serves metrics only.
 
     Raises:
-        ConfigError: nothing can listen there.
+        ConfigError: the address cannot be bound.
     """
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:

@@ -1,6 +1,6 @@
-"""Metrics and traces of one server, as its config asks for them.
+"""Metrics and traces of one server, as its config enables them.
 
-Where it asks for none, nothing is imported and nothing is in the way of a request.
+If both are off, none of their packages is imported and no middleware is added.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tinkex.server.gate.overload import Overload
 from tinkex.server.http.request_metrics import RequestMetrics, RouteLabels
 from tinkex.server.services import Services
 
-if TYPE_CHECKING:  # what is installed or wanted only by some
+if TYPE_CHECKING:  # optional packages
     from prometheus_client import CollectorRegistry
 
     from tinkex.server.monitoring.metric_values import OpenSockets
@@ -56,10 +56,10 @@ class Monitoring:
             self._tracing = _tracing(config.otel_endpoint)
 
     def wrap(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> ASGIApp:
-        """The application with what counts, traces and answers `/metrics` around it.
+        """The application wrapped with request counters, traces and `/metrics`.
 
         Raises:
-            ConfigError: nothing can listen on the port for metrics.
+            ConfigError: the metrics port cannot be bound.
         """
         if self._tracing is not None:
             app = self._tracing.around(app)
@@ -79,7 +79,7 @@ class Monitoring:
         return self._requests
 
     def publish(self, publish: Publish) -> Publish:
-        """What publishes results, with the end of their traces."""
+        """`publish`, extended to end the traces of the published results."""
         return publish if self._tracing is None else self._tracing.published(publish)
 
     def start(self, services: Services, overload: Overload, http: OpenSockets) -> None:

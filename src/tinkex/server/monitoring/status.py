@@ -1,7 +1,7 @@
-"""The server's state on one page: engine, queue, speed, memory and disk.
+"""The server's status: engine, queue, speed, memory and disk.
 
-A tenant gets its own numbers and totals of all; which other tenants there are is for the operator.
-The totals are counted at most twice a second, however often they are asked for.
+A tenant gets its own numbers and the totals of all tenants; only the operator sees the others.
+Totals are computed at most twice a second and cached in between.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FRESH_S = 0.5
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same for everyone who looks at a server at one moment."""
+    """The part of the status that is the same for all tenants."""
 
     counts: QueueCounts
     workers: list[WorkerInfo]
@@ -58,7 +58,7 @@ class StatusBoard:
         return status
 
     async def of_operator(self) -> dict[str, Any]:
-        """The status with every tenant and all that is known of each worker."""
+        """The status with every tenant and every field of each worker."""
         overview = await self.overview()
         status = self._common(overview)
         status["queue"]["tenants"] = [
@@ -76,7 +76,7 @@ class StatusBoard:
         return status
 
     async def overview(self) -> Overview:
-        """Totals of all tenants, as they are or were half a second ago."""
+        """Totals of all tenants, at most half a second old."""
         async with self._lock:
             if self._overview is None or time.monotonic() - self._as_of > _FRESH_S:
                 self._overview = await asyncio.to_thread(self._look)
@@ -142,7 +142,7 @@ class StatusBoard:
 
 
 def _engine(workers: list[WorkerInfo]) -> dict[str, Any]:
-    """All engines together: the mean of their shares, and what most of the busy ones do."""
+    """All engines together: their mean busy share, and what most of the busy ones do."""
     doing = [each.doing for each in workers if each.doing != "idle"]
     return {
         "busy_share": round(sum(each.busy for each in workers) / max(1, len(workers)), 3),
@@ -154,7 +154,7 @@ def _engine(workers: list[WorkerInfo]) -> dict[str, Any]:
 
 
 def _shown(worker: WorkerInfo) -> dict[str, Any]:
-    """What tenants may know of a worker: neither its host nor its process."""
+    """The fields of a worker that tenants may see: neither its host nor its process."""
     return {
         "name": worker.name,
         "state": "draining" if worker.is_draining else worker.state,

@@ -5,8 +5,9 @@
     engine   that call
     result   from the end of the call until the result is stored and published
 
-The links are in memory only, so what a restart finds in the log runs without spans. Attributes name
-the kind of work, ids and sizes; never a prompt, a key, or a tenant. Needs `tinkex[otel]`.
+The links are in memory only, so work that was logged before a restart runs without spans.
+Attributes are the kind of work, ids and sizes; never a prompt, a key or a tenant. Needs
+`tinkex[otel]`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def exporting_to(endpoint: str) -> SpanProcessor:
 
 
 class _Open(msgspec.Struct):
-    """A request that was submitted and is not finished."""
+    """The open spans of a submitted, unfinished request."""
 
     context: Context
     kind: str
@@ -60,7 +61,7 @@ class _Open(msgspec.Struct):
 
 
 class Tracing:
-    """Spans of one server. The methods may be called by any thread."""
+    """Spans of one server. Thread-safe."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         resource = Resource.create({"service.name": "tinkex", "service.version": __version__})
@@ -103,7 +104,7 @@ class Tracing:
             await app(scope, receive, noted)
 
     def submitted(self, request_id: str, kind: str) -> None:
-        """Notes that the request whose span is current now waits in the queue."""
+        """Starts the queue span of the request whose span is current."""
         span = trace.get_current_span()
         if not span.get_span_context().is_valid:
             return
@@ -124,7 +125,7 @@ class Tracing:
         self._computed([request_id], began_at, done_at)
 
     def published(self, publish: Publish) -> Publish:
-        """Publishes as `publish` does, and ends the traces of what was published."""
+        """`publish`, extended to end the traces of the published results."""
 
         def traced(results: dict[str, Result], sessions: set[str]) -> None:
             publish(results, sessions)
@@ -134,7 +135,7 @@ class Tracing:
         return traced
 
     def close(self) -> None:
-        """Sends what was not sent yet."""
+        """Exports the remaining spans."""
         self._provider.shutdown()
 
     def _computed(self, request_ids: Sequence[str], began_at: float, done_at: float) -> None:

@@ -1,5 +1,4 @@
-"""The text of one answer: without the token that ended it, and without the stop that was asked
-for."""
+"""The text of one answer, without its last stop token and without the requested stop text."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def text_of(
 
 
 class StoppedText:
-    """The text of an answer as it comes: what may be the beginning of a stop is held back."""
+    """Streamed text of an answer. A suffix that may begin a stop text is held back."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
@@ -34,7 +33,7 @@ class StoppedText:
         self._is_over = False
 
     def add(self, text: str, *, is_last: bool = False) -> str:
-        """The text that is certainly part of the answer, and was not before."""
+        """The text that is now certain to be part of the answer."""
         if not self._stops or self._is_over:
             return "" if self._is_over else text
         self._held += text

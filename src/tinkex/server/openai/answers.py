@@ -1,4 +1,4 @@
-"""Answers of both kinds, whole or in pieces: what is around their choices."""
+"""Responses of both endpoints, complete or streamed: the fields around their choices."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class CountedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
-    """What every answer and every piece of it has."""
+    """Fields that every response and every streamed chunk has."""
 
     kind: str
     id: str
     model: str
 
     def around(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """The answer, or a piece of it, with these choices."""
+        """The response, or one chunk of it, with these choices."""
         return {
             "id": self.id,
             "object": self.kind,
@@ -67,7 +67,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def answer_chat(request: Request, held: HeldSamples, model: str, plan: ChatPlan) -> Response:
-    """The answer to a conversation; releases what is held."""
+    """The response to a chat request; closes `held`."""
     prompts = [CountedPrompt(sample=plan.sample, num_tokens=plan.prompt_tokens)]
     if plan.request.stream:
         options = plan.request.stream_options
@@ -89,7 +89,7 @@ async def answer_chat(request: Request, held: HeldSamples, model: str, plan: Cha
 async def answer_completion(
     request: Request, held: HeldSamples, model: str, plan: CompletionPlan
 ) -> Response:
-    """The answer to one text or several; releases what is held."""
+    """The response to a completion request; closes `held`."""
     prompts = [CountedPrompt(sample=p.sample, num_tokens=len(p.token_ids)) for p in plan.prompts]
     kind = ("cmpl", "text_completion", model)
     if plan.request.stream:
@@ -125,7 +125,7 @@ def _whole(
 
 
 class _Stream:
-    """One answer in pieces. Prompts are answered one after the other; they are sampled together."""
+    """One streamed response. Prompts are sampled together and sent one after the other."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Stream:
     async def answer(
         self, request: Request, prompts: list[CountedPrompt], growing: Sequence[GrowingAnswer]
     ) -> Response:
-        """The answer, once its first piece is there: what fails before is an error of its own."""
+        """The response, once its first chunk exists: an earlier failure is an HTTP error."""
         async with AsyncExitStack() as stack:
             held = await stack.enter_async_context(self._held)
             samples = [await held.submit(each.sample) for each in prompts]
@@ -158,7 +158,7 @@ class _Stream:
     async def _steps(
         self, samples: list[Sample], prompts: list[CountedPrompt], growing: Sequence[GrowingAnswer]
     ) -> AsyncGenerator[list[dict[str, Any]] | None, None]:
-        """Pieces that are there at a time together; None while nothing comes."""
+        """The chunks that are available, together; None on every heartbeat without one."""
         for sample, prompt, answer in zip(samples, prompts, growing, strict=True):
             pieces = answer.begin()
             steps = self._held.follow(sample)

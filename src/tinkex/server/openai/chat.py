@@ -67,7 +67,7 @@ class ChatPlan(msgspec.Struct, frozen=True, kw_only=True):
         return {"role": "assistant", "content": content, "refusal": refusal}, stop_reason
 
     def logprobs(self, scored: ScoredTokens) -> dict[str, Any] | None:
-        """The logprobs of an answer's tokens, if they were asked for."""
+        """The logprobs of an answer's tokens, if the request has `logprobs`."""
         return chat_logprobs(scored, self.text) if self.request.logprobs else None
 
     def _text_of(self, tokens: list[int], stop_reason: str, *, with_special: bool = False) -> str:
@@ -78,7 +78,7 @@ async def plan_chat(request: ChatCompletionRequest, text: ModelText) -> ChatPlan
     """The plan of a request.
 
     Raises:
-        ClientError: something in it cannot be honoured; the message names it.
+        ClientError: a parameter is not supported; the message names it.
         ValidationError: a value is out of range, or the template refuses the conversation.
     """
     check_chat(request)

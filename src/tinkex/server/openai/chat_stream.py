@@ -1,7 +1,7 @@
-"""A chat's answer in pieces. What the pieces give together is what the whole answer would be.
+"""A streamed chat response. Its chunks, joined, equal the response without streaming.
 
-Text goes out as soon as it is certain: whole characters, nothing that may begin a stop, and where
-tools are offered nothing that may begin a call. Calls go out whole, at the end of their choice.
+Text is sent as soon as it is certain: complete characters, no prefix of a stop text and, if the
+request has tools, no prefix of a tool call. Tool calls are sent complete, at the end of a choice.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class ChatStream:
         self._choices = [_Choice(plan, index) for index in range(plan.sample.num_samples)]
 
     def begin(self) -> list[Piece]:
-        """The first piece of each choice, which says who speaks."""
+        """The first chunk of each choice, with the role."""
         said = {"role": "assistant", "content": "", "refusal": None}
         return [_piece(index, said) for index in range(len(self._choices))]
 
     async def add(self, delta: SampleDelta) -> list[Piece]:
-        """The pieces that new tokens give."""
+        """The chunks for new tokens."""
         return await self._choices[delta.index].add(delta)
 
 
 class _Choice:
-    """One answer: its tokens, and the text that was given out of them."""
+    """One choice: its tokens, and the text sent so far."""
 
     def __init__(self, plan: ChatPlan, index: int) -> None:
         self._plan = plan
         self._index = index
         self._tokens: list[int] = []
         self._given = ""
-        self._pending = ""  # certain, but perhaps the beginning of a call
+        self._pending = ""  # certain, but may be the prefix of a tool call
         self._text = plan.text.incremental()
         self._stopped = StoppedText(plan.stops)
         self._raw_text = plan.text.incremental(with_special=True)

@@ -1,4 +1,4 @@
-"""A completion's answer in pieces. What they give together is what the whole answer would be."""
+"""A streamed completion. Its chunks, joined, equal the response without streaming."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class CompletionStream:
         ]
 
     def begin(self) -> list[Piece]:
-        """The prompt, where it is shown again."""
+        """The prompt, if the request has `echo`."""
         if not self._echo:
             return []
         indices = range(self._first, self._first + len(self._choices))
         return [_piece(index, self._echo) for index in indices]
 
     async def add(self, delta: SampleDelta) -> list[Piece]:
-        """The pieces that new tokens give."""
+        """The chunks for new tokens."""
         return self._choices[delta.index].add(delta)
 
 
 class _GrowingText:
-    """One answer: its tokens, and how much of its text was given out."""
+    """One choice: its tokens, and how much of its text was sent."""
 
     def __init__(self, plan: CompletionPlan, place: int, index: int) -> None:
         self._plan = plan

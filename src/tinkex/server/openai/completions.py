@@ -25,7 +25,7 @@ __all__ = ["CompletionPlan", "PromptPlan", "plan_completion"]
 
 
 class PromptPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt: its tokens, its text if it is shown again, and what to sample."""
+    """One prompt: its tokens, its text if the request has `echo`, and what to sample."""
 
     token_ids: list[int]
     sample: SampleRequest
@@ -43,7 +43,7 @@ class CompletionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_scoring_only(self) -> bool:
-        """Whether the prompt is all that is shown."""
+        """Whether the response holds the prompt alone."""
         return max_tokens_of(self.request) == 0
 
     def choices(self, place: int, answer: SampleResponse) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ class CompletionPlan(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def logprobs_of(self, prompt: PromptPlan) -> CompletionLogprobs:
-        """The logprobs of an answer to the prompt, piece by piece."""
+        """The logprobs of an answer to the prompt, built incrementally."""
         return CompletionLogprobs(self.text, len(prompt.echo))
 
     def prompt_logprobs(self, prompt: PromptPlan, answer: SampleResponse) -> dict[str, Any]:
@@ -95,7 +95,7 @@ async def plan_completion(
     """The plan of a request.
 
     Raises:
-        ClientError: something in it cannot be honoured; the message names it.
+        ClientError: a parameter is not supported; the message names it.
         ValidationError: a value is out of range.
     """
     check_completion(request)

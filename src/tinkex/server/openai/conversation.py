@@ -1,4 +1,4 @@
-"""Messages and tools as a chat template takes them; what it could not show is refused."""
+"""Messages and tools in the form that chat templates take; content they cannot show is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROLES: Final = {
 
 
 _TAKEN: Final = frozenset(inspect.signature(Tokenizer.apply_chat_template).parameters) | {"kwargs"}
-"""Names that mean something else where templates are rendered."""
+"""Names that the template renderer uses itself."""
 
 
 def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
@@ -38,18 +38,18 @@ def template_messages(request: ChatCompletionRequest) -> list[dict[str, Any]]:
 
 
 def offered_tools(request: ChatCompletionRequest) -> list[dict[str, Any]] | None:
-    """The tools that the model is shown; None if it is to call none.
+    """The tools that the model may call; None if there are none.
 
     Raises:
-        BadParameter: a tool is not a function, or `tool_choice` asks for what cannot be promised.
+        BadParameter: a tool is not a function, or `tool_choice` forces a call.
     """
     tools, choice = request.tools, request.tool_choice
     for place, tool in enumerate(tools or ()):
         _check_tool(f"tools[{place}]", tool)
     if choice not in (None, "none", "auto"):
         raise BadParameter(
-            f"tool_choice={json.dumps(choice)[:200]} is not supported: nothing here can force a "
-            "model to call a tool.",
+            f"tool_choice={json.dumps(choice)[:200]} is not supported: this server cannot force "
+            "a model to call a tool.",
             param="tool_choice",
             hint='Use "auto" or "none".',
         )
@@ -69,8 +69,8 @@ def template_variables(request: ChatCompletionRequest) -> dict[str, Any]:
     """The variables of the template that the request sets.
 
     Raises:
-        BadParameter: one of them is the server's to set. A template of the caller's above all would
-            be a program of theirs on the server.
+        BadParameter: one of them is reserved. A template in a request, above all, would be the
+            caller's program run on the server.
     """
     variables = request.chat_template_kwargs or {}
     if taken := sorted(_TAKEN & variables.keys()):
@@ -94,7 +94,7 @@ def _message(where: str, message: ChatMessage) -> dict[str, Any]:
     text = _text(where, message)
     if text is None and not (role == "assistant" and message.tool_calls):
         raise BadParameter(f"{where} has no content.", param=f"{where}.content")
-    # Templates that look for calls take their absence as "no calls", but not an empty list.
+    # Many templates test whether the field exists, so an empty list must be left out.
     rendered: dict[str, Any] = {"role": role, "content": text or ""}
     for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
@@ -126,8 +126,8 @@ def _part(where: str, part: Mapping[str, Any]) -> str:
 
 
 def _earlier_call(call: CalledTool) -> dict[str, Any]:
-    """A call of the history. Templates write its arguments as JSON themselves, so they get the
-    object where there is one."""
+    """A tool call of an earlier message. Templates encode arguments as JSON themselves, so they get
+    the decoded object if the text is one."""
     try:
         arguments = json.loads(call.function.arguments or "{}")
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`.
 
-Whatever refuses a request on these paths, the gate and the checks of heads included, is answered so
-(`OpenAIErrors`). Statuses are OpenAI's: 400 for what the protocol of Tinkex answers 422.
+Every refusal on these paths has this form, also those of the gate and of the header checks
+(`OpenAIErrors`). Statuses are OpenAI's: 400 where the Tinker protocol has 422.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNKNOWN_FIELD: Final = re.compile(r"unknown field `(\w+)`")
 
 
 class BadParameter(ClientError):
-    """400: a parameter of a request to the OpenAI endpoint cannot be honoured."""
+    """400: a parameter of a request to the OpenAI endpoint is not supported or has a bad value."""
 
     code = "invalid-parameter"
     status = 400
@@ -76,8 +76,8 @@ def error_answer(error: TinkexError) -> Response:
     """The answer to an error that a route of the endpoint raised."""
     answer = error_response(error)
     status = _STATUS.get(answer.status_code, answer.status_code)
-    told = msgspec.json.decode(answer.body)
-    body = error_fields(status, error.code, told["detail"], error.hint, _param(error))
+    fields = msgspec.json.decode(answer.body)
+    body = error_fields(status, error.code, fields["detail"], error.hint, _param(error))
     headers = {k: v for k, v in answer.headers.items() if k == "retry-after"}
     return Response(body, status, headers, "application/json")
 
@@ -104,7 +104,7 @@ class OpenAIErrors:
 
 
 class _Translated:
-    """Passes answers on; one that refuses is held until it is whole, and rewritten."""
+    """Passes responses on; an error response is buffered until it is complete, and rewritten."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -122,11 +122,11 @@ class _Translated:
                 await self._send_all(self._start)
 
     async def _send_all(self, start: Message) -> None:
-        told = _told(self._body)
+        fields = _tinkex_error(self._body)
         body, status = self._body, int(start["status"])
-        if told is not None:
+        if fields is not None:
             status = _STATUS.get(status, status)
-            body = error_fields(status, told["code"], told["detail"], told["hint"], None)
+            body = error_fields(status, fields["code"], fields["detail"], fields["hint"], None)
         length = str(len(body)).encode()
         headers = [
             (name, length if name.lower() == b"content-length" else value)
@@ -136,10 +136,12 @@ class _Translated:
         await self._send({"type": "http.response.body", "body": body})
 
 
-def _told(body: bytes) -> dict[str, Any] | None:
-    """What one of our own errors says; None if the body is none or has OpenAI's form already."""
+def _tinkex_error(body: bytes) -> dict[str, Any] | None:
+    """The fields of a Tinkex error; None if the body is not one, or has OpenAI's form already."""
     try:
-        told = msgspec.json.decode(body)
+        fields = msgspec.json.decode(body)
     except msgspec.DecodeError:
         return None
-    return told if isinstance(told, dict) and {"detail", "code", "hint"} <= told.keys() else None
+    return (
+        fields if isinstance(fields, dict) and {"detail", "code", "hint"} <= fields.keys() else None
+    )

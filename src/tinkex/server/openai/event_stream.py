@@ -12,17 +12,17 @@ from starlette.types import Receive, Scope, Send
 __all__ = ["COMMENT", "DONE", "OpenAIStream", "event"]
 
 COMMENT = b": waiting\n\n"
-"""Says only that the server is there."""
+"""An SSE comment that keeps the connection open."""
 
 DONE = b"data: [DONE]\n\n"
-"""Ends a stream that is whole."""
+"""The last event of a complete stream."""
 
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _ENCODER = msgspec.json.Encoder()
 
 
 class OpenAIStream(StreamingResponse):
-    """An answer of events. What `held` holds is released when they end or the client leaves."""
+    """A response of server-sent events; closes `held` at its end or when the client disconnects."""
 
     def __init__(
         self, events: AsyncGenerator[bytes, None], held: AsyncExitStack, request_id: str

@@ -1,5 +1,5 @@
-"""Samples of a request that waits for them: submitted as every sample is, awaited on the client's
-connection, and cancelled when the client is gone."""
+"""Samples of an HTTP request that waits for their results: submitted like any other sample,
+awaited on the client's connection, and cancelled when the client disconnects."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Step = list[SampleDelta] | SampleResponse | None
 T = TypeVar("T")
 
 _BEAT_S = 10.0
-_QUIET_S = 5.0  # after which a stream gets a comment, so that no proxy closes it
+_QUIET_S = 5.0  # seconds of silence; then a comment is sent, so that no proxy closes the stream
 
 
 class ClientLeft(Exception):
-    """The client closed its connection, so there is nothing to answer."""
+    """The client closed its connection, so no response can be sent."""
 
 
 class SampleFailed(ClientError):
@@ -50,7 +50,7 @@ class SampleFailed(ClientError):
 
 
 class Unsampled(ServerError):
-    """500: the engine failed at a good request."""
+    """500: the engine failed on a valid request."""
 
     code = "sample-failed"
     status = 500
@@ -65,7 +65,7 @@ class HeldSamples:
         services: Services,
         samplers: EndpointSamplers,
         sampler: EndpointSampler,
-        key_id: int,  # whose usage they count for
+        key_id: int,  # the API key that their usage is counted for
     ) -> None:
         self._services = services
         self._samplers = samplers
@@ -78,17 +78,17 @@ class HeldSamples:
 
     async def __aexit__(self, *_: object) -> None:
         for request_id, sample in list(self._open.items()):
-            with contextlib.suppress(StoreError):  # it will be found abandoned
+            with contextlib.suppress(StoreError):  # the server cancels it as abandoned
                 await asyncio.to_thread(
                     self._services.scheduler.sample_cancelling.cancel, sample.owner, request_id
                 )
 
     async def submit(self, request: SampleRequest) -> Sample:
-        """The row of a request that is in the log and scheduled.
+        """The stored row of a request, which is logged and scheduled.
 
         Raises:
-            Busy: too many samples wait already.
-            LimitExceeded: it is above one of the server's limits.
+            Busy: too many samples are queued.
+            LimitExceeded: the request is above one of the server's limits.
         """
         self._services.check_disk()
         SampleSubmission.check_room(self._services, self._sampler.record.owner)
@@ -105,7 +105,7 @@ class HeldSamples:
         return sample
 
     async def result(self, sample: Sample, request: Request) -> SampleResponse:
-        """The samples, as soon as they are there.
+        """The samples of a request, once they are done.
 
         Raises:
             ClientLeft: the client closed its connection first.
@@ -120,7 +120,7 @@ class HeldSamples:
         return protobuf.decode_sample_response(found.body)
 
     async def follow(self, sample: Sample) -> AsyncGenerator[Step, None]:
-        """New tokens as they are made, None while nothing comes, and at last the whole result.
+        """New tokens as they are sampled, None on a heartbeat without any; last the whole result.
 
         Raises:
             SampleFailed: the engine refused the request.
@@ -139,7 +139,7 @@ class HeldSamples:
                 raise await self._failure(sample) from error
 
     async def first_step(self, steps: AsyncGenerator[T, None], request: Request) -> T:
-        """The first step of a stream: a request that fails at once gets an answer of its own.
+        """The first step of a stream, so that a request that fails at once gets an HTTP error.
 
         Raises:
             ClientLeft: the client closed its connection first.
@@ -187,7 +187,7 @@ class HeldSamples:
         return found
 
     async def _stored(self, sample: Sample) -> Result:
-        """The result of a request that the server no longer waits for, because it stops."""
+        """The result of a request whose wait was ended because the server is stopping."""
         stored = await self._services.db.aread(results.find, sample.owner, sample.request_id)
         if stored is None or stored.result is None:
             raise NotReady("The server is stopping.")
@@ -196,19 +196,19 @@ class HeldSamples:
     def _beat(self) -> None:
         record = self._sampler.record
         self._samplers.beat(record.session_id)
-        self._services.heard[record.sampling_session_id] = steady_now()
+        self._services.last_seen[record.sampling_session_id] = steady_now()
 
 
 def failure_of(result: Result) -> TinkexError:
     """The error that a request ended with."""
-    told = msgspec.json.decode(result.body)
-    code = told.get("code") or None
-    if told.get("category") == "user":
-        return SampleFailed(told["error"], code=code)
-    return Unsampled(told["error"], code=code)
+    failure = msgspec.json.decode(result.body)
+    code = failure.get("code") or None
+    if failure.get("category") == "user":
+        return SampleFailed(failure["error"], code=code)
+    return Unsampled(failure["error"], code=code)
 
 
 async def _disconnect(request: Request) -> None:
-    """Returns when the client has closed its connection; its body was read before."""
+    """Returns when the client has closed its connection. The body must have been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,7 +1,8 @@
-"""`response_format`: whether an answer is the JSON that was asked for.
+"""`response_format`: whether an answer is JSON of the requested schema.
 
-Sampling is not guided: the model is asked for nothing and held to nothing. An answer that does not
-fit is given as it is, with the reason in `refusal`, where OpenAI's clients look before they parse.
+Sampling is not constrained and the prompt is not changed; the answer is checked when it is
+complete. One that does not match is returned unchanged with the reason in `refusal`, which
+OpenAI's clients read before they parse.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ __all__ = ["JsonCheck", "json_check"]
 
 
 class JsonCheck:
-    """Says of a whole answer why it is not what was asked for."""
+    """Checks a complete answer against the requested format."""
 
     def __init__(self, schema: Mapping[str, Any] | bool | None) -> None:
         self._schema = schema  # None: any object
 
     def __call__(self, text: str) -> str | None:
-        """What is wrong with the answer; None if nothing is."""
+        """Why the answer does not match; None if it does."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -35,7 +36,7 @@ class JsonCheck:
 
 
 def json_check(response_format: Mapping[str, Any] | None) -> JsonCheck | None:
-    """The check that a request asks for; None if any text will do.
+    """The check for a request's `response_format`; None if any text is allowed.
 
     Raises:
         BadParameter: the format is not known, or its schema has a keyword that is not.

@@ -1,7 +1,7 @@
 """JSON Schema, the part that OpenAI's structured outputs take, and a little more.
 
-Pure. A schema with a keyword that is not judged here is refused, so that an answer is never called
-fitting unjudged. Annotations (`title`, `description`, ...) judge nothing and are passed over.
+Pure. A schema with an unsupported keyword is refused, so that no answer passes unchecked.
+Annotations (`title`, `description`, ...) are ignored.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _NUMBERS: Final = (int, float)
 
 
 class SchemaError(ValueError):
-    """A schema is malformed, or has a keyword that is not judged here."""
+    """A schema is malformed, or has a keyword that is not supported."""
 
 
 class _TooMuchWork(Exception):
-    """Alternatives inside one another multiply."""
+    """The validation exceeds its step limit: nested alternatives multiply."""
 
 
 def check_schema(schema: Any) -> None:
-    """Returns if every part of the schema is known here.
+    """Returns if every keyword of the schema is supported.
 
     Raises:
-        SchemaError: the message says where it is not.
+        SchemaError: one is not; the message says where.
     """
     _check(schema, schema, "$", 0)
 
 
 def mismatch(value: Any, schema: Mapping[str, Any] | bool) -> str | None:
-    """Why a value does not fit a schema that was checked; None if it does."""
+    """Why a value does not match a checked schema; None if it does."""
     try:
         return _Judge(schema).judge(value, schema, "$", 0)
     except _TooMuchWork:
-        return f"judging it takes more than {_MAX_STEPS} steps"
+        return f"checking it takes more than {_MAX_STEPS} steps"
 
 
 def _check(schema: Any, root: Any, where: str, depth: int) -> None:
@@ -73,7 +73,7 @@ def _schemas_in(argument: Any, holder: type, where: str) -> list[Any]:
 
 
 def _resolve(reference: Any, root: Any) -> Any:
-    """What `#` or `#/$defs/name` stands for."""
+    """The schema that `#` or `#/$defs/name` refers to."""
     parts = reference.split("/", 2) if isinstance(reference, str) else []
     if parts == ["#"]:
         return root
@@ -88,19 +88,19 @@ def _resolve(reference: Any, root: Any) -> Any:
 
 
 class _Judge:
-    """Judges values by one root schema."""
+    """Validates values by one root schema."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._steps = 0
 
     def judge(self, value: Any, schema: Any, where: str, depth: int) -> str | None:
-        """Why the value at this place does not fit this part of the schema."""
+        """Why the value at this path does not match this part of the schema; None if it does."""
         self._steps += 1
         if self._steps > _MAX_STEPS:
             raise _TooMuchWork
         if isinstance(schema, bool):
-            return None if schema else f"{where} may not be there"
+            return None if schema else f"{where} is not allowed"
         if depth > _MAX_DEPTH:
             return f"{where} is nested too deeply"
         for keyword, argument in schema.items():
@@ -149,11 +149,11 @@ class _Judge:
 
     def _anyOf(self, value: Any, parts: Any, _: Any, where: str, depth: int) -> str | None:
         found = [self.judge(value, part, where, depth) for part in parts]
-        return None if None in found else f"{where} fits none of anyOf"
+        return None if None in found else f"{where} matches no schema of anyOf"
 
     def _oneOf(self, value: Any, parts: Any, _: Any, where: str, depth: int) -> str | None:
         count = [self.judge(value, part, where, depth) for part in parts].count(None)
-        return None if count == 1 else f"{where} fits {count} of oneOf"
+        return None if count == 1 else f"{where} matches {count} schemas of oneOf"
 
     def _allOf(self, value: Any, parts: Any, _: Any, where: str, depth: int) -> str | None:
         found = (self.judge(value, part, where, depth) for part in parts)
@@ -161,7 +161,7 @@ class _Judge:
 
     def _not(self, value: Any, part: Any, _: Any, where: str, depth: int) -> str | None:
         return (
-            f"{where} fits what it must not" if not self.judge(value, part, where, depth) else None
+            f"{where} matches its not schema" if not self.judge(value, part, where, depth) else None
         )
 
 

@@ -1,4 +1,4 @@
-"""Text of served models on the server: prompts to token ids, answers to text and pieces of it."""
+"""Tokenizers of served models: prompts to token ids, answers to text, at once or incrementally."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _INLINE_CHARS = 20_000  # a longer text is tokenized in a thread
 
 
 class NoTokenizer(ClientError):
-    """400: the server has no tokenizer of the model, so it can neither read nor write its text."""
+    """400: the server cannot load the model's tokenizer, which text in and out needs."""
 
     code = "no-tokenizer"
     status = 400
     param = "model"
     default_hint = (
-        "The model's folder, with its tokenizer.json, must lie on the server's own disk; with "
-        "workers on other machines only, use the Tinker API, whose clients tokenize themselves."
+        "The model's folder, with its tokenizer.json, must be on the server's own disk. If only "
+        "workers on other machines have it, use the Tinker API, whose clients tokenize."
     )
 
 
 class ModelText:
-    """The tokenizer of one base model, and what its chat template can say."""
+    """The tokenizer of one base model, and its chat template."""
 
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -52,10 +52,10 @@ class ModelText:
         tools: Sequence[Mapping[str, Any]] | None,
         variables: Mapping[str, Any],
     ) -> list[int]:
-        """The ids of a conversation, up to where the assistant's answer begins.
+        """The ids of a conversation, up to the start of the assistant's answer.
 
         Raises:
-            ValidationError: the model has no chat template, or it refuses the conversation.
+            ValidationError: the model has no chat template, or the template raises an error.
         """
 
         def run() -> list[int]:
@@ -68,8 +68,8 @@ class ModelText:
         return run() if size <= _INLINE_CHARS and not tools else await asyncio.to_thread(run)
 
     def tool_format(self) -> ToolFormat | None:
-        """How the model writes calls of tools; None if its template knows none, or not in a form
-        that is read here."""
+        """How the model writes tool calls; None if its template has none, or none of a known
+        format."""
         return tool_format_of(self._tokenizer.get_chat_template(None, [{}]))
 
     def decode(self, token_ids: Sequence[int], *, with_special: bool = False) -> str:
@@ -77,7 +77,7 @@ class ModelText:
         return self._tokenizer.decode(token_ids, skip_special_tokens=not with_special)
 
     def without_end(self, token_ids: list[int], stop_reason: str) -> list[int]:
-        """The tokens of an answer but for the one that ended it."""
+        """The tokens of an answer without the stop token that ended it."""
         is_ended = stop_reason == "stop" and token_ids and token_ids[-1] in self._eos
         return token_ids[:-1] if is_ended else token_ids
 
@@ -100,14 +100,14 @@ class ModelText:
 
 
 class ModelTexts:
-    """The texts of all served models, loaded when first needed."""
+    """The `ModelText` of each served model, loaded when first needed."""
 
     def __init__(self) -> None:
         self._tokenizers = TokenizerCache()
         self._loaded: dict[str, ModelText] = {}
 
     async def get(self, info: ModelInfo) -> ModelText:
-        """That of one model.
+        """The `ModelText` of one model.
 
         Raises:
             NoTokenizer: the server cannot load its tokenizer.

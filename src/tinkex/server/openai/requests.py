@@ -1,4 +1,4 @@
-"""The bodies that OpenAI's clients send. A null is a field that was left out."""
+"""Request bodies of OpenAI's clients. A null is treated as a missing field."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CalledTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a conversation; fields that say nothing to a model are not read."""
+    """One message of a conversation; fields that do not change the prompt are not read."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -48,14 +48,14 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a stream holds beside the answer."""
+    """`stream_options`: what a stream holds besides the answer."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
 class OpenAIRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What both kinds of requests have; the last group says nothing about the answer's content."""
+    """Fields of both kinds of requests; those of the last group do not change the answer."""
 
     model: str
     max_tokens: Number | None = None
@@ -83,7 +83,7 @@ class OpenAIRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ChatCompletionRequest(OpenAIRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Continues a conversation. The last group is refused unless it asks for nothing."""
+    """Continues a conversation. A field of the last group is refused if it changes the answer."""
 
     messages: list[ChatMessage]
     max_completion_tokens: Number | None = None
@@ -94,7 +94,7 @@ class ChatCompletionRequest(OpenAIRequest, frozen=True, kw_only=True, forbid_unk
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    prediction: Any = None  # only makes answers quicker where it is known
+    prediction: Any = None  # a hint that only affects speed
 
     functions: Any = None
     function_call: Any = None
@@ -106,7 +106,7 @@ class ChatCompletionRequest(OpenAIRequest, frozen=True, kw_only=True, forbid_unk
 
 
 class CompletionRequest(OpenAIRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Continues a text, or several."""
+    """Continues one text or several."""
 
     prompt: Any
     echo: bool | None = None

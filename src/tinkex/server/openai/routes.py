@@ -34,13 +34,13 @@ from tinkex.server.submit.bodies import read_json
 __all__ = ["openai_routes"]
 
 Handler = Callable[[Request], Awaitable[Response]]
-Asked = TypeVar("Asked", bound=OpenAIRequest)
+Body = TypeVar("Body", bound=OpenAIRequest)
 
 _CLIENT_LEFT = 499
 
 
 class Endpoint(msgspec.Struct):
-    """What the endpoint remembers of one server."""
+    """State of the endpoint in one server."""
 
     samplers: EndpointSamplers
     texts: ModelTexts
@@ -79,27 +79,27 @@ async def model(request: Request) -> Response:
 
 @answered
 async def chat_completions(request: Request) -> Response:
-    """The continuation of a conversation, by the model's own chat template."""
-    asked, served, text = await _read(request, ChatCompletionRequest)
-    plan = await plan_chat(asked, text)
+    """Continues a conversation, rendered by the model's own chat template."""
+    body, served, text = await _read(request, ChatCompletionRequest)
+    plan = await plan_chat(body, text)
     return await answer_chat(request, await _held(request, served), served.name, plan)
 
 
 @answered
 async def completions(request: Request) -> Response:
-    """The continuation of texts or token ids, and the scores of their own tokens."""
-    asked, served, text = await _read(request, CompletionRequest)
+    """Continues texts or token ids; with `echo` also returns their own logprobs."""
+    body, served, text = await _read(request, CompletionRequest)
     most = services_of(request).config.limits.max_num_samples
-    plan = await plan_completion(asked, text, most)
+    plan = await plan_completion(body, text, most)
     return await answer_completion(request, await _held(request, served), served.name, plan)
 
 
-async def _read(request: Request, type_: type[Asked]) -> tuple[Asked, ServedName, ModelText]:
-    """The body, what it samples from, and that model's text."""
+async def _read(request: Request, type_: type[Body]) -> tuple[Body, ServedName, ModelText]:
+    """The body, the model it names, and that model's tokenizer."""
     services = services_of(request)
-    asked = await read_json(request, type_, services.config.limits)
-    served = await find_served(services, owner(request), asked.model)
-    return asked, served, await _endpoint(request).texts.get(served.info)
+    body = await read_json(request, type_, services.config.limits)
+    served = await find_served(services, owner(request), body.model)
+    return body, served, await _endpoint(request).texts.get(served.info)
 
 
 async def _held(request: Request, served: ServedName) -> HeldSamples:

@@ -1,8 +1,8 @@
 """Internal sampling sessions: one per tenant and model, made when first needed.
 
-They belong to a session that the tenant does not open and that ends like any other when it is not
-used for long; what is asked for then gets a new one. Requests beat for it while they wait, so that
-their samples are not taken for abandoned.
+They belong to a session that the server opens for the tenant and that expires like any other when
+it is unused; the next request then opens a new one. Requests send its heartbeats while they wait,
+so that their samples are not cancelled as abandoned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KEPT = 4096
 
 
 class EndpointSampler(msgspec.Struct, frozen=True, kw_only=True):
-    """A sampling session, and the numbers of this server's requests in it."""
+    """A sampling session, and the sequence numbers of this server's requests in it."""
 
     record: SamplerRecord
     seq_ids: Iterator[int]
@@ -55,7 +55,7 @@ class EndpointSamplers:
         return known
 
     def beat(self, session_id: str) -> None:
-        """Notes that the session is in use."""
+        """Records a heartbeat of the session."""
         self._services.heartbeats[session_id] = steady_now()
 
     async def _session(self, owner: str) -> str:
@@ -80,7 +80,7 @@ class EndpointSamplers:
 
 
 def _digest(served: ServedName) -> str:
-    """Names the weights in an id; the same for every request for them."""
+    """A digest of the weights for the session's id; equal for equal weights."""
     origin = served.checkpoint.checkpoint_id if served.checkpoint else f"base {served.info.name}"
     return hashlib.sha256(origin.encode()).hexdigest()[:32]
 

@@ -1,4 +1,4 @@
-"""Sampling parameters of an OpenAI request as the sampler's own."""
+"""Sampling parameters of an OpenAI request, converted to `SamplingParams`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tinkex.types.sampling import SamplingParams
 __all__ = ["check_chat", "check_completion", "max_tokens_of", "sampling_params", "stops_of"]
 
 _COMPLETION_TOKENS = 16
-"""Tokens of a completion that says nothing of them; a chat's answer goes on to its end."""
+"""Default `max_tokens` of a completion. A chat's answer has no default limit."""
 
-_SAME_NAMES = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "logit_bias"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+_SAME_NAMES = tuple(
+    name for name in SamplingParams.__struct_fields__ if name not in ("max_tokens", "stop")
 )
+"""Sampling parameters that have the same name and meaning in both protocols."""
+
 _REFUSED_IN_CHAT = {
     "functions": "Use tools.",
     "function_call": "Use tool_choice.",
@@ -37,7 +38,7 @@ def sampling_params(request: OpenAIRequest) -> SamplingParams:
     """
     given = {name: getattr(request, name) for name in _SAME_NAMES}
     return SamplingParams(
-        # At least one token is sampled; where none is wanted, it is left out of the answer.
+        # At least one token is sampled; with max_tokens=0 it is left out of the answer.
         max_tokens=max_tokens_of(request) or (None if max_tokens_of(request) is None else 1),
         stop=stops_of(request) or None,
         **{name: value for name, value in given.items() if value is not None},
@@ -45,14 +46,14 @@ def sampling_params(request: OpenAIRequest) -> SamplingParams:
 
 
 def stops_of(request: OpenAIRequest) -> list[str]:
-    """The texts that end an answer, and are not part of it."""
+    """The stop texts, which are not part of the answer."""
     if request.stop is None:
         return []
     return [request.stop] if isinstance(request.stop, str) else request.stop
 
 
 def max_tokens_of(request: OpenAIRequest) -> int | None:
-    """How many tokens the answer may have; None for as many as fit the context."""
+    """Maximum number of tokens of the answer; None for as many as fit the context."""
     if isinstance(request, CompletionRequest):
         return _COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     newer = getattr(request, "max_completion_tokens", None)
@@ -95,8 +96,7 @@ def check_completion(request: CompletionRequest) -> None:
         )
     if request.stream and request.echo and request.logprobs is not None:
         raise BadParameter(
-            "stream=true with echo and logprobs is not supported: a prompt's scores are there when "
-            "all of it is.",
+            "stream=true with echo and logprobs is not supported: a prompt is scored as a whole.",
             param="stream",
             hint="Leave out stream.",
         )

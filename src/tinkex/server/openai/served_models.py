@@ -25,7 +25,7 @@ _SHOWN = 5
 
 
 class ServedName(msgspec.Struct, frozen=True, kw_only=True):
-    """What a name stands for: a base model, or a checkpoint on one."""
+    """What a name refers to: a base model, or a checkpoint of one."""
 
     name: str
     info: ModelInfo
@@ -33,11 +33,11 @@ class ServedName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_served(services: Services, owner: str, name: str) -> ServedName:
-    """What the caller means by this name.
+    """The base model or checkpoint that a name refers to.
 
     Raises:
         ModelNotFound: nothing that the caller may sample from has the name.
-        BadParameter: several checkpoints have it, or it cannot be sampled from.
+        BadParameter: several checkpoints have the name, or it cannot be sampled from.
     """
     check_text("model", name, services.config.limits.max_text_chars)
     catalog = await services.models()
@@ -50,14 +50,14 @@ async def find_served(services: Services, owner: str, name: str) -> ServedName:
         info = catalog.find(checkpoint.engine_model)
     except NotFound as error:
         raise BadParameter(
-            f"{name} is a checkpoint on {checkpoint.base_model}, which is not served here.",
+            f"{name} is a checkpoint of {checkpoint.base_model}, which this server does not serve.",
             param="model",
         ) from error
     return ServedName(name=name, info=info, checkpoint=checkpoint)
 
 
 async def list_served(services: Services, owner: str) -> list[dict[str, Any]]:
-    """Base models, and the caller's newest checkpoints of samplers."""
+    """Base models, and the caller's newest sampler checkpoints."""
     catalog = await services.models()
     bases = [
         shown_model(ServedName(name=name, info=catalog.find(name)), owner)

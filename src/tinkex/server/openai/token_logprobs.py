@@ -1,7 +1,7 @@
 """Logprobs in OpenAI's two forms: entries of a chat, and the parallel lists of completions.
 
-They are of every sampled token, the one that ended the answer included, exactly as the sampler
-gives them to clients of the Tinker API.
+They cover every sampled token, also the stop token that ended the answer, with the same values that
+clients of the Tinker API get.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Alternatives = Sequence[tuple[int, float]]
 
 
 class ScoredTokens(msgspec.Struct, frozen=True):
-    """Tokens, the logprob of each, and the likeliest tokens in its place, if they were asked for;
-    None where a token has none, as the first of a prompt."""
+    """Tokens, their logprobs, and the most likely tokens at each position, if requested. None for a
+    token without a logprob, such as the first of a prompt."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float | None]
@@ -47,8 +47,8 @@ def chat_logprobs(scored: ScoredTokens, text: ModelText) -> dict[str, Any]:
 
 
 class CompletionLogprobs:
-    """The `logprobs` of a completion's choice, piece by piece: where a token begins in the text
-    depends on those before it."""
+    """The `logprobs` of a completion's choice, built incrementally: the text offset of a token
+    depends on the tokens before it."""
 
     def __init__(self, text: ModelText, offset: int = 0, *, with_special: bool = False) -> None:
         self._text = text
@@ -72,7 +72,7 @@ class CompletionLogprobs:
         }
 
     def _top(self, token: int, logprob: float, others: Alternatives) -> dict[str, float]:
-        """The likeliest tokens, and the token itself, which may not be among them."""
+        """The most likely tokens, and the token itself, which may not be among them."""
         top = {self._text.shown(other)[0]: value for other, value in others}
         return {**top, self._text.shown(token)[0]: logprob}
 

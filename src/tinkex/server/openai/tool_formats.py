@@ -1,7 +1,6 @@
-"""Calls of tools as models write them: told from the chat template, read from the answer.
+"""Tool calls in the formats that models write: detected in the chat template, parsed in answers.
 
-Pure. A format that is not known here is refused before anything is sampled, so that a call is never
-taken for text.
+Pure. An unknown format is refused before sampling, so that a tool call is never returned as text.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class ParsedCall(NamedTuple):
 
 
 class ParsedAnswer(NamedTuple):
-    """An answer's calls, and its text before them; all of it where there is no well-formed call."""
+    """An answer's calls, and the text before them; the whole text if no call is well-formed."""
 
     content: str
     calls: tuple[ParsedCall, ...] = ()
@@ -41,14 +40,14 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def _calls(self, text: str) -> list[ParsedCall]:
-        """The calls in what begins with the marker.
+        """The calls in a text that begins with the marker.
 
         Raises:
             ValueError: it is not well-formed.
         """
 
     def starts_at(self, text: str) -> int:
-        """Where in the text so far calls begin, or may begin once more of it is there."""
+        """Where calls begin in the text so far, or may begin once more text follows."""
         found = text.find(self.marker)
         if found >= 0:
             return found
@@ -67,7 +66,7 @@ class ToolFormat(ABC):
         return ParsedAnswer(text[:start].strip(), tuple(calls)) if calls else ParsedAnswer(text)
 
     def new_id(self) -> str:
-        """A fresh id of a call, as the model's template takes it back."""
+        """A new call id in the form that the model's template accepts."""
         return f"call_{secrets.token_hex(12)}"
 
     def _is_marked(self, text: str) -> bool:
@@ -123,7 +122,7 @@ class MistralFormat(ToolFormat):
             rest = rest.lstrip().removeprefix(self.marker)
 
     def new_id(self) -> str:
-        """Nine letters and digits: the template of these models takes no other."""
+        """Nine letters and digits: the template of these models accepts no other id."""
         return "".join(secrets.choice(_LETTERS) for _ in range(9))
 
 
@@ -133,7 +132,7 @@ class LlamaFormat(ToolFormat):
     marker = "<|python_tag|>"
 
     def starts_at(self, text: str) -> int:
-        """Such an answer is a call from its first character on, or none."""
+        """A call begins at the answer's first character or not at all."""
         bare = text.lstrip()
         is_open = bare.startswith("{") or bare.startswith(self.marker[: len(bare)])
         is_call = is_open or bare.startswith(self.marker)
@@ -155,7 +154,7 @@ class LlamaFormat(ToolFormat):
 
 
 def tool_format_of(template: str) -> ToolFormat | None:
-    """The format that a chat template teaches; None if it teaches none, or one not known here."""
+    """The tool call format of a chat template; None if it has none, or an unknown one."""
     if "tools" not in template:
         return None
     if "[TOOL_CALLS]" in template:

@@ -1,4 +1,4 @@
-"""The account: tokens, the key that asks, telemetry, and what has no meaning on this server."""
+"""The account: tokens, the caller's key, telemetry, and routes without a meaning on this server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def token(request: Request) -> Response:
 
 
 async def key_info(request: Request) -> Response:
-    """What is known about the key that asks."""
+    """The facts of the caller's key."""
     key = caller(request)
     details = ApiKeyDetails(
         org_details=OrgDetails(name="tinkex"),
@@ -56,7 +56,7 @@ async def key_info(request: Request) -> Response:
 
 
 async def revoke_key(request: Request) -> Response:
-    """Revokes the key that asks."""
+    """Revokes the caller's key."""
     services, key = services_of(request), caller(request)
     await services.db.awrite(keys.revoke, key.key_id)
     services.keyring.forget(key)

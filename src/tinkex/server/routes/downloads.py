@@ -35,7 +35,7 @@ async def download(request: Request) -> Response:
     ):
         raise Unauthenticated(
             "The link is not signed by this server, or it has expired.",
-            hint="Ask for new links with get_external_weights_urls.",
+            hint="Request new links with get_external_weights_urls.",
             code="bad-link",
         )
     found = await services.db.aread(checkpoints.get, checkpoint_id)

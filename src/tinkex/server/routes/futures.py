@@ -78,13 +78,13 @@ async def retrieve_futures(request: Request) -> Response:
         )
     if await services.db.aread(samplers.get, me, target.sampling_session_id) is None:
         raise NotFound("There is no such sampling session.", code="unknown-sampling-session")
-    services.heard[target.sampling_session_id] = steady_now()
+    services.last_seen[target.sampling_session_id] = steady_now()
     deadline = asyncio.get_running_loop().time() + services.config.poll_hold_s
 
     def state() -> State:
         return session_queue_state(services, me, target.sampling_session_id)
 
-    def is_told() -> bool:
+    def is_current() -> bool:
         return payload.known_queue_state is None or state()[0] == payload.known_queue_state
 
     while True:
@@ -98,10 +98,10 @@ async def retrieve_futures(request: Request) -> Response:
                 _COMPLETIONS_AT_ONCE,
             )
             left_s = deadline - asyncio.get_running_loop().time()
-            if done or left_s <= 0 or services.is_draining or not is_told():
+            if done or left_s <= 0 or services.is_draining or not is_current():
                 break
             async with ReleasedSlot():
-                await _wait_while(is_told, future, left_s)
+                await _wait_while(is_current, future, left_s)
     answer = FuturesRetrieveResponse(
         completions=[_completion(each) for each in done],
         cursor=done[-1].number if done else payload.prev_cursor,

@@ -29,15 +29,15 @@ _NOT_CACHED = {"cache-control": "no-store"}
 
 async def list_keys(request: Request) -> Response:
     """The caller's owner's keys in use, oldest first; never the keys themselves."""
-    services, asking = services_of(request), caller(request)
-    found = await services.db.aread(keys.list_in_use, asking.owner)
-    shown = [_shown(services, key, asking) for key in found]
-    return json_response({"owner": asking.owner, "keys": shown}, headers=_NOT_CACHED)
+    services, own = services_of(request), caller(request)
+    found = await services.db.aread(keys.list_in_use, own.owner)
+    shown = [_shown(services, key, own) for key in found]
+    return json_response({"owner": own.owner, "keys": shown}, headers=_NOT_CACHED)
 
 
 async def create_key(request: Request) -> Response:
     """A new key of the caller's owner, shown this once."""
-    services, asking = services_of(request), caller(request)
+    services, own = services_of(request), caller(request)
     payload = await read_json(request, CreateKeyRequest, services.config.limits)
     name = payload.name.strip()
     if not name or not name.isprintable():
@@ -51,19 +51,19 @@ async def create_key(request: Request) -> Response:
             code="key-needed",
         )
     made = keys.new_key()
-    added = await services.db.awrite(_add, made, name, asking.owner)
-    return json_response({"key": made, **_shown(services, added, asking)}, headers=_NOT_CACHED)
+    added = await services.db.awrite(_add, made, name, own.owner)
+    return json_response({"key": made, **_shown(services, added, own)}, headers=_NOT_CACHED)
 
 
 async def revoke_key(request: Request) -> Response:
-    """Revokes a key of the caller's owner; `confirm=true` for the key that asks."""
-    services, asking = services_of(request), caller(request)
+    """Revokes a key of the caller's owner; `confirm=true` for the caller's own key."""
+    services, own = services_of(request), caller(request)
     key_id = request.path_params["key_id"]
     found = await services.db.aread(keys.list_in_use, owner(request))
     key = next((each for each in found if each.key_id == key_id), None)
     if key is None:
         raise NotFound("There is no such key in use.", code="unknown-key")
-    if key.key_id == asking.key_id and request.query_params.get("confirm") != "true":
+    if key.key_id == own.key_id and request.query_params.get("confirm") != "true":
         raise Unprocessable(_warning(len(found)), hint="Add ?confirm=true.", code="revokes-itself")
     await services.db.awrite(keys.revoke, key.key_id)
     services.keyring.forget(key)
@@ -82,14 +82,14 @@ def _add(conn: Connection, key: str, name: str, whose: str) -> Key:
 
 def _warning(num_in_use: int) -> str:
     if num_in_use > 1:
-        return "This is the key that asks: it is refused from then on."
+        return "This is the key of this request: it is refused from then on."
     return (
         "This is the last key of its owner: after it, only 'tinkex keys create' on the server's "
         "machine makes another."
     )
 
 
-def _shown(services: Services, key: Key, asking: Key) -> dict[str, Any]:
+def _shown(services: Services, key: Key, own: Key) -> dict[str, Any]:
     used_at = services.keyring.uses.get(key.key_id, key.used_at)
     return {
         "key_id": key.key_id,
@@ -97,7 +97,7 @@ def _shown(services: Services, key: Key, asking: Key) -> dict[str, Any]:
         "tail": key.tail,
         "created": datetime.fromtimestamp(key.created_at, UTC),
         "last_used": None if used_at is None else datetime.fromtimestamp(used_at, UTC),
-        "is_this_key": key.key_id == asking.key_id,
+        "is_this_key": key.key_id == own.key_id,
     }
 
 

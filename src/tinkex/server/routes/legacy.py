@@ -35,7 +35,7 @@ _PIECE_BYTES = 1 << 20
 
 
 async def unload_model(request: Request) -> Response:
-    """A promise, kept at once, that the model is given up."""
+    """A promise, fulfilled at once, that the model is unloaded."""
     services, me = services_of(request), owner(request)
     payload = await read_json(request, UnloadModelRequest, services.config.limits)
     await require_model(services, me, payload.model_id)

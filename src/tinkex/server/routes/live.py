@@ -45,8 +45,10 @@ async def live(request: Request) -> Response:
     cursors = await services.db.aread(_last_points, me, named)
     if missing := [each for each in named if each not in cursors]:
         raise NotFound(f"There is no training run {missing[0][:200]!r}.", code="unknown-run")
-    told = _told(request.headers.get("last-event-id") or request.query_params.get("after", ""))
-    cursors |= {run_id: told[run_id] for run_id in named if run_id in told}
+    received = _cursors(
+        request.headers.get("last-event-id") or request.query_params.get("after", "")
+    )
+    cursors |= {run_id: received[run_id] for run_id in named if run_id in received}
     events = _Events(services, me, credential_of(request.scope), cursors)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     if request.method == "HEAD":
@@ -85,7 +87,7 @@ class _Events:
                     await asyncio.sleep(_LEAST_PAUSE_S)
 
     async def _may_go_on(self) -> bool:
-        """Whether the server goes on and the key is still good; asked before each look."""
+        """Whether the server runs on and the key is still valid; checked before each read."""
         if self._services.live.is_closed:
             return False
         try:
@@ -160,7 +162,7 @@ def _last_points(conn: Connection, me: str, run_ids: list[str]) -> dict[str, int
     }
 
 
-def _told(position: str) -> dict[str, int]:
+def _cursors(position: str) -> dict[str, int]:
     """The cursors in the id of an event.
 
     Raises:

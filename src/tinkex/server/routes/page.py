@@ -1,4 +1,4 @@
-"""The page: static files, sent to everyone who asks under a name of this server.
+"""The page: static files, sent without a key, under the names of this server only.
 
 It holds no data. What it shows it gets by the other routes, with the key that was typed into it.
 """
@@ -39,7 +39,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "cache-control": "no-cache",  # kept, and asked for again by its entity tag
+    "cache-control": "no-cache",  # cached, and revalidated by its entity tag
     "vary": "accept-encoding",
 }
 
@@ -57,10 +57,7 @@ async def file(request: Request) -> Response:
 def _send(request: Request, name: str) -> Response:
     host = header(request.scope, b"host")
     if not AllowedHosts(services_of(request).config).allows(host):
-        raise WrongHost(
-            f"The page is not served under the name {host[:_SHOWN_CHARS]!r}, which this server was "
-            "not told."
-        )
+        raise WrongHost(f"The page is not served under the host name {host[:_SHOWN_CHARS]!r}.")
     found = files.read(name)
     if found is None:
         raise NotFound("There is no such file of the page.", code="no-such-file")

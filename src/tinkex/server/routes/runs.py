@@ -160,7 +160,7 @@ def _download_url(request: Request, checkpoint_id: str, name: str) -> str:
 
 
 async def _was_answered_in_vain(request: Request) -> bool:
-    """Whether the client asks again because the answer to its deletion was lost."""
+    """Whether the client repeats a deletion whose answer was lost."""
     if request.headers.get("x-stainless-retry-count", "0") == "0":
         return False
     db = services_of(request).db

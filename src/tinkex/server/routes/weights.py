@@ -146,7 +146,7 @@ async def _save(request: Request, type_: type[S]) -> ModelSubmission:
     payload = await read_json(request, type_, services.config.limits)
     command = await _save_command(services, me, payload)
     await _check_disk(services, me)
-    # Sent again, an unnamed save asks for another sampling session: it is still the same one.
+    # A repeated unnamed save names another sampling session, but is the same operation.
     identity = msgspec.structs.replace(command, sampling_session_id=None)
     return ModelSubmission(
         me,

@@ -82,7 +82,7 @@ async def decode(
 
 
 async def _unpacked(request: Request, raw: bytes, limit: int, limits: Limits) -> bytes:
-    # What clients are told to put into one request always fits: equal examples shrink to nothing.
+    # What the announced limits allow in one request always fits: equal examples shrink to nothing.
     by_ratio = max(4 * limits.chunk_max_bytes, limits.max_decompression_ratio * len(raw))
     allowed = min(limit, by_ratio)
     expected = min(allowed, _declared_size(raw))
@@ -129,7 +129,7 @@ class _BodyReader:
         """
         declared = _number(header(self._request.scope, b"content-length"))
         if declared is not None and declared > self._limit:
-            if not header(self._request.scope, b"expect"):  # the first read would ask for the body
+            if not header(self._request.scope, b"expect"):  # the first read would request the body
                 await self._find_number(declared)
             raise _too_large(self._limit, declared)
         if declared:

@@ -71,7 +71,7 @@ class SampleSubmission(Submission[Sample]):
     async def keep(self, services: Services, key_id: int) -> tuple[Sample, bool]:
         new = msgspec.structs.replace(self._new, key_id=key_id)
         sample, is_new = await services.db.awrite(samples.append, new)
-        services.heard[sample.sampling_session_id] = steady_now()
+        services.last_seen[sample.sampling_session_id] = steady_now()
         return sample, is_new
 
     def is_scheduled(self, services: Services, row: Sample) -> bool:

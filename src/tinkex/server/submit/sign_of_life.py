@@ -12,4 +12,4 @@ def note_sign_of_life(services: Services, owner: str, request_id: str) -> None:
     """Notes that a client waits for the owner's sample, so that it is not cancelled."""
     sampling_session_id = services.scheduler.sampling_session_of(owner, request_id)
     if sampling_session_id is not None:
-        services.heard[sampling_session_id] = steady_now()
+        services.last_seen[sampling_session_id] = steady_now()

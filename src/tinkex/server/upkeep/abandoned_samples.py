@@ -53,7 +53,7 @@ def _heartbeat_at(services: Services, life: Life) -> float:
 
 
 def _heard(services: Services, life: Life) -> float:
-    return services.heard.get(life.sampling_session_id, services.heard_since)
+    return services.last_seen.get(life.sampling_session_id, services.seen_since)
 
 
 async def _cancel(
@@ -71,6 +71,6 @@ async def _cancel(
 
 def _forget_old(services: Services, before: float) -> None:
     """Signs so old that they say the same as none."""
-    for sampling_session_id, at in list(services.heard.items()):
+    for sampling_session_id, at in list(services.last_seen.items()):
         if at < before:
-            del services.heard[sampling_session_id]
+            del services.last_seen[sampling_session_id]

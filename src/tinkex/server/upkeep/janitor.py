@@ -74,7 +74,7 @@ class Janitor:
         await self._do(self._keep_time)
 
     async def _write_heartbeats(self) -> None:
-        """Notes when sessions were last heard of; what cannot be written is kept for later."""
+        """Records the last heartbeats of sessions; a failed write is retried later."""
         services = self._services
         beats, services.heartbeats = services.heartbeats, {}
         try:
@@ -128,7 +128,7 @@ class Janitor:
             return
         before = now - services.config.session_silence_s
         # On a full disk heartbeats are not written, while this write has the reserve.
-        heard = frozenset(each for each, at in services.heartbeats.items() if at >= before)
-        for session_id in await services.db.awrite_freeing(sessions.finish_silent, before, heard):
+        alive = frozenset(each for each, at in services.heartbeats.items() if at >= before)
+        for session_id in await services.db.awrite_freeing(sessions.finish_silent, before, alive):
             services.forget_session(session_id)
             await asyncio.to_thread(services.scheduler.free_session, session_id)

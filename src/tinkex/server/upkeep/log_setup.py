@@ -49,7 +49,7 @@ class _JsonLines(logging.Formatter):
 def log_to_stderr(verbosity: int, log_format: LogFormat = "text") -> None:
     """Sends the log to stderr: -1 warnings, 0 and 1 events, 2 everything of ours.
 
-    Other packages are heard from warnings on.
+    Other packages log warnings and errors only.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Redacting(_TEXT) if log_format == "text" else _JsonLines())

@@ -30,7 +30,7 @@ __all__ = ["Chore", "chores"]
 
 Chore = Callable[[], Awaitable[object]]
 
-_DELETIONS_LIFE_S = 3600.0  # clients give up asking again long before
+_DELETIONS_LIFE_S = 3600.0  # clients end their retries long before
 
 
 def chores(services: Services) -> list[Chore]:

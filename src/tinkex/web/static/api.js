@@ -31,8 +31,8 @@ export function checkpointPath(tinkerPath, ...rest) {
 }
 
 export function get(where, query = {}, options = {}) {
-  const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined));
-  return json("GET", asked.size ? `${where}?${asked}` : where, options);
+  const given = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined));
+  return json("GET", given.size ? `${where}?${given}` : where, options);
 }
 
 export function post(where, body = {}, options = {}) {
@@ -71,7 +71,7 @@ export async function send(method, url, { headers = {}, ...options } = {}) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server does not answer.", {
-      code: "unreachable", hint: "Is it running? The page tries again by itself.",
+      code: "unreachable", hint: "Check that it is running. The page retries.",
     });
   }
   if (response.ok) return response;
@@ -100,7 +100,7 @@ async function errorOf(response) {
   });
 }
 
-/** All items of a paged list, up to `most`; `onPage` is told what there is so far. */
+/** All items of a paged list, up to `most`; `onPage` gets the items so far. */
 export async function all(where, field, { query = {}, signal, most = 5000, onPage } = {}) {
   const found = [];
   const limit = 500;

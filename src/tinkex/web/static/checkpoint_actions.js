@@ -1,7 +1,7 @@
 // What can be done to a checkpoint: try, publish, expire, download, merge, delete.
 
 import { checkpointPath, get, post, put as send, remove } from "./api.js";
-import { asked, confirmed, shown } from "./dialogs.js";
+import { formValues, confirmed, shown } from "./dialogs.js";
 import { h, snippet, toast } from "./dom.js";
 import { nameOf } from "./checkpoint_model.js";
 import { shell } from "./snippets.js";
@@ -66,7 +66,7 @@ const ACTIONS = {
   },
 
   async ttl(checkpoint, refresh) {
-    const given = await asked({
+    const given = await formValues({
       title: "When should it expire?", action: "Set",
       fields: [
         h("p", { class: "muted break" }, checkpoint.tinker_path),

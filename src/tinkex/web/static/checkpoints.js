@@ -55,7 +55,7 @@ function drawStats(stats, items, quota) {
   const cards = [
     ["Disk they take", bytes(size), quota ? `${((100 * size) / quota).toFixed(1)} % of your ${bytes(quota)}` : "of this server’s disk"],
     ["Largest", items.length ? bytes(Math.max(...items.map((each) => each.size_bytes ?? 0))) : "–", "one checkpoint"],
-    ["Expire by themselves", String(expiring.length), `${bytes(expiringSize)} come free`],
+    ["With an expiry date", String(expiring.length), `${bytes(expiringSize)} come free`],
     ["Public", String(shared), "every key can read them"],
   ];
   put(stats, cards.map(([name, value, more]) => h("div", { class: "stat" },

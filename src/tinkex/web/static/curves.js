@@ -17,7 +17,7 @@ export class Curves {
   #others = []; // { run, series }
   #draw = throttled(DRAW_EVERY_MS, () => this.#show());
 
-  /** `onOthers(ids)` is told which runs are laid over this one. */
+  /** `onOthers(ids)` gets the ids of the runs that are compared with this one. */
   constructor(run, otherIds, onOthers) {
     this.run = run;
     this.series = new Series(run.training_run_id);
@@ -141,7 +141,7 @@ export class Curves {
 
   #why() {
     if (this.series.isMissing) return "This server keeps no metrics of runs.";
-    return "No points yet. The first optimizer step brings one.";
+    return "No points yet. Each optimizer step adds one.";
   }
 
   #describe(drawn, y) {

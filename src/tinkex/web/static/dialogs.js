@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 
-/** Whether it was confirmed. With `type` the text must be typed first: asked twice. */
+/** Whether it was confirmed. With `type` the text must be typed first. */
 export function confirmed({ title, text, action, type = null, kind = "danger" }) {
   return new Promise((resolve) => {
     const button = h("button", { type: "submit", class: `primary ${kind}`, value: "yes" }, action);
@@ -23,8 +23,8 @@ export function confirmed({ title, text, action, type = null, kind = "danger" })
   });
 }
 
-/** The value of a form's fields by name, or null if it was given up. */
-export function asked({ title, fields, action }) {
+/** The value of a form's fields by name, or null if it was cancelled. */
+export function formValues({ title, fields, action }) {
   return new Promise((resolve) => {
     const button = h("button", { type: "submit", class: "primary", value: "yes" }, action);
     const dialog = box(title, fields, button);

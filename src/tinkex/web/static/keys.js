@@ -1,7 +1,7 @@
 // The keys of one's own owner: those in use, a new one, and revoking.
 
 import { get, path, post, remove } from "./api.js";
-import { asked, confirmed, shown } from "./dialogs.js";
+import { formValues, confirmed, shown } from "./dialogs.js";
 import { failure, h, put, snippet, toast } from "./dom.js";
 import { ago, when } from "./format.js";
 
@@ -38,13 +38,13 @@ export class KeysPanel {
             h("span", { title: when(key.created) }, `made ${ago(key.created)}`),
             key.last_used ? ` · used ${ago(key.last_used)}` : " · never used")),
         h("button", { type: "button", class: "danger", "aria-label": `Revoke ${key.name}`, on: { click: () => this.#revoke(key, keys.length) } }, "Revoke")))),
-      h("p", { class: "muted small" }, "All see the work of owner ", h("b", { class: "break" }, owner), "."));
+      h("p", { class: "muted small" }, "All of them have access to the work of owner ", h("b", { class: "break" }, owner), "."));
   }
 
   async #make() {
-    const given = await asked({
+    const given = await formValues({
       title: "New key", action: "Make it",
-      fields: [h("label", { class: "field" }, h("span", {}, "What you call it"), h("input", { name: "name", required: true, maxlength: "128", value: "page" }))],
+      fields: [h("label", { class: "field" }, h("span", {}, "Name"), h("input", { name: "name", required: true, maxlength: "128", value: "page" }))],
     });
     if (given === null) return;
     try {

@@ -52,7 +52,7 @@ export async function* eventsOf(response) {
 
 /**
  * The live feed: records of all runs, points and operations of those in `runs`. `onEvent(name,
- * value)` gets what happens; `onState` is told "live", "waiting" or "missing"; `onOpen` is called
+ * value)` gets what happens; `onState` gets "live", "waiting" or "missing"; `onOpen` is called
  * whenever it is open, to read what came before, and `onGap` instead if events may have been lost.
  */
 export class LiveFeed {
@@ -93,9 +93,9 @@ export class LiveFeed {
   }
 
   async #read(signal) {
-    const asked = this.runs.length ? `?${new URLSearchParams({ runs: this.runs.join(",") })}` : "";
+    const query = this.runs.length ? `?${new URLSearchParams({ runs: this.runs.join(",") })}` : "";
     const headers = { "X-Api-Key": session.key, Accept: "text/event-stream" };
-    const response = await send("GET", `/api/v1/live${asked}`, { headers, signal });
+    const response = await send("GET", `/api/v1/live${query}`, { headers, signal });
     this.onState("live");
     if (this.#isFirst) this.onOpen();
     else this.onGap();

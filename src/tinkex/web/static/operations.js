@@ -17,7 +17,7 @@ export class Operations {
 
   constructor() {
     this.list = h("ol", { class: "operations", "aria-label": "Operations, newest first" });
-    this.none = h("p", { class: "muted" }, "Operations appear here as they pass.");
+    this.none = h("p", { class: "muted" }, "Operations appear here as they run.");
     this.element = h("div", {}, this.none, this.list);
   }
 

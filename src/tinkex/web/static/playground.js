@@ -77,13 +77,13 @@ export function playgroundView(query) {
     const { isChat, body } = requestOf(now, panes[0].model, {
       turns: panes[0].turns, text: prompt.value || "…", system: system.value, params: params.values,
     });
-    const asked = now === "score" ? { ...body, stream: undefined } : body;
+    const example = now === "score" ? { ...body, stream: undefined } : body;
     shown({
       title: "The same from a program",
       content: [
         h("p", { class: "muted" }, "The key is read from TINKER_API_KEY."),
-        h("h3", {}, "Python"), snippet(pythonRequest(location.origin, isChat, JSON.parse(JSON.stringify(asked))), "program"),
-        h("h3", {}, "curl"), snippet(curlRequest(location.origin, isChat, asked), "command"),
+        h("h3", {}, "Python"), snippet(pythonRequest(location.origin, isChat, JSON.parse(JSON.stringify(example))), "program"),
+        h("h3", {}, "curl"), snippet(curlRequest(location.origin, isChat, example), "command"),
       ],
     });
   }

@@ -1,7 +1,7 @@
 // Chooses a run to lay over another.
 
 import { all } from "./api.js";
-import { asked } from "./dialogs.js";
+import { formValues } from "./dialogs.js";
 import { failure, h, put } from "./dom.js";
 import { fits, nameOf } from "./run_model.js";
 
@@ -25,7 +25,7 @@ export async function chooseRun(without) {
     runs = found.filter((run) => !without.has(run.training_run_id));
     draw();
   }, (error) => put(problem, failure(error)));
-  const answer = await asked({
+  const answer = await formValues({
     title: "Compare with a run",
     fields: [problem, search, list],
     action: "Compare",

@@ -1,9 +1,9 @@
-// One run: what it does now, its curves, operations as they pass, and how to go on with it.
+// One run: its status, curves, operations as they run, and how to continue it.
 
 import { get, patch, path } from "./api.js";
 import { CheckpointList } from "./checkpoint_list.js";
 import { Curves } from "./curves.js";
-import { asked } from "./dialogs.js";
+import { formValues } from "./dialogs.js";
 import { announce, failure, h, put, snippet, throttled, toast } from "./dom.js";
 import { ago, compact, count, measured, when } from "./format.js";
 import { LiveFeed, stateLabel } from "./live.js";
@@ -69,7 +69,7 @@ export function runView(runId, query) {
     }
 
     async function edit() {
-      const given = await asked({
+      const given = await formValues({
         title: "Name and tags", action: "Save",
         fields: [
           h("label", { class: "field" }, h("span", {}, "Name"), h("input", { name: "name", value: run.name ?? "", maxlength: "200" })),
@@ -128,7 +128,7 @@ export function runView(runId, query) {
       h("div", { class: "columns" },
         h("div", { class: "stack" },
           h("section", { class: "panel" }, h("h2", {}, "Checkpoints"), checkpoints.element),
-          h("section", { class: "panel" }, h("h2", {}, "Go on with it"), resume)),
+          h("section", { class: "panel" }, h("h2", {}, "Continue training"), resume)),
         h("div", { class: "stack" },
           h("section", { class: "panel" }, h("h2", {}, "Hyperparameters"), facts),
           h("section", { class: "panel" }, h("h2", {}, "Operations"), operations.element))));
@@ -203,7 +203,7 @@ function drawResume(resume, run, checkpoints) {
   if (resume.dataset.seal === seal) return;
   resume.dataset.seal = seal;
   if (!newest) {
-    put(resume, h("p", { class: "muted" }, "Save training state first, then it can be gone on with:"),
+    put(resume, h("p", { class: "muted" }, "Save the training state first, then continue from it:"),
       snippet('training.save_state("name").result()', "line"));
     return;
   }

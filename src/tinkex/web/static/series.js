@@ -39,10 +39,10 @@ export class Series {
     let hasMore = true;
     while (hasMore) {
       this.#again = false;
-      const asked = { max_points: MOST_POINTS, after: this.#cursor ?? undefined };
+      const query = { max_points: MOST_POINTS, after: this.#cursor ?? undefined };
       let page;
       try {
-        page = await get(`${path("training_runs", this.runId)}/metrics`, asked, { signal });
+        page = await get(`${path("training_runs", this.runId)}/metrics`, query, { signal });
       } catch (error) {
         if (!error.isMissingRoute) throw error;
         this.isMissing = true;

@@ -75,7 +75,7 @@ async function readStatus(signal) {
     } catch (error) {
       if (error.code !== "not-an-operator" && !error.isMissingRoute) throw error;
       session.setOperatorToken("");
-      if (!error.isMissingRoute) toast("The operator token is not the one of this server.", "bad");
+      if (!error.isMissingRoute) toast("This server has another operator token.", "bad");
     }
   }
   try {
@@ -94,7 +94,7 @@ function drawState(state, status) {
     h("span", {}, `Tinkex ${status.version}`),
     status.uptime_s === undefined ? null : h("span", {}, `up for ${duration(status.uptime_s)}`),
     status.isAll ? h("span", { class: "badge plain warn" }, "Operator’s view") : null,
-    status.isShort ? h("span", {}, "This server says no more about itself.") : null);
+    status.isShort ? h("span", {}, "This server has no status route.") : null);
 }
 
 function cards({ engine, tokens_per_s: speed, memory, disk }) {
@@ -129,7 +129,7 @@ function meter(name, share) {
 
 function drawQueue(element, queue) {
   if (!queue) {
-    put(element, h("p", { class: "muted" }, "This server does not say what waits."));
+    put(element, h("p", { class: "muted" }, "This server does not report its queue."));
     return;
   }
   const { training = {}, sampling = {}, yours, tenants } = queue;
@@ -141,7 +141,7 @@ function drawQueue(element, queue) {
     simpleTable("What waits", ["", "Waiting", "Running", "Oldest"], rows.map(([name, waiting, running, oldest]) =>
       [name, count(waiting), count(running), duration(oldest)])),
     yours ? h("p", { class: "muted small" }, `Of these yours: ${counted(yours.operations, "operation")}, ${counted(yours.requests, "sampling request")}.`) : null,
-    tenants ? tenantTable(tenants) : h("p", { class: "muted small" }, "Who waits is shown with the operator’s token."));
+    tenants ? tenantTable(tenants) : h("p", { class: "muted small" }, "The operator’s token shows the queue by tenant."));
 }
 
 function tenantTable(tenants) {

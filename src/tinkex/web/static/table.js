@@ -8,7 +8,7 @@ const COLLATOR = new Intl.Collator("en", { numeric: true });
 
 export class Table {
   /**
-   * `columns`: { label, cell(row), sort(row)?, right?, lead? }; `idOf(row)` tells rows apart;
+   * `columns`: { label, cell(row), sort(row)?, right?, lead? }; `idOf(row)` identifies a row;
    * `seal(row)` is text that changes when a row must be drawn again.
    */
   constructor({ caption, columns, idOf, seal = JSON.stringify, sortBy = null, descending = false, pageSize = 50 }) {
