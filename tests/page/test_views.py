@@ -187,7 +187,7 @@ def test_a_key_is_made_and_revoked_and_its_page_signs_out(
     signed_in: Page, page: Page, server: EmbeddedServer
 ) -> None:
     go(page, "server")
-    expect(page.get_by_text("Ready")).to_be_visible()
+    expect(page.get_by_text("Ready", exact=True)).to_be_visible()
     page.get_by_role("button", name="New key").click()
     page.get_by_label("What you call it").fill("second")
     page.get_by_role("button", name="Make it").click()

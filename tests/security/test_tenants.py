@@ -31,7 +31,11 @@ from tinkex.store import Database, keys
 NAMING = sorted(key for key, entry in REQUESTS.items() if entry.names)
 OTHERS = sorted(key for key, entry in REQUESTS.items() if not entry.names)
 MARK = "marked-7c1e"
-LINKS = {("GET", "/download/archive/{checkpoint_id}"), ("GET", "/download/{checkpoint_id}/{name}")}
+LINKS = {
+    ("GET", "/download/archive/{checkpoint_id}"),
+    ("GET", "/download/merged/{checkpoint_id}/{name}"),
+    ("GET", "/download/{checkpoint_id}/{name}"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +108,9 @@ def test_to_her_it_exists(route: RouteKey, alice: Http, hers: Things) -> None:
     answer = send(alice, REQUESTS[route].make(things))
     not_here = {
         ("GET", "/sessions/{session_id}/trace_export"): 404,
-        # The null engine's models have no tokenizer, which is found after the checkpoint.
+        # The null engine's models have no files to merge, which is found after the checkpoint.
+        ("GET", "/training_runs/{run_id}/checkpoints/{kind}/{name}/merged"): 404,
+        # They have no tokenizer either, which is found after the checkpoint.
         ("POST", "/v1/completions"): 400,
         ("POST", "/v1/chat/completions"): 400,
     }
@@ -149,6 +155,7 @@ def test_a_link_is_for_one_file_of_one_checkpoint(bob: Http, hers: Things) -> No
         f"/download/{checkpoint_id}/tinkex_adapter.json",
         f"/download/{other_id}/{link.path.rpartition('/')[2]}",
         f"/download/archive/{checkpoint_id}",
+        f"/download/merged/{checkpoint_id}/{link.path.rpartition('/')[2]}",
         f"/download/{checkpoint_id}/..%2f..%2ftinkex.db",
     ):
         assert send(bob, Call("GET", path, query=link.query)).status_code in {401, 404}

@@ -133,6 +133,13 @@ class ExternalWeightsUrlsResponse(AnswerModel, frozen=True, kw_only=True):
     expires: datetime
 
 
+class MergedModelResponse(ExternalWeightsUrlsResponse, frozen=True, kw_only=True):
+    """Where the files of a merged model can be fetched; `archive_url` has all, as a tar file."""
+
+    archive_url: str
+    size_bytes: int
+
+
 class CopyWeightsResponse(AnswerModel, frozen=True, kw_only=True):
     """The copy's own path."""
 

@@ -88,6 +88,7 @@ def test_other_tenants_ids_do_not_exist(http: Http, other: Http) -> None:
         ("PUT", f"{checkpoint}/ttl", {"ttl_seconds": None}),
         ("GET", f"{checkpoint}/external_weights_urls", None),
         ("GET", f"{checkpoint}/archive", None),
+        ("GET", f"{checkpoint}/merged", None),
         ("POST", "weights_info", {"tinker_path": path}),
         ("POST", "copy_weights", {"source_path": path}),
     ]
