@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,6 +28,10 @@ from tests.server.driving import Http, null_config
 from tinkex.engine.null import NullEngine
 from tinkex.server.app import build_app
 from tinkex.server.embedded import EmbeddedServer
+from tinkex.server.gate.concurrency_limit import ConcurrencyLimit
+from tinkex.server.gate.overload import Overload
+from tinkex.server.gate.rate_limit import RateLimit
+from tinkex.server.listen.uvicorn_server import HttpServer
 from tinkex.server.process import ServerProcess
 from tinkex.store import Database, keys
 
@@ -268,7 +275,16 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Http, Th
     process = ServerProcess(config, make_engine=lambda: NullEngine(("null",)))
     db = process._db
     db.__class__, db.counts = CountingDatabase, Counter()  # type: ignore[attr-defined]
-    app = build_app(process._keyring, process._admission, process._lifespan)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        # What counts sockets for the metrics is there, but requests come without any.
+        process._http = HttpServer(uvicorn.Config(app), process.stop)
+        process._overload = Overload(ConcurrencyLimit(0.5), RateLimit(process._progress, lambda: 0))
+        async with process._lifespan(app):
+            yield
+
+    app = build_app(process._keyring, process._admission, lifespan)
     with process._opened, TestClient(marking_requests(app), follow_redirects=False) as client:
         alice, bob = (Http(client, keys.new_key()) for _ in range(2))  # type: ignore[arg-type]
         for each in (alice, bob):

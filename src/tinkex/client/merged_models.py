@@ -52,7 +52,8 @@ class MergedModels:
         Example: `rest.download_merged_model(sampler_path, "merged").result()`.
         """
         path = TinkerPath.parse(tinker_path)
-        return self._holder.submit(self._download_merged(path, Path(folder), on_progress))
+        goal = Path(folder).absolute()
+        return self._holder.submit(self._download_merged(path, goal, on_progress))
 
     async def download_merged_model_async(
         self, tinker_path: str, folder: str | Path, on_progress: Progress | None = None
@@ -68,4 +69,4 @@ class MergedModels:
         async def urls() -> MergedModelResponse:
             return await self.get_merged_model(str(path))
 
-        return await download_files(connection.transport, urls, folder.absolute(), on_progress)
+        return await download_files(connection.transport, urls, folder, on_progress)

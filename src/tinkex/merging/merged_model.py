@@ -139,15 +139,9 @@ def _other_files(
         size = sum(each.source.size for tensors in files.values() for each in tensors)
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         yield _small_file(_INDEX, json.dumps(index, indent=2).encode())
-    made_here = {_CONFIG, MANIFEST}
     for path in sorted(base.iterdir()):
-        is_index = path.name.endswith(".index.json")
-        if (
-            path.suffix in _COPIED
-            and path.is_file()
-            and not is_index
-            and path.name not in made_here
-        ):
+        is_ours = path.name in {_CONFIG, MANIFEST} or path.name.endswith(".index.json")
+        if path.suffix in _COPIED and path.is_file() and not is_ours:
             yield _small_file(path.name, path.read_bytes())
 
 

@@ -34,7 +34,7 @@ def test_every_route_needs_a_key(method: str, path: str, server: EmbeddedServer)
 
 def test_unknown_paths_need_a_key_too(server: EmbeddedServer) -> None:
     assert httpx.get(f"{server.base_url}/api/v2/anything").status_code == 401
-    assert httpx.get(f"{server.base_url}/").status_code == 401
+    assert httpx.get(f"{server.base_url}/page").status_code == 401
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tar archives in pieces, with their length known before the first: nothing need fit into memory."""
+"""Tar archives in pieces, with their length known before the first, however large they are."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from tinkex.merging.errors import NotMergeableError
 from tinkex.merging.merged_model import MergedFile, merged_model
+from tinkex.server.config import ServerConfig
 from tinkex.server.errors import (
     NotFound,
     NotSupported,
@@ -86,7 +87,8 @@ async def _merged_files(services: Services, found: Checkpoint) -> list[MergedFil
         NotSupported: the base model's files are not here, or are not to be given away.
         Unprocessable: they and the adapter do not make one model.
     """
-    base = await _base_folder(services, found.base_model)
+    path = (await services.models()).find(found.base_model).path
+    base = await asyncio.to_thread(_base_folder, services.config, found.base_model, path)
     folders = services.scheduler.folders
     folder = await asyncio.to_thread(folders.fetch, folders.checkpoint(found.checkpoint_id))
     try:
@@ -95,14 +97,13 @@ async def _merged_files(services: Services, found: Checkpoint) -> list[MergedFil
         raise Unprocessable(str(error), code="not-mergeable") from error
 
 
-async def _base_folder(services: Services, base_model: str) -> Path:
-    if not services.config.has_merging:
+def _base_folder(config: ServerConfig, base_model: str, path: str) -> Path:
+    if not config.has_merging:
         raise NotSupported(
             "This server merges no models: its operator keeps the base models' weights.",
             hint="Download the adapter and merge it with PEFT, on a machine that has the base.",
             code="no-merging",
         )
-    path = (await services.models()).find(base_model).path
     if not path or not Path(path).is_dir():
         raise NotSupported(
             f"The files of {base_model!r} are not on the server's own disk.",
