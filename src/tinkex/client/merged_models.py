@@ -33,7 +33,7 @@ class MergedModels:
 
         They need no key and work for an hour.
 
-        Example: `rest.get_merged_model(sampler_path).result().size_bytes`.
+        Example: `rest.get_merged_model(path).result().size_bytes`.
         """
         path = TinkerPath.parse(tinker_path)
         where = f"/training_runs/{path.run_id}/checkpoints/{path.kind}/{path.name}/merged"
@@ -49,7 +49,7 @@ class MergedModels:
         """Downloads the base model with a checkpoint merged into it, as a folder that transformers
         and vLLM load. It appears, or replaces an older one, only once every file is whole.
 
-        Example: `rest.download_merged_model(sampler_path, "merged").result()`.
+        Example: `rest.download_merged_model(path, "merged").result()`.
         """
         path = TinkerPath.parse(tinker_path)
         goal = Path(folder).absolute()
