@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import tinkex
 from tests.page.trained import Trained, start, train
@@ -40,6 +40,9 @@ def _setup() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+expect.set_options(timeout=20_000)  # the machine may be busy
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tarfile
 from urllib.parse import quote
 
 import pytest
@@ -89,6 +90,9 @@ def test_curves_of_two_runs_and_their_controls(
     page.get_by_label("Metric").select_option("learning_rate")
     expect(chart).to_have_attribute("aria-label", re.compile("learning_rate by step"))
     page.get_by_label("Horizontal axis").select_option("tokens")
+    page.get_by_label("Horizontal axis").select_option("elapsed")
+    expect(chart).to_have_attribute("aria-label", re.compile("learning_rate by elapsed"))
+    page.get_by_label("Horizontal axis").select_option("tokens")
     page.get_by_label("Log scale").check()
     page.get_by_label("Smoothing").fill("0.9")
     expect(chart).to_have_attribute("aria-label", re.compile("learning_rate by tokens"))
@@ -137,6 +141,51 @@ def test_chat_compared_with_a_checkpoint(signed_in: Page, trained: Trained) -> N
     assert "curl -N" in code
     assert "tml-" not in code
     assert page.locator("img[src=x]").count() == 0
+
+
+def test_a_runs_page_says_what_it_trains_and_used(
+    signed_in: Page, trained: Trained, service: tinkex.ServiceClient
+) -> None:
+    page = signed_in
+    go(page, run_view(trained))
+    facts = page.locator(".panel").filter(has_text="Hyperparameters")
+    expect(facts).to_contain_text("LoRA rank4")
+    expect(facts).to_contain_text("LoRA alpha32")
+    expect(facts).to_contain_text("attention, MLP, unembedding")
+    used = page.locator(".panel").filter(has=page.get_by_role("heading", name="Usage"))
+    (known,) = service.create_rest_client().get_usage("total", run=trained.run_id).result().rows
+    expect(used).to_contain_text(f"Trained tokens{known.tokens_trained}")
+    expect(used).to_contain_text(re.compile(r"Kept[1-9][\d.]* kB"))
+
+
+def test_a_checkpoint_meets_its_own_base_model_by_the_name_of_its_run(
+    signed_in: Page, trained: Trained
+) -> None:
+    page = signed_in
+    go(page, "checkpoints")
+    row = page.get_by_role("row").filter(has_text="sampler").filter(has_text=HOSTILE)
+    expect(row).to_have_count(1)
+    page.get_by_label("Filter checkpoints").fill("onerror")
+    expect(row).to_be_visible()
+    choose(page, "sampler", "Open in the playground")
+    expect(page.get_by_role("combobox", name="Model A")).to_have_value(MODEL)
+    second = page.get_by_role("combobox", name="Model B")
+    expect(second).to_have_value(trained.sampler)
+    expect(second.locator("option:checked")).to_have_text(f"sampler · {HOSTILE}")
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_a_merged_model_is_downloaded(signed_in: Page, trained: Trained) -> None:
+    page = signed_in
+    go(page, run_view(trained))
+    choose(page, "sampler", "Merge or export …")
+    with page.expect_download() as download:
+        page.get_by_role("button", name=re.compile(r"Download the merged model \(\d+ kB\)")).click()
+    assert download.value.suggested_filename == "sampler-merged.tar"
+    with tarfile.open(download.value.path()) as archive:
+        assert {"sampler-merged/config.json", "sampler-merged/model.safetensors"} <= set(
+            archive.getnames()
+        )
 
 
 def test_a_prompt_is_scored_and_a_text_completed(signed_in: Page) -> None:

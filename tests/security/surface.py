@@ -506,11 +506,17 @@ REQUESTS: dict[RouteKey, Entry] = {
     ("GET", "/training_runs/{run_id}/checkpoints/{kind}/{name}/archive"): Entry(
         _run("GET", "/archive"), names=True
     ),
+    ("GET", "/training_runs/{run_id}/checkpoints/{kind}/{name}/merged"): Entry(
+        _run("GET", "/merged"), names=True
+    ),
     ("POST", "/unload_model"): Entry(
         _post("/unload_model", lambda t: {"model_id": t.spare_model}), names=True
     ),
     ("GET", "/download/archive/{checkpoint_id}"): Entry(
         lambda t: Call("GET", t.archive_link.path, query=t.archive_link.query)
+    ),
+    ("GET", "/download/merged/{checkpoint_id}/{name}"): Entry(
+        lambda t: Call("GET", t.merged_link.path, query=t.merged_link.query)
     ),
     ("GET", "/download/{checkpoint_id}/{name}"): Entry(
         lambda t: Call("GET", t.file_link.path, query=t.file_link.query)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,13 +28,21 @@ from tests.server.driving import Http, null_config
 from tinkex.engine.null import NullEngine
 from tinkex.server.app import build_app
 from tinkex.server.embedded import EmbeddedServer
+from tinkex.server.gate.concurrency_limit import ConcurrencyLimit
+from tinkex.server.gate.overload import Overload
+from tinkex.server.gate.rate_limit import RateLimit
+from tinkex.server.listen.uvicorn_server import HttpServer
 from tinkex.server.process import ServerProcess
 from tinkex.store import Database, keys
 
 NAMING = sorted(key for key, entry in REQUESTS.items() if entry.names)
 OTHERS = sorted(key for key, entry in REQUESTS.items() if not entry.names)
 MARK = "marked-7c1e"
-LINKS = {("GET", "/download/archive/{checkpoint_id}"), ("GET", "/download/{checkpoint_id}/{name}")}
+LINKS = {
+    ("GET", "/download/archive/{checkpoint_id}"),
+    ("GET", "/download/merged/{checkpoint_id}/{name}"),
+    ("GET", "/download/{checkpoint_id}/{name}"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +115,9 @@ def test_to_her_it_exists(route: RouteKey, alice: Http, hers: Things) -> None:
     answer = send(alice, REQUESTS[route].make(things))
     not_here = {
         ("GET", "/sessions/{session_id}/trace_export"): 404,
-        # The null engine's models have no tokenizer, which is found after the checkpoint.
+        # The null engine's models have no files to merge, which is found after the checkpoint.
+        ("GET", "/training_runs/{run_id}/checkpoints/{kind}/{name}/merged"): 404,
+        # They have no tokenizer either, which is found after the checkpoint.
         ("POST", "/v1/completions"): 400,
         ("POST", "/v1/chat/completions"): 400,
     }
@@ -149,6 +162,7 @@ def test_a_link_is_for_one_file_of_one_checkpoint(bob: Http, hers: Things) -> No
         f"/download/{checkpoint_id}/tinkex_adapter.json",
         f"/download/{other_id}/{link.path.rpartition('/')[2]}",
         f"/download/archive/{checkpoint_id}",
+        f"/download/merged/{checkpoint_id}/{link.path.rpartition('/')[2]}",
         f"/download/{checkpoint_id}/..%2f..%2ftinkex.db",
     ):
         assert send(bob, Call("GET", path, query=link.query)).status_code in {401, 404}
@@ -261,7 +275,16 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Http, Th
     process = ServerProcess(config, make_engine=lambda: NullEngine(("null",)))
     db = process._db
     db.__class__, db.counts = CountingDatabase, Counter()  # type: ignore[attr-defined]
-    app = build_app(process._keyring, process._admission, process._lifespan)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        # What counts sockets for the metrics is there, but requests come without any.
+        process._http = HttpServer(uvicorn.Config(app), process.stop)
+        process._overload = Overload(ConcurrencyLimit(0.5), RateLimit(process._progress, lambda: 0))
+        async with process._lifespan(app):
+            yield
+
+    app = build_app(process._keyring, process._admission, lifespan)
     with process._opened, TestClient(marking_requests(app), follow_redirects=False) as client:
         alice, bob = (Http(client, keys.new_key()) for _ in range(2))  # type: ignore[arg-type]
         for each in (alice, bob):

@@ -37,6 +37,7 @@ class Things:
     export: str
     archive_link: Link
     file_link: Link
+    merged_link: Link
     key_id: int
     _seq: Any = field(default_factory=lambda: itertools.count(20))
     _sample: Any = field(default_factory=lambda: itertools.count(1))
@@ -95,6 +96,7 @@ class Things:
             export="export",
             archive_link=Link.of(archive.headers["location"]),
             file_link=Link.of(next(iter(files.values()))),
+            merged_link=_merged(Link.of(archive.headers["location"])),
             key_id=_spare_key(http),
         )
 
@@ -114,8 +116,15 @@ class Things:
             export="export",
             archive_link=Link(f"/download/archive/{uuid.uuid4().hex}", query),
             file_link=Link(f"/download/{uuid.uuid4().hex}/adapter_config.json", query),
+            merged_link=Link(f"/download/merged/{uuid.uuid4().hex}/config.json", query),
             key_id=999_999_999,
         )
+
+
+def _merged(archive: Link) -> Link:
+    """A link to a file of the merged model. The null engine's models have no files to merge, so
+    the server signs none: this has the signature of another link."""
+    return Link(f"/download/merged/{archive.path.rpartition('/')[2]}/config.json", archive.query)
 
 
 def _spare_key(http: Http) -> int:

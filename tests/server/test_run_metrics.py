@@ -208,6 +208,16 @@ def test_a_run_that_is_resumed_goes_on_with_its_name_and_series(
     assert rest.update_run(first.model_id, name="").result(60).name is None
 
 
+def test_a_run_says_what_it_trains(service: ServiceClient, rest: RestClient) -> None:
+    made = service.create_lora_training_client("tiny", rank=2, alpha=8.0, train_mlp=False, seed=7)
+    lora = rest.get_training_run(made.model_id).result(60).lora
+    assert lora == types.LoraConfig(rank=2, alpha=8.0, seed=7, train_mlp=False)
+    drawn = rest.get_training_run(service.create_lora_training_client("tiny").model_id).result(60)
+    assert drawn.lora is not None
+    assert (drawn.lora.rank, drawn.lora.alpha) == (drawn.lora_rank, 32.0)
+    assert drawn.lora.seed is not None
+
+
 def test_names_and_tags_are_bounded(service: ServiceClient, rest: RestClient) -> None:
     run_id = new(service, name="x" * 500, tags={"k": "v"}).model_id
     run = asyncio.run(rest.get_training_run_async(run_id))
@@ -259,6 +269,11 @@ def test_usage_is_exact(tiny: EmbeddedServer, service: ServiceClient, rest: Rest
     assert (mine.tokens_trained, mine.tokens_sampled, mine.tokens_cached) == (40, sampled, cached)
     assert mine.tokens_scored == 5 + 2 * 200 - cached
     assert 0 < mine.engine_seconds < 60
+    for by in ("run", "total", "key", "day"):
+        (of_run,) = rest.get_usage(by, run=training.model_id).result(60).rows  # type: ignore[arg-type]
+        assert of_run.tokens_trained == 40
+        assert of_run.tokens_sampled == sampled
+    assert rest.get_usage("total", run="nobody:train:0").result(60).rows[0].tokens_trained == 0
     wait_until(lambda: kept(rest, training.model_id) > 0)
     whole = rest.get_usage("total").result(60).rows[0]
     for by in ("day", "key", "run"):
@@ -299,6 +314,10 @@ def test_commands_show_metrics_and_usage(
     assert "STATUS" in cli("run", "list")
     for by in ("day", "key", "run", "total"):
         assert "TRAINED" in cli("usage", "--by", by)
+    of_run = json.loads(cli("usage", "--by", "total", "--run", run_id, "--json"))["rows"][0]
+    assert of_run["tokens_trained"] == 60
+    assert of_run["bytes_kept"] == kept(rest, run_id)
+    assert "attention, MLP, unembedding" in cli("run", "info", run_id)
     usage = json.loads(cli("usage", "--json", "--from", "2020-01-01", "--to", "2999-01-01"))
     assert usage["rows"][0]["tokens_trained"] >= 60
     assert "Nothing" in cli("usage", "--to", "2020-01-01")

@@ -50,6 +50,7 @@ _DAY = click.DateTime(formats=["%Y-%m-%d"])
 @click.option(
     "--by", type=click.Choice(_GROUPS), default="day", show_default=True, help="One line for each."
 )
+@click.option("--run", metavar="RUN", help="Of this run alone.")
 @click.option("--from", "first", type=_DAY, metavar="DAY", help="The first day, in UTC.")
 @click.option("--to", "last", type=_DAY, metavar="DAY", help="The last day, in UTC.")
 @columns_option
@@ -58,6 +59,7 @@ _DAY = click.DateTime(formats=["%Y-%m-%d"])
 @connection_options
 def command(
     by: str,
+    run: str | None,
     first: datetime | None,
     last: datetime | None,
     columns: str | None,
@@ -74,6 +76,7 @@ def command(
     Examples:
       tinkex usage
       tinkex usage --by run --from 2026-07-01 --to 2026-07-31 --csv july.csv
+      tinkex usage --by total --run RUN
 
     \b
     JSON: {"rows": [{"day", "key", "key_id", "run", "tokens_trained", "tokens_sampled",
@@ -89,6 +92,7 @@ def command(
         cast("UsageGrouping", by),
         None if first is None else first.date(),
         None if last is None else last.date(),
+        run=run,
     ).result()
     if is_json:
         print_json(plain(answer))

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
         "download": Lazy("tinkex.cli.checkpoint_download:download", "Download the weights."),
         "info": Lazy("tinkex.cli.checkpoint_list:info", "Show one checkpoint."),
         "list": Lazy("tinkex.cli.checkpoint_list:list_checkpoints", "List checkpoints."),
+        "merge": Lazy(
+            "tinkex.cli.checkpoint_merge:merge", "Download a model with a checkpoint in it."
+        ),
         "publish": Lazy("tinkex.cli.checkpoint_change:publish", "Let all tenants use checkpoints."),
         "push-hf": Lazy("tinkex.cli.checkpoint_push:push_hf", "Upload to the Hugging Face Hub."),
         "set-ttl": Lazy("tinkex.cli.checkpoint_change:set_ttl", "Set when checkpoints expire."),

@@ -16,6 +16,7 @@ from tinkex.cli.progress import StatusLine
 from tinkex.errors import TinkexError, ValidationError
 
 if TYPE_CHECKING:
+    from tinkex.client.download import Progress
     from tinkex.client.service import ServiceClient
     from tinkex.wire.paths import TinkerPath
 
@@ -49,15 +50,20 @@ def download(
 
     parsed = TinkerPath.parse(path)
     folder = Path(output).expanduser() if output else Path(default_folder(parsed))
-    _check_free(folder, is_forced)
+    check_free(folder, is_forced)
     with ServiceClient(config=reached_config(**connection)) as service:
         fetch(service, parsed, folder)
+    show_downloaded(parsed, folder, is_json)
+
+
+def show_downloaded(path: TinkerPath, folder: Path, is_json: bool) -> None:
+    """Says which files there are now."""
     files = sorted(each for each in folder.rglob("*") if each.is_file())
     size = sum(each.stat().st_size for each in files)
     if is_json:
         print_json(
             {
-                "checkpoint_path": str(parsed),
+                "checkpoint_path": str(path),
                 "destination": str(folder.absolute()),
                 "file_size_bytes": size,
                 "files": [each.relative_to(folder).as_posix() for each in files],
@@ -76,13 +82,19 @@ def default_folder(path: TinkerPath) -> str:
 def fetch(service: ServiceClient, path: TinkerPath, folder: Path) -> None:
     """Puts the files of a checkpoint into a folder."""
     with StatusLine() as status, _exported(service, path, status) as exported:
+        rest = service.create_rest_client()
+        rest.download_checkpoint(exported, folder, on_progress(status)).result()
 
-        def show(name: str, so_far: int, total: int | None) -> None:
-            bar = f"{status.bar(so_far, total)} " if total else ""
-            whole = f" of {size_text(total)}" if total else ""
-            status.show(f"{bar}{name}  {size_text(so_far)}{whole}")
 
-        service.create_rest_client().download_checkpoint(exported, folder, show).result()
+def on_progress(status: StatusLine) -> Progress:
+    """What shows how far a download is."""
+
+    def show(name: str, so_far: int, total: int | None) -> None:
+        bar = f"{status.bar(so_far, total)} " if total else ""
+        whole = f" of {size_text(total)}" if total else ""
+        status.show(f"{bar}{name}  {size_text(so_far)}{whole}")
+
+    return show
 
 
 @contextmanager
@@ -108,7 +120,12 @@ def _delete(service: ServiceClient, exported: str) -> None:
         say(f"Warning: {exported} could not be deleted and expires by itself: {error.message}")
 
 
-def _check_free(folder: Path, is_forced: bool) -> None:
+def check_free(folder: Path, is_forced: bool) -> None:
+    """Returns if the folder may be written.
+
+    Raises:
+        ValidationError: there is something, and it is not to be replaced.
+    """
     if folder.exists() and not folder.is_dir():
         raise ValidationError(f"{folder} is a file.", hint="Choose another folder with --output.")
     if folder.exists() and not is_forced:

@@ -14,6 +14,7 @@ from tinkex.cli.output import plain, print_json, print_table, time_text
 if TYPE_CHECKING:
     from tinkex.client.rest import RestClient
     from tinkex.types.checkpoint import TrainingRun
+    from tinkex.types.training import LoraConfig
 
 PAGE = 100
 COLUMNS: Final[tuple[Column[Any], ...]] = (
@@ -101,6 +102,8 @@ def info(run_id: str, is_json: bool, **connection: Any) -> None:
             ("model", run.base_model),
             ("owner", run.model_owner),
             ("rank", run.lora_rank),
+            *([("alpha", f"{run.lora.alpha:g}")] if run.lora and run.lora.alpha else []),
+            *([("trains", ", ".join(_trained(run.lora)))] if run.lora else []),
             ("last request", time_text(run.last_request_time)),
             ("state", _status(run)),
             *([("reason", run.status.reason)] if run.status and run.status.reason else []),
@@ -115,6 +118,12 @@ def info(run_id: str, is_json: bool, **connection: Any) -> None:
             *((f"note {name}", value) for name, value in (run.user_metadata or {}).items()),
         ]
     )
+
+
+def _trained(lora: LoraConfig) -> list[str]:
+    """The parts of the model that have an adapter."""
+    parts = {"attention": lora.train_attn, "MLP": lora.train_mlp, "unembedding": lora.train_unembed}
+    return [name for name, is_trained in parts.items() if is_trained]
 
 
 def _all_runs(rest: RestClient, limit: int) -> Iterator[TrainingRun]:

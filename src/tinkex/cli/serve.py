@@ -167,6 +167,14 @@ def _number_options(command: Command) -> Command:
     help="Compute every request alone, for bit-identical results whatever else runs.",
 )
 @click.option(
+    "--merging/--no-merging",
+    "has_merging",
+    envvar="TINKEX_MERGING",
+    default=True,
+    show_default=True,
+    help="Let tenants download base models with their adapters merged into them.",
+)
+@click.option(
     "--kernels/--no-kernels",
     "has_kernels",
     envvar="TINKEX_KERNELS",

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["run_lines", "status_lines", "worker_lines"]
 
 _LABEL_WIDTH = 9
-_RUN_COLUMNS = ("run", "model", "steps", "tokens", "last request (UTC)")
+_RUN_COLUMNS = ("run", "model", "steps", "tokens", "last request (UTC)", "id")
+_NAME_WIDTH = 24
 _WORKER_COLUMNS = ("worker", "state", "doing", "busy", "runs", "adapters", "samples")
 
 
@@ -55,20 +56,22 @@ def worker_lines(workers: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def run_lines(runs: Sequence[TrainingRun], width: int = 80) -> list[str]:
-    """A table of training runs, if there are any."""
+    """A table of training runs, if there are any. Runs without a name have their id alone."""
     if not runs:
         return []
     rows = [
         (
-            each.training_run_id,
+            _cut(printable(each.name), _NAME_WIDTH) if each.name else each.training_run_id,
             each.base_model,
             "-" if each.usage is None else f"{each.usage.optimizer_steps:,}",
             "-" if each.usage is None else f"{each.usage.tokens:,}",
             str(time_text(each.last_request_time)),
+            each.training_run_id if each.name else "",
         )
         for each in runs
     ]
-    return ["", *(_cut(line, width) for line in aligned([_RUN_COLUMNS, *rows]))]
+    columns = _RUN_COLUMNS if any(each.name for each in runs) else (*_RUN_COLUMNS[:-1], "")
+    return ["", *(_cut(line, width) for line in aligned([columns, *rows]))]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

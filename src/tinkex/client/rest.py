@@ -12,6 +12,7 @@ from tinkex.client.account_calls import AccountCalls
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.download import Progress, download_files
 from tinkex.client.futures import Future
+from tinkex.client.merged_models import MergedModels
 from tinkex.client.run_calls import RunCalls
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.server_work import ServerWork
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 
 @errors_in_futures
-class RestClient(AccountCalls, RunCalls, SessionTraces, ServerWork):
+class RestClient(AccountCalls, RunCalls, MergedModels, SessionTraces, ServerWork):
     """Looks at, and tidies up, what training has left on the server."""
 
     def __init__(

@@ -95,13 +95,21 @@ class RunCalls:
         return await self.update_run(training_run_id, name=name, tags=tags)
 
     def get_usage(
-        self, by: UsageGrouping = "day", first: date | None = None, last: date | None = None
+        self,
+        by: UsageGrouping = "day",
+        first: date | None = None,
+        last: date | None = None,
+        *,
+        run: ModelID | None = None,
     ) -> Future[UsageResponse]:
-        """What the account used, by day, key or run, from one day to another, both included.
+        """What the account, or one run of it, used, by day, key or run, from one day to another,
+        both included.
 
         Example: `rest.get_usage(by="run").result()`.
         """
         params: dict[str, str] = {"by": by}
+        if run is not None:
+            params["run"] = run
         if first is not None:
             params["from"] = first.isoformat()
         if last is not None:
@@ -109,7 +117,12 @@ class RunCalls:
         return self._get("/usage", UsageResponse, params)
 
     async def get_usage_async(
-        self, by: UsageGrouping = "day", first: date | None = None, last: date | None = None
+        self,
+        by: UsageGrouping = "day",
+        first: date | None = None,
+        last: date | None = None,
+        *,
+        run: ModelID | None = None,
     ) -> UsageResponse:
         """`get_usage`, awaited."""
-        return await self.get_usage(by, first, last)
+        return await self.get_usage(by, first, last, run=run)

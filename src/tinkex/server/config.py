@@ -59,6 +59,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None = None  # how clients reach us, if not by the Host they send
     allowed_hosts: tuple[str, ...] = ()  # names beside loopback under which the page is served
     is_deterministic: bool = False
+    has_merging: bool = True  # tenants may download base models, merged with their adapters
     has_kernels: bool = True  # compiled ones for sampling, where there is a C compiler
     verbosity: int = 0  # of the log: 1 adds a line per request, 2 also for polls
     log_format: Literal["text", "json"] = "text"

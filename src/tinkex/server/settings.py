@@ -212,6 +212,7 @@ _PLAIN = (
     "public_url",
     "allowed_hosts",
     "is_deterministic",
+    "has_merging",
     "has_kernels",
     "verbosity",
     "log_format",

@@ -127,16 +127,24 @@ def add(conn: Connection, used: Iterable[tuple[UsageOf, Spent]]) -> None:
 
 
 def list_by(
-    conn: Connection, owner: str, by: Grouping, first: date | None, last: date | None
+    conn: Connection,
+    owner: str,
+    by: Grouping,
+    first: date | None,
+    last: date | None,
+    run_id: str | None = None,
 ) -> list[UsageSums]:
-    """What the owner used from one day to another, both included, in groups in their order.
+    """What the owner used, or one run of theirs, from one day to another, both included, in groups
+    in their order.
 
-    Of bytes only the groups by day know anything.
+    Of bytes only the groups by day know anything, and not of one run.
     """
     group = {"day": usage.c.day, "key": usage.c.key_id, "run": usage.c.run_id}.get(by)
     column = literal(None) if group is None else group
     sums = [func.sum(usage.c[name]) for name in _SUMMED]
     query: Select[Any] = select(*sums, column).where(usage.c.owner == owner)
+    if run_id is not None:
+        query = query.where(usage.c.run_id == run_id)
     if first is not None:
         query = query.where(usage.c.day >= (first - _EPOCH).days)
     if last is not None:

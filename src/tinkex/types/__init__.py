@@ -18,8 +18,8 @@ _MODULES: dict[str, str] = {
     """,
     "checkpoint": """
         Checkpoint CheckpointType CheckpointsListResponse CopyWeightsResponse Cursor
-        ExternalWeightsUrlsResponse ParsedCheckpointTinkerPath TrainingRun TrainingRunsResponse
-        TrainingRunUsage
+        ExternalWeightsUrlsResponse MergedModelResponse ParsedCheckpointTinkerPath TrainingRun
+        TrainingRunsResponse TrainingRunUsage
     """,
     "custom_loss": """
         CustomLossGraph CustomLossInput CustomLossInputRank CustomLossNode

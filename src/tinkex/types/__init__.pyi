@@ -23,6 +23,7 @@ from tinkex.types.checkpoint import (
     CopyWeightsResponse as CopyWeightsResponse,
     Cursor as Cursor,
     ExternalWeightsUrlsResponse as ExternalWeightsUrlsResponse,
+    MergedModelResponse as MergedModelResponse,
     ParsedCheckpointTinkerPath as ParsedCheckpointTinkerPath,
     TrainingRun as TrainingRun,
     TrainingRunsResponse as TrainingRunsResponse,

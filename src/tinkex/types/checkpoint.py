@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from tinkex.errors import InvalidPathError
 from tinkex.types._model import AnswerModel
 from tinkex.types.runs import TrainingRunStatus
+from tinkex.types.training import LoraConfig
 
 CheckpointType = Literal["training", "sampler", "external"]
 
@@ -77,7 +78,7 @@ class TrainingRun(AnswerModel, frozen=True, kw_only=True):
     """One model that was trained; its id is the model's id."""
 
     beyond_protocol: ClassVar[frozenset[str]] = frozenset(
-        {"ended", "usage", "name", "tags", "status", "latest", "spark", "resumed_from"}
+        {"ended", "usage", "name", "tags", "status", "latest", "spark", "resumed_from", "lora"}
     )
 
     training_run_id: str
@@ -102,6 +103,8 @@ class TrainingRun(AnswerModel, frozen=True, kw_only=True):
     """A few losses per token, oldest first, if requested."""
     resumed_from: str | None = None
     """The run whose checkpoint it goes on from."""
+    lora: LoraConfig | None = None
+    """Its adapter, with the alpha and the seed that the server chose where none was given."""
 
 
 class Cursor(AnswerModel, frozen=True, kw_only=True):
@@ -131,6 +134,13 @@ class ExternalWeightsUrlsResponse(AnswerModel, frozen=True, kw_only=True):
 
     urls: dict[str, str]
     expires: datetime
+
+
+class MergedModelResponse(ExternalWeightsUrlsResponse, frozen=True, kw_only=True):
+    """Where the files of a merged model can be fetched; `archive_url` has all, as a tar file."""
+
+    archive_url: str
+    size_bytes: int
 
 
 class CopyWeightsResponse(AnswerModel, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ def test_every_route_needs_a_key(method: str, path: str, server: EmbeddedServer)
 
 def test_unknown_paths_need_a_key_too(server: EmbeddedServer) -> None:
     assert httpx.get(f"{server.base_url}/api/v2/anything").status_code == 401
-    assert httpx.get(f"{server.base_url}/").status_code == 401
+    assert httpx.get(f"{server.base_url}/page").status_code == 401
 
 
 @pytest.fixture
@@ -88,6 +88,7 @@ def test_other_tenants_ids_do_not_exist(http: Http, other: Http) -> None:
         ("PUT", f"{checkpoint}/ttl", {"ttl_seconds": None}),
         ("GET", f"{checkpoint}/external_weights_urls", None),
         ("GET", f"{checkpoint}/archive", None),
+        ("GET", f"{checkpoint}/merged", None),
         ("POST", "weights_info", {"tinker_path": path}),
         ("POST", "copy_weights", {"source_path": path}),
     ]

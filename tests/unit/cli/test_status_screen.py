@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+import msgspec
+
 from tinkex.cli.status_screen import run_lines, status_lines, worker_lines
 from tinkex.types.checkpoint import TrainingRun, TrainingRunUsage
 
@@ -88,3 +90,20 @@ def test_runs_show_what_they_used_if_the_server_says():
     assert header.split()[:4] == ["run", "model", "steps", "tokens"]
     assert first.split() == ["r-1", "tiny", "5", "1,234", "2026-01-02", "03:04"]
     assert second.split()[2:4] == ["-", "-"]
+
+
+def test_runs_are_shown_by_name_with_their_ids_behind():
+    bare = TrainingRun(
+        training_run_id="r-1",
+        base_model="tiny",
+        model_owner="o",
+        is_lora=True,
+        last_request_time=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+    )
+    named = msgspec.structs.replace(bare, training_run_id="r-2", name="n" * 40 + "\x1b[2J")
+    _, header, first, second = run_lines([named, bare])
+    assert header.split()[-1] == "id"
+    assert first.split()[0] == "n" * 23 + "…"
+    assert first.split()[-1] == "r-2"
+    assert second.split()[0] == "r-1"
+    assert second.split()[-1] == "03:04"

@@ -20,16 +20,22 @@ __all__ = ["ROUTES"]
 
 
 async def get_usage(request: Request) -> Response:
-    """What the caller's account used: tokens, engine time and bytes, by day, key or run."""
+    """What the caller's account used, or one of its runs: tokens, engine time and bytes."""
     by = request.query_params.get("by", "day")
     if by not in get_args(Grouping):
         raise Unprocessable(
             f"by={by[:40]!r} is no grouping.", hint=f"Use one of {', '.join(get_args(Grouping))}."
         )
-    first, last = _day(request, "from"), _day(request, "to")
-    rows = await services_of(request).db.aread(
-        _usage, owner(request), cast("Grouping", by), first, last
+    first, last, run_id = (
+        _day(request, "from"),
+        _day(request, "to"),
+        request.query_params.get("run"),
     )
+    db, group = services_of(request).db, cast("Grouping", by)
+    if run_id is None:
+        rows = await db.aread(_usage, owner(request), group, first, last)
+    else:
+        rows = await db.aread(_usage_of_run, owner(request), group, first, last, run_id)
     return json_response(UsageResponse(rows=rows))
 
 
@@ -50,6 +56,15 @@ def _usage(
     else:
         rows = [_item(each, quotas.disk_use(conn, me).total) for each in sums]
     return rows if by == "total" else [each for each in rows if _is_any(each)]
+
+
+def _usage_of_run(
+    conn: Connection, me: str, by: Grouping, first: date | None, last: date | None, run_id: str
+) -> list[UsageItem]:
+    """The rows of one run. By run and in all they have what it keeps now."""
+    sums = usage_sums.list_by(conn, me, by, first, last, run_id)
+    kept = quotas.bytes_by_run(conn, me).get(run_id, 0) if by in ("run", "total") else 0
+    return [_item(each, kept) for each in sums]
 
 
 def _item(sums: UsageSums, bytes_kept: int) -> UsageItem:

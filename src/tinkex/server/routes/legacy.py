@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import tarfile
 import time
-from collections.abc import Iterator
 from email.utils import formatdate
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Connection
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from tinkex import crashpoints
 from tinkex.files.atomic_folder import payload_files
 from tinkex.server.errors import NotFound, Unauthenticated, json_response
+from tinkex.server.http.tar_stream import TarFile, chunks_of, tar_response
 from tinkex.server.services import owner, services_of
 from tinkex.server.submit.bodies import read_json
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
@@ -30,8 +30,6 @@ from tinkex.types.session import UnloadModelResponse, UntypedPromise
 from tinkex.wire import json
 
 _ARCHIVE = "archive.tar"
-_BLOCK, _END = 512, 1024  # of tar: what everything is filled up to, and what stands at the end
-_PIECE_BYTES = 1 << 20
 
 
 async def unload_model(request: Request) -> Response:
@@ -76,11 +74,7 @@ async def download_archive(request: Request) -> Response:
         raise NotFound("There is no such checkpoint.", code="no-such-checkpoint")
     folders = services.scheduler.folders
     folder = await asyncio.to_thread(folders.fetch, folders.checkpoint(checkpoint_id))
-    files = await asyncio.to_thread(_files, folder)
-    size = sum(_BLOCK + size + -size % _BLOCK for _, size in files) + _END
-    return StreamingResponse(
-        _tar(files), media_type="application/x-tar", headers={"content-length": str(size)}
-    )
+    return tar_response(await asyncio.to_thread(_files, folder))
 
 
 def _unload(conn: Connection, me: str, model_id: str) -> str:
@@ -103,25 +97,12 @@ def _unload(conn: Connection, me: str, model_id: str) -> str:
     return operation.request_id
 
 
-def _files(folder: Path) -> list[tuple[Path, int]]:
-    """The plain files of a checkpoint and their sizes."""
+def _files(folder: Path) -> list[TarFile]:
+    """The plain files of a checkpoint."""
     if not folder.is_dir():
         raise NotFound("There is no such checkpoint.", code="no-such-checkpoint")
     plain = (path for path in payload_files(folder) if not path.is_symlink())
-    return [(path, path.stat().st_size) for path in plain]
-
-
-def _tar(files: list[tuple[Path, int]]) -> Iterator[bytes]:
-    """The files as a tar archive, piece by piece: a checkpoint need not fit into memory."""
-    for path, size in files:
-        info = tarfile.TarInfo(path.name)
-        info.size = size
-        yield info.tobuf(tarfile.USTAR_FORMAT)
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE_BYTES):
-                yield piece
-        yield bytes(-size % _BLOCK)
-    yield bytes(_END)
+    return [TarFile(path.name, path.stat().st_size, partial(chunks_of, path)) for path in plain]
 
 
 ROUTES = [

@@ -74,6 +74,7 @@ def _shown(run: StoredRun, status: TrainingRunStatus, *, with_spark: bool) -> di
     model, newest = run.model, {kind: show_checkpoint(one) for kind, one in run.newest.items()}
     head = models.decode_series(model.series)
     spark = {"spark": head.spark} if with_spark else {}
+    spec = msgspec.json.decode(model.spec, type=LoraSpec)
     return {
         "training_run_id": model.model_id,
         "base_model": model.base_model,
@@ -81,7 +82,7 @@ def _shown(run: StoredRun, status: TrainingRunStatus, *, with_spark: bool) -> di
         "is_lora": True,
         "corrupted": model.state == "failed",
         "ended": model.state in ("ended", "unloaded"),
-        "lora_rank": msgspec.json.decode(model.spec, type=LoraSpec).rank,
+        "lora_rank": spec.rank,
         "last_request_time": datetime.fromtimestamp(model.last_request_at, UTC),
         "last_checkpoint": newest.get("weights"),
         "last_sampler_checkpoint": newest.get("sampler_weights"),
@@ -92,6 +93,7 @@ def _shown(run: StoredRun, status: TrainingRunStatus, *, with_spark: bool) -> di
         "status": status,
         "latest": _latest(head, models.decode_logged(model.logged)),
         "resumed_from": model.resumed_from,
+        "lora": spec,
         **spark,
     }
 

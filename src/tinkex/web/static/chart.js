@@ -2,10 +2,11 @@
 
 import { curvePath } from "./curve_path.js";
 import { h, put } from "./dom.js";
-import { compact, measured } from "./format.js";
+import { clock, compact, duration, measured, when } from "./format.js";
 
 const HEIGHT_REM = 21;
 const WHOLE_STEPS = [1, 2, 5].flatMap((first) => Array.from({ length: 12 }, (_, power) => first * 10 ** power)).sort((a, b) => a - b);
+const SPANS = [1, 60, 3600].flatMap((unit) => [1, 2, 5, 10, 20, 30].map((each) => each * unit)).concat([1, 2, 7, 30].map((days) => days * 86_400));
 const NUM_COLOURS = 6;
 const DENSE = 5_000; // points: thin lines are drawn much faster
 
@@ -74,7 +75,7 @@ export class Chart {
 
   get plot() { return this.#plot; }
 
-  #plotOptions(curves, { isLog, isTime, yLabel }) {
+  #plotOptions(curves, { isLog, isTime, isSpan, yLabel }) {
     const muted = css("--muted");
     const grid = { stroke: css("--line"), width: 1 };
     const font = `${Math.round(0.78 * rem())}px system-ui, sans-serif`;
@@ -85,7 +86,7 @@ export class Chart {
       focus: { alpha: 1 },
       scales: { x: { time: Boolean(isTime) }, y: { distr: isLog ? 3 : 1 } },
       axes: [
-        { ...axis, size: 2.3 * rem(), ...(isTime ? {} : { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(compact) }) },
+        { ...axis, size: 2.3 * rem(), ...xAxis(isTime, isSpan) },
         { ...axis, size: 4 * rem(), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : measured(tick))) },
       ],
       series: [{}, ...curves.map(({ name, colour, isFaint, x }) => ({
@@ -93,14 +94,14 @@ export class Chart {
         spanGaps: true, paths: curvePath, points: { show: false },
       }))],
       hooks: {
-        setCursor: [(plot) => this.#read(plot, curves, isTime, yLabel)],
+        setCursor: [(plot) => this.#read(plot, curves, isTime ? (at) => when(at, true) : isSpan ? duration : (at) => `${compact(at)} · ${yLabel}`)],
         setSelect: [() => { this.isZoomed = true; }],
         ready: [(plot) => plot.over.addEventListener("dblclick", () => { this.isZoomed = false; })],
       },
     };
   }
 
-  #read(plot, curves, isTime, yLabel) {
+  #read(plot, curves, nameOfX) {
     const at = plot.cursor.idx;
     if (at === null || at === undefined) {
       put(this.readout);
@@ -108,7 +109,7 @@ export class Chart {
     }
     const x = plot.data[0][at];
     put(this.readout,
-      h("span", { class: "muted" }, isTime ? new Date(x * 1000).toLocaleTimeString() : `${compact(x)} · ${yLabel}`),
+      h("span", { class: "muted" }, nameOfX(x)),
       curves.map(({ name, colour, isFaint }, place) => {
         const value = plot.data[place + 1][at];
         if (isFaint || value === null || value === undefined) return null;
@@ -140,6 +141,13 @@ export class Chart {
   #resize() {
     if (this.#plot && this.box.clientWidth) this.#plot.setSize({ width: this.#width(), height: HEIGHT_REM * rem() });
   }
+}
+
+/** Where the ticks of the horizontal axis are, and their names. */
+function xAxis(isTime, isSpan) {
+  if (isTime) return { values: (_plot, ticks, _axis, _space, step) => ticks.map((tick) => clock(tick, step)) };
+  if (isSpan) return { incrs: SPANS, values: (_, ticks) => ticks.map(duration) };
+  return { incrs: WHOLE_STEPS, values: (_, ticks) => ticks.map(compact) };
 }
 
 /** A small square in the colour of a curve. */

@@ -2,7 +2,8 @@
 
 import { checkpointPath, get, post, put as send, remove } from "./api.js";
 import { formValues, confirmed, shown } from "./dialogs.js";
-import { h, snippet, toast } from "./dom.js";
+import { failure, h, snippet, toast } from "./dom.js";
+import { bytes } from "./format.js";
 import { nameOf } from "./checkpoint_model.js";
 import { shell } from "./snippets.js";
 
@@ -36,6 +37,23 @@ function choices(checkpoint) {
     ["merge", "Merge or export …"],
     ["delete", "Delete …"],
   ].filter(Boolean);
+}
+
+/** The links to the merged model, or why there are none. */
+async function mergedModel(tinkerPath) {
+  try {
+    return await get(checkpointPath(tinkerPath, "merged"));
+  } catch (error) {
+    if (error.status === 401) throw error;
+    return { error };
+  }
+}
+
+/** Has the browser save what is behind a signed link, from this server under the name it has here. */
+function saveAs(url, name) {
+  const { pathname, search } = new URL(url);
+  h("a", { href: pathname + search, download: name, rel: "noreferrer" }).click();
+  toast(`${name} is on its way.`);
 }
 
 const ACTIONS = {
@@ -83,28 +101,25 @@ const ACTIONS = {
 
   async download(checkpoint) {
     const answer = await get(checkpointPath(checkpoint.tinker_path, "archive"), { redirect: "false" });
-    const { pathname, search } = new URL(answer.url);
-    const name = `${nameOf(checkpoint)}.tar`;
-    h("a", { href: pathname + search, download: name, rel: "noreferrer" }).click();
-    toast(`${name} is on its way.`);
+    saveAs(answer.url, `${nameOf(checkpoint)}.tar`);
   },
 
-  merge({ tinker_path: path }) {
+  async merge(checkpoint) {
+    const path = checkpoint.tinker_path;
+    const found = await mergedModel(path);
     shown({
       title: "Merge or export",
       content: [
-        h("p", { class: "muted" }, "Both are done on a machine with the base model’s files. Download the adapter as a PEFT folder:"),
-        snippet(`tinkex checkpoint download ${shell(path)}`, "command"),
-        h("p", { class: "muted" }, "Then merge it into the base model with PEFT:"),
-        snippet([
-          "from peft import PeftModel",
-          "from transformers import AutoModelForCausalLM",
-          "",
-          'base = AutoModelForCausalLM.from_pretrained("BASE_MODEL_FOLDER")',
-          'PeftModel.from_pretrained(base, "ADAPTER_FOLDER").merge_and_unload().save_pretrained("MERGED")',
-        ].join("\n"), "program"),
-        h("p", { class: "muted" }, "Or upload the adapter to the Hugging Face Hub:"),
-        snippet(`tinkex checkpoint push-hf ${shell(path)}`, "command"),
+        h("h3", {}, "One model, with the checkpoint in it"),
+        found.error ? failure(found.error) : [
+          h("p", { class: "muted" }, "The base model’s weights with the adapter added to them, config and tokenizer: for transformers, vLLM and other programs that take no adapters. Nothing is left on the server."),
+          h("p", {}, h("button", { type: "button", class: "primary", on: { click: () => saveAs(found.archive_url, `${nameOf(checkpoint)}-merged.tar`) } },
+            `Download the merged model (${bytes(found.size_bytes)})`)),
+          snippet(`tinkex checkpoint merge ${shell(path)}`, "command"),
+        ],
+        h("h3", {}, "The adapter alone"),
+        h("p", { class: "muted" }, "As a PEFT folder, or on the Hugging Face Hub:"),
+        snippet(`tinkex checkpoint download ${shell(path)}\ntinkex checkpoint push-hf ${shell(path)}`, "commands"),
       ],
     });
   },

@@ -8,13 +8,13 @@ import { Table } from "./table.js";
 
 const KINDS = { training: "Training state", sampler: "For sampling", external: "Export", external_weights: "Export" };
 
-function columns(ofOneRun, refresh) {
+function columns(ofOneRun, refresh, runNameOf) {
   return [
     {
       label: "Name", lead: true, sort: nameOf,
       cell: (each) => h("div", { class: "run-name" },
         h("span", { class: "strong break" }, nameOf(each), ofOneRun && each.public ? [" ", badge(each)] : null),
-        ofOneRun ? null : h("a", { href: `#/runs/${encodeURIComponent(runOf(each))}`, class: "run-of mono small break" }, runOf(each))),
+        ofOneRun ? null : h("a", { href: `#/runs/${encodeURIComponent(runOf(each))}`, class: "run-of small break", title: runOf(each) }, runNameOf(each))),
     },
     { label: "Kind", sort: (each) => each.checkpoint_type,
       cell: (each) => h("span", { class: "nowrap" }, KINDS[each.checkpoint_type] ?? each.checkpoint_type) },
@@ -43,10 +43,12 @@ export class CheckpointList {
     this.load = load;
     this.items = [];
     this.onChange = () => {};
+    this.runNameOf = runOf;
     this.filter = () => true;
     this.element = h("div", {}, h("p", { class: "loading" }, "Loading checkpoints …"));
     this.table = new Table({
-      caption, columns: columns(ofOneRun, () => this.#read()), idOf: (each) => each.tinker_path,
+      caption, columns: columns(ofOneRun, () => this.#read(), (each) => this.runNameOf(each)), idOf: (each) => each.tinker_path,
+      seal: (each) => JSON.stringify([each, this.runNameOf(each), Math.floor(Date.now() / 60_000)]),
       sortBy: "Made", descending: true, pageSize: ofOneRun ? 10 : 50,
     });
     this.refresh = throttled(500, () => this.#read());

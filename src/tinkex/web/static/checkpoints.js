@@ -2,8 +2,10 @@
 
 import { all, get } from "./api.js";
 import { CheckpointList } from "./checkpoint_list.js";
+import { runOf } from "./checkpoint_model.js";
 import { h, put, throttled } from "./dom.js";
 import { bytes, counted } from "./format.js";
+import { runsById, shortNameOf } from "./runs_by_id.js";
 
 export function checkpointsView() {
   const stopped = new AbortController();
@@ -22,7 +24,7 @@ export function checkpointsView() {
   search.addEventListener("input", draw);
   kind.addEventListener("change", draw);
   list.filter = (each) => each.checkpoint_type.startsWith(kind.value)
-    && `${each.tinker_path} ${JSON.stringify(each.user_metadata ?? {})}`.toLowerCase().includes(search.value.toLowerCase().trim());
+    && `${each.tinker_path} ${list.runNameOf(each)} ${JSON.stringify(each.user_metadata ?? {})}`.toLowerCase().includes(search.value.toLowerCase().trim());
 
   let quota = null;
   list.onChange = (items) => {
@@ -33,6 +35,10 @@ export function checkpointsView() {
     quota = limits?.max_disk_bytes_per_owner ?? null;
     drawStats(stats, list.items, quota);
   }, () => {});
+  runsById(signal).then((runs) => {
+    list.runNameOf = (each) => shortNameOf(runs, runOf(each));
+    draw();
+  }, () => {}); // the ids say enough
   list.refresh();
 
   return {

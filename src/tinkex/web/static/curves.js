@@ -132,8 +132,8 @@ export class Curves {
       if (weight > 0) faint.push({ name, colour, x: xs, y: shownYs, isFaint: true });
       drawn.push({ name, colour, x: xs, y: smoothed(shownYs, weight), isFaint: false });
     });
-    const { isTime } = X_AXES[this.axis.value];
-    this.chart.show([...faint, ...drawn], { isLog: this.log.checked, isTime: Boolean(isTime), yLabel: y });
+    const { isTime = false, isSpan = false } = X_AXES[this.axis.value];
+    this.chart.show([...faint, ...drawn], { isLog: this.log.checked, isTime, isSpan, yLabel: y });
     this.#describe(drawn, y);
     this.#drawLegend(drawn);
     this.#fillTable();

@@ -3,6 +3,10 @@
 const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const WHEN = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const WHEN_EXACTLY = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const TIME_EXACTLY = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const NONE = "–";
 
 /** 12,345. */
@@ -59,10 +63,18 @@ export function ago(iso) {
   return seconds >= 0 ? `${duration(seconds)} ago` : `in ${duration(-seconds)}`;
 }
 
-/** The date and time where the reader is. */
-export function when(iso) {
-  const at = Date.parse(iso);
-  return Number.isFinite(at) ? WHEN.format(at) : NONE;
+/** The date and time where the reader is, of a text or, with `isSeconds`, of seconds since 1970. */
+export function when(time, isSeconds = false) {
+  const at = isSeconds ? 1000 * time : Date.parse(time);
+  return Number.isFinite(at) ? (isSeconds ? WHEN_EXACTLY : WHEN).format(at) : NONE;
+}
+
+/** The name of a tick of a clock whose ticks are `step` seconds apart: a date at midnight. */
+export function clock(seconds, step) {
+  const at = new Date(1000 * seconds);
+  const isMidnight = at.getHours() + at.getMinutes() + at.getSeconds() === 0;
+  if (step >= 86_400 || isMidnight) return DAY.format(at);
+  return (step < 60 ? TIME_EXACTLY : TIME).format(at);
 }
 
 /** One word for a number of things. */

@@ -26,11 +26,12 @@ export class Pane {
 
   get model() { return this.select.value; }
 
+  /** `saved` has the label of each checkpoint by its path. */
   setModels(names, saved, chosen) {
     put(this.select,
       h("optgroup", { label: "Base models" }, names.map((name) => h("option", { value: name }, name))),
-      saved.length ? h("optgroup", { label: "Checkpoints" }, saved.map((path) => h("option", { value: path }, shortened(path)))) : null);
-    if (![...names, ...saved].includes(chosen) && chosen) this.select.append(h("option", { value: chosen }, shortened(chosen)));
+      saved.size ? h("optgroup", { label: "Checkpoints" }, [...saved].map(([path, label]) => h("option", { value: path, title: path }, label))) : null);
+    if (!names.includes(chosen) && !saved.has(chosen) && chosen) this.select.append(h("option", { value: chosen }, chosen));
     this.select.value = chosen;
   }
 
@@ -111,10 +112,4 @@ function summary(shown, took, first, mode) {
     first === null ? null : `first after ${measured(first)} s`,
     known.length ? `mean logprob ${measured(mean)}, perplexity ${measured(Math.exp(-mean))}` : null,
   ].filter(Boolean).join(" · ");
-}
-
-function shortened(path) {
-  if (!path.startsWith("tinker://")) return path;
-  const [run, , name] = path.replace("tinker://", "").split("/");
-  return `${name} · ${run.slice(0, 8)}…${run.slice(-8)}`;
 }

@@ -1,11 +1,13 @@
 // The playground: chat or completion with base models and checkpoints, one or two side by side.
 
 import { all, get } from "./api.js";
+import { nameOf, runOf } from "./checkpoint_model.js";
 import { shown } from "./dialogs.js";
 import { failure, h, put, snippet } from "./dom.js";
 import { Pane } from "./play_pane.js";
 import { Params } from "./play_params.js";
 import { requestOf } from "./play_request.js";
+import { runsById, shortNameOf } from "./runs_by_id.js";
 import { curlRequest, pythonRequest } from "./snippets.js";
 import { legend } from "./tokens.js";
 
@@ -90,13 +92,17 @@ export function playgroundView(query) {
 
   async function loadModels() {
     try {
-      const [{ supported_models: models }, checkpoints] = await Promise.all([
-        get("/get_server_capabilities", {}, { signal }), all("/checkpoints", "checkpoints", { signal, most: 1000 }),
+      const [{ supported_models: models }, checkpoints, runs] = await Promise.all([
+        get("/get_server_capabilities", {}, { signal }), all("/checkpoints", "checkpoints", { signal, most: 1000 }), runsById(signal),
       ]);
       const names = models.map((each) => each.model_name);
-      const saved = checkpoints.filter((each) => each.checkpoint_type === "sampler").map((each) => each.tinker_path);
-      panes[0].setModels(names, saved, query.get("a") ?? names[0]);
-      panes[1].setModels(names, saved, query.get("b") ?? saved[0] ?? names[0]);
+      const samplers = checkpoints.filter((each) => each.checkpoint_type === "sampler");
+      const saved = new Map(samplers.map((each) => [each.tinker_path, `${nameOf(each)} · ${shortNameOf(runs, runOf(each))}`]));
+      const baseOf = (path) => [runs.get(runOf({ tinker_path: path ?? "" }))?.base_model].find((base) => names.includes(base));
+      // Side by side a checkpoint stands against the base model that it was trained on.
+      const a = query.get("a") ?? baseOf(query.get("b")) ?? names[0];
+      panes[0].setModels(names, saved, a);
+      panes[1].setModels(names, saved, query.get("b") ?? [...saved.keys()].find((path) => baseOf(path) === a) ?? a);
     } catch (error) {
       if (!signal.aborted && error.status !== 401) put(problem, failure(error, loadModels));
     }

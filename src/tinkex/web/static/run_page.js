@@ -11,6 +11,7 @@ import { Operations } from "./operations.js";
 import { lossOf, nameOf, stateOf, stepsOf, tagsIn, tagsOf, tokensOf } from "./run_model.js";
 import { resumeLines } from "./snippets.js";
 import { statusBadge } from "./status_badge.js";
+import { RunUsage } from "./usage.js";
 
 const POLL_MS = 4_000;
 
@@ -40,6 +41,7 @@ export function runView(runId, query) {
     const resume = h("div");
     const badge = h("span", { class: "badge", hidden: true });
     const operations = new Operations();
+    const usage = new RunUsage(runId, signal);
     const others = (query.get("with") ?? "").split(",").filter(Boolean);
     const curves = new Curves(run, others, (ids) => {
       const asked_ = ids.length ? `?${new URLSearchParams({ with: ids.join(",") })}` : "";
@@ -99,6 +101,7 @@ export function runView(runId, query) {
           if (name === "operation" && value.run === runId) {
             operations.add(value);
             if (value.state === "done" && value.kind.startsWith("save")) checkpoints.refresh();
+            if (value.state === "done") usage.refresh();
           }
           if (name === "run" && value.training_run_id === runId) {
             run = value;
@@ -117,6 +120,7 @@ export function runView(runId, query) {
           curves.reset();
           reread();
           checkpoints.refresh();
+          usage.refresh();
         },
       }).start();
     }
@@ -131,6 +135,7 @@ export function runView(runId, query) {
           h("section", { class: "panel" }, h("h2", {}, "Continue training"), resume)),
         h("div", { class: "stack" },
           h("section", { class: "panel" }, h("h2", {}, "Hyperparameters"), facts),
+          h("section", { class: "panel" }, h("h2", {}, "Usage"), usage.element),
           h("section", { class: "panel" }, h("h2", {}, "Operations"), operations.element))));
     draw();
     checkpoints.refresh();
@@ -182,18 +187,23 @@ function drawStats(stats, run) {
 }
 
 function drawFacts(facts, run) {
-  const usage = run.usage ?? {};
+  const { lora } = run;
+  const trained = lora && [["attention", lora.train_attn], ["MLP", lora.train_mlp], ["unembedding", lora.train_unembed]]
+    .filter(([, isTrained]) => isTrained !== false).map(([name]) => name).join(", ");
+  const shownAbove = new Set(["name", "tags", ...Object.keys(run.tags ?? {})]);
   const rows = [
-    ["Base model", run.base_model],
+    ["Base model", h("a", { href: `#/playground?${new URLSearchParams({ a: run.base_model })}`, class: "break" }, run.base_model)],
     ["LoRA rank", run.lora_rank],
+    lora ? ["LoRA alpha", lora.alpha] : null,
+    lora ? ["Trains", trained] : null,
+    lora ? ["Seed", lora.seed] : null,
+    run.resumed_from ? ["Resumed from", h("a", { href: `#/runs/${encodeURIComponent(run.resumed_from)}`, class: "mono small break" }, run.resumed_from)] : null,
     ["Owner", run.model_owner],
-    ["Tokens", count(usage.tokens ?? NaN)],
-    ["Optimizer steps", count(usage.optimizer_steps ?? NaN)],
     ["Last request", when(run.last_request_time)],
-    ...Object.entries(run.user_metadata ?? {}),
+    ...Object.entries(run.user_metadata ?? {}).filter(([name]) => !shownAbove.has(name)),
   ];
   put(facts, h("dl", { class: "facts" }, rows.filter(Boolean).map(([name, value]) => [
-    h("dt", {}, name), h("dd", {}, typeof value === "object" ? JSON.stringify(value) : String(value ?? "–"))])));
+    h("dt", {}, name), h("dd", {}, value instanceof Node ? value : typeof value === "object" ? JSON.stringify(value) : String(value ?? "–"))])));
 }
 
 function drawResume(resume, run, checkpoints) {

@@ -158,7 +158,7 @@ function drawWorkers(element, workers) {
   put(element, simpleTable("Workers", ["Name", "State", "Does", "Busy", "Adapters"], workers.map((each) => [
     each.host ? `${each.name} (${each.host})` : each.name,
     h("span", { class: `badge ${each.state === "ready" ? "good" : "warn"}` }, each.state),
-    DOING[each.doing] ?? each.doing ?? "–", `${Math.round(100 * (each.busy_share ?? 0))} %`, count(each.num_adapters)])));
+    DOING[each.doing] ?? each.doing ?? "–", `${Math.round(100 * (each.busy_share ?? 0))} %`, count(each.num_adapters)]), 3));
 }
 
 function drawModels(element, { supported_models: models = [], losses = [] }) {

@@ -3,6 +3,7 @@
 export const X_AXES = {
   step: { label: "Step" },
   tokens: { label: "Tokens" },
+  elapsed: { label: "Elapsed time", isSpan: true },
   time: { label: "Time", isTime: true },
 };
 
@@ -25,9 +26,14 @@ export function smoothed(values, weight) {
   return out;
 }
 
+/** Seconds since the first point, by which runs of different days lie over each other. */
+function elapsed(times) {
+  return times.map((time) => time - times[0]);
+}
+
 /** The x and y of one curve: points that have both, in order of x, one for each x. */
 export function curve(columns, xName, yName) {
-  const xs = columns[xName] ?? columns.index ?? [];
+  const xs = xName === "elapsed" ? elapsed(columns.time ?? []) : columns[xName] ?? columns.index ?? [];
   const ys = columns[yName] ?? [];
   const x = [];
   const y = [];

@@ -24,7 +24,7 @@ export function resumeLines(tinkerPath, url) {
   };
 }
 
-/** The same request with the `openai` package. */
+/** The same request with the `openai` package; without `stream` it scores a prompt. */
 export function pythonRequest(url, isChat, body) {
   const call = isChat ? "client.chat.completions.create" : "client.completions.create";
   const lines = Object.entries(body).map(([name, value]) => `    ${name}=${literal(value)},`);
@@ -37,9 +37,12 @@ export function pythonRequest(url, isChat, body) {
     "from openai import OpenAI",
     "",
     `client = OpenAI(base_url=${py(`${url}/v1`)}, api_key=os.environ["TINKER_API_KEY"])`,
-    `stream = ${call}(`, ...lines, ")",
-    "for chunk in stream:",
-    "    if chunk.choices:", shown,
+    `${body.stream ? "stream" : "answer"} = ${call}(`, ...lines, ")",
+    ...(body.stream ? ["for chunk in stream:", "    if chunk.choices:", shown] : [
+      "found = answer.choices[0].logprobs",
+      "for token, logprob in zip(found.tokens, found.token_logprobs):",
+      "    print(repr(token), logprob)",
+    ]),
   ].join("\n");
 }
 

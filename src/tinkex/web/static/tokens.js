@@ -5,6 +5,7 @@ import { measured } from "./format.js";
 
 const BOUNDS = [0.9, 0.6, 0.3, 0.1, 0.02]; // probabilities between the six colours
 const SPECIAL = /^<\|.*\|>$|^<\/?s>$/;
+const BYTES = /^bytes:(\\x[0-9a-f]{2})+$/; // a token that is no whole character
 let shownBox = null; // the one box with alternatives
 
 /** The class of a colour for a logprob: p0 is likely, p5 is not. */
@@ -17,6 +18,7 @@ export function colourClass(logprob) {
 
 /** A token as text that can be seen. */
 function visible(text) {
+  if (BYTES.test(text)) return text.slice("bytes:".length);
   return JSON.stringify(text).slice(1, -1).replaceAll("\\\"", "\"") || "∅";
 }
 
@@ -37,7 +39,7 @@ export class TokenText {
     for (const token of tokens) {
       const isFirst = this.tokens.length === 0;
       const label = Number.isFinite(token.logprob) ? `${visible(token.text)}, ${percent(token.logprob)}` : visible(token.text);
-      this.element.append(h("span", { class: `token ${colourClass(token.logprob)} ${SPECIAL.test(token.text) ? "special" : ""}`, tabindex: isFirst ? "0" : "-1", "aria-label": label }, token.text));
+      this.element.append(h("span", { class: `token ${colourClass(token.logprob)} ${SPECIAL.test(token.text) ? "special" : ""}`, tabindex: isFirst ? "0" : "-1", "aria-label": label }, BYTES.test(token.text) ? visible(token.text) : token.text));
       this.tokens.push(token);
     }
   }

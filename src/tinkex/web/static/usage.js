@@ -1,8 +1,8 @@
 // What was used: tokens, engine time and bytes, by day, key or run.
 
 import { get } from "./api.js";
-import { failure, h, put } from "./dom.js";
-import { bytes, compact, duration } from "./format.js";
+import { failure, h, put, throttled } from "./dom.js";
+import { bytes, compact, count, duration } from "./format.js";
 import { simpleTable } from "./simple_table.js";
 
 const COLUMNS = [
@@ -10,6 +10,7 @@ const COLUMNS = [
   ["tokens_cached", "Cached", compact], ["engine_seconds", "Engine", duration], ["bytes_kept", "Kept", bytes],
 ];
 const MOST_ROWS = 14;
+const RUN_EVERY_MS = 2_000;
 
 export class UsagePanel {
   constructor(signal) {
@@ -41,6 +42,28 @@ export class UsagePanel {
     const columns = COLUMNS.filter(([name]) => rows.some((row) => row[name]));
     put(this.content, simpleTable(`Usage ${by}`, [by === "total" ? "" : by[0].toUpperCase() + by.slice(1), ...columns.map(([, label]) => label)],
       rows.slice(0, MOST_ROWS).map((row) => [labelOf(row, by), ...columns.map(([name, , shown]) => shown(row[name] ?? 0))])));
+  }
+}
+
+/** What one run used in all. */
+export class RunUsage {
+  constructor(runId, signal) {
+    Object.assign(this, { runId, signal });
+    this.element = h("div", {}, h("p", { class: "muted" }, "Loading usage …"));
+    this.refresh = throttled(RUN_EVERY_MS, () => this.#read());
+    this.refresh();
+  }
+
+  async #read() {
+    if (this.signal.aborted) return;
+    try {
+      const { rows: [found = {}] } = await get("/usage", { by: "total", run: this.runId }, { signal: this.signal });
+      const shown = COLUMNS.map(([name, label, form]) => [`${label}${name.startsWith("tokens") ? " tokens" : ""}`, (form === compact ? count : form)(found[name] ?? 0)]);
+      put(this.element, h("dl", { class: "facts" }, shown.map(([label, value]) => [h("dt", {}, label), h("dd", { class: "num" }, value)])));
+    } catch (error) {
+      if (this.signal.aborted || error.status === 401) return;
+      put(this.element, error.isMissingRoute ? h("p", { class: "muted" }, "This server keeps no usage.") : failure(error, () => this.#read()));
+    }
   }
 }
 
