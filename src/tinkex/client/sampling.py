@@ -32,9 +32,8 @@ from tinkex.config import Config
 from tinkex.errors import APIResponseValidationError, TinkexError
 from tinkex.types._extensions import SAMPLING_STREAM
 from tinkex.types.model_input import ModelInput
-from tinkex.types.requests import CreateSamplingSessionRequest, SampleRequest
+from tinkex.types.requests import SampleRequest
 from tinkex.types.sampling import SampleResponse, SamplingParams
-from tinkex.types.session import CreateSamplingSessionResponse
 from tinkex.types.tensor import TensorData
 from tinkex.wire import json as wire_json
 
@@ -80,37 +79,6 @@ class SamplingClient(SamplerFacts):
         registry, key = self._runtime.registry, ("config", self.client_id)
         registry.put(key, self._connection.config)
         weakref.finalize(self, registry.remove, key)
-
-    @classmethod
-    async def open(
-        cls,
-        session: Session,
-        *,
-        model_path: str | None = None,
-        base_model: str | None = None,
-        retry: RetryPolicy | None = None,
-        record_stability_info: bool = False,
-    ) -> SamplingClient:
-        """A client for a new sampler; only to be called on the loop."""
-        request = CreateSamplingSessionRequest(
-            session_id=session.session_id,
-            sampling_session_seq_id=next(session.sampler_seq_ids),
-            base_model=base_model,
-            model_path=model_path,
-        )
-        made = await session.connection.post(
-            "/create_sampling_session",
-            request,
-            CreateSamplingSessionResponse,
-            pool="session",
-            about={"session_id": session.session_id},
-        )
-        return cls(
-            session,
-            made.sampling_session_id,
-            retry=retry,
-            record_stability_info=record_stability_info,
-        )
 
     def __repr__(self) -> str:
         return f"<SamplingClient {self.sampling_session_id}>"

@@ -18,14 +18,12 @@ from tinkex.client.rest import RestClient
 from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sampling import SamplingClient
-from tinkex.client.service_futures import ServiceFutures
 from tinkex.client.session import FinishStatus
 from tinkex.client.shared_session import Holder
-from tinkex.client.training import TrainingClient
+from tinkex.client.training_creation import TrainingCreation
 from tinkex.config import Config
 from tinkex.errors import TinkexError
 from tinkex.types.custom_loss import CustomLossInputRank
-from tinkex.types.optimizers import OptimizerConfig
 from tinkex.types.session import GetServerCapabilitiesResponse, HealthResponse
 
 log = logging.getLogger("tinkex")
@@ -34,7 +32,7 @@ CLOSE_PATIENCE_S = 5.0
 
 
 @errors_in_futures
-class ServiceClient(ServiceFutures, ServerPage):
+class ServiceClient(TrainingCreation, ServerPage):
     """A server, seen by one tenant: makes training, sampling and REST clients.
 
     ```python
@@ -117,124 +115,7 @@ class ServiceClient(ServiceFutures, ServerPage):
         """`get_server_health`, awaited."""
         return await self.get_server_health_future()
 
-    # Training ---------------------------------------------------------------------------------
-
-    def create_lora_training_client(
-        self,
-        base_model: str,
-        rank: int = 32,
-        seed: int | None = None,
-        train_mlp: bool = True,
-        train_attn: bool = True,
-        train_unembed: bool = True,
-        user_metadata: dict[str, str] | None = None,
-        optimizer: OptimizerConfig | None = None,
-        *,
-        alpha: float | None = None,
-    ) -> TrainingClient:
-        """A client that trains a new LoRA adapter on a base model.
-
-        `alpha` scales the adapter by alpha / rank; Tinkex servers take it, and without it use 32.
-
-        Example: `service.create_lora_training_client("smollm2-135m", rank=8)`.
-
-        Raises:
-            ValidationError: rank or alpha is out of range, nothing would be trained, or alpha is
-                given and the server does not take one.
-        """
-        return self.create_lora_training_client_future(
-            base_model,
-            rank,
-            seed,
-            train_mlp,
-            train_attn,
-            train_unembed,
-            user_metadata,
-            optimizer,
-            alpha=alpha,
-        ).result()
-
-    async def create_lora_training_client_async(
-        self,
-        base_model: str,
-        rank: int = 32,
-        seed: int | None = None,
-        train_mlp: bool = True,
-        train_attn: bool = True,
-        train_unembed: bool = True,
-        user_metadata: dict[str, str] | None = None,
-        optimizer: OptimizerConfig | None = None,
-        *,
-        alpha: float | None = None,
-    ) -> TrainingClient:
-        """`create_lora_training_client`, awaited."""
-        return await self.create_lora_training_client_future(
-            base_model,
-            rank,
-            seed,
-            train_mlp,
-            train_attn,
-            train_unembed,
-            user_metadata,
-            optimizer,
-            alpha=alpha,
-        )
-
-    def create_training_client_from_state(
-        self,
-        path: str,
-        base_model: str | None = None,
-        user_metadata: dict[str, str] | None = None,
-        weights_access_token: str | None = None,
-        optimizer: OptimizerConfig | None = None,
-    ) -> TrainingClient:
-        """A client that goes on from saved weights, with a fresh optimizer.
-
-        Example: `service.create_training_client_from_state(state_path)`.
-        """
-        return self.create_training_client_from_state_future(
-            path, base_model, user_metadata, weights_access_token, optimizer
-        ).result()
-
-    async def create_training_client_from_state_async(
-        self,
-        path: str,
-        base_model: str | None = None,
-        user_metadata: dict[str, str] | None = None,
-        weights_access_token: str | None = None,
-        optimizer: OptimizerConfig | None = None,
-    ) -> TrainingClient:
-        """`create_training_client_from_state`, awaited."""
-        return await self.create_training_client_from_state_future(
-            path, base_model, user_metadata, weights_access_token, optimizer
-        )
-
-    def create_training_client_from_state_with_optimizer(
-        self,
-        path: str,
-        base_model: str | None = None,
-        user_metadata: dict[str, str] | None = None,
-        weights_access_token: str | None = None,
-    ) -> TrainingClient:
-        """A client that goes on exactly where a saved state stopped, optimizer and all.
-
-        Example: `service.create_training_client_from_state_with_optimizer(state_path)`.
-        """
-        return self.create_training_client_from_state_with_optimizer_future(
-            path, base_model, user_metadata, weights_access_token
-        ).result()
-
-    async def create_training_client_from_state_with_optimizer_async(
-        self,
-        path: str,
-        base_model: str | None = None,
-        user_metadata: dict[str, str] | None = None,
-        weights_access_token: str | None = None,
-    ) -> TrainingClient:
-        """`create_training_client_from_state_with_optimizer`, awaited."""
-        return await self.create_training_client_from_state_with_optimizer_future(
-            path, base_model, user_metadata, weights_access_token
-        )
+    # Losses -----------------------------------------------------------------------------------
 
     def create_custom_loss(
         self, fn: PerDatumLossFn, input_ranks: Mapping[str, CustomLossInputRank]

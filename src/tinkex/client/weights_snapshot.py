@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tinkex.client.futures import Future
 from tinkex.client.model_operations import ModelWork
 from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
+from tinkex.client.sampler_creation import open_sampler
 from tinkex.client.sampling import SamplingClient
 from tinkex.client.session import Session
 from tinkex.types.requests import SaveWeightsForSamplerRequest
@@ -84,7 +85,7 @@ async def open_saved(
     session: Session, model_path: str | None, options: SamplerOptions
 ) -> SamplingClient:
     """A client that samples from saved weights; only to be called on the loop."""
-    return await SamplingClient.open(
+    return await open_sampler(
         session,
         model_path=model_path,
         retry=options.policy(session),
