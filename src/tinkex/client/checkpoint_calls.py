@@ -63,6 +63,9 @@ class CheckpointCalls:
     def list_checkpoints(self, training_run_id: ModelID) -> Future[CheckpointsListResponse]:
         """All checkpoints of one run.
 
+        Args:
+            training_run_id: The run, as `TrainingClient.model_id` names it.
+
         Example: `rest.list_checkpoints(run_id).result().checkpoints`.
         """
         return self._get(f"/training_runs/{training_run_id}/checkpoints", CheckpointsListResponse)
@@ -75,6 +78,10 @@ class CheckpointCalls:
         self, limit: int = 100, offset: int = 0
     ) -> Future[CheckpointsListResponse]:
         """One page of all your checkpoints, newest first.
+
+        Args:
+            limit: How many at most.
+            offset: How many of the newest to skip.
 
         Example: `rest.list_user_checkpoints(limit=5).result().checkpoints`.
         """
@@ -91,6 +98,10 @@ class CheckpointCalls:
     def delete_checkpoint(self, training_run_id: ModelID, checkpoint_id: str) -> Future[None]:
         """Deletes a checkpoint, for good.
 
+        Args:
+            training_run_id: The run, as `TrainingClient.model_id` names it.
+            checkpoint_id: Kind and name, such as `weights/step-10`.
+
         Example: `rest.delete_checkpoint(run_id, "sampler_weights/final").result()`.
         """
         return self._send("DELETE", f"/training_runs/{training_run_id}/checkpoints/{checkpoint_id}")
@@ -101,6 +112,9 @@ class CheckpointCalls:
 
     def delete_checkpoint_from_tinker_path(self, tinker_path: str) -> Future[None]:
         """Deletes a checkpoint, for good.
+
+        Args:
+            tinker_path: The checkpoint, as `tinker://RUN/KIND/NAME`.
 
         Example: `rest.delete_checkpoint_from_tinker_path(path).result()`.
         """
@@ -113,6 +127,9 @@ class CheckpointCalls:
     def publish_checkpoint_from_tinker_path(self, tinker_path: str) -> Future[None]:
         """Lets all tenants use a checkpoint.
 
+        Args:
+            tinker_path: The checkpoint, as `tinker://RUN/KIND/NAME`.
+
         Example: `rest.publish_checkpoint_from_tinker_path(path).result()`.
         """
         return self._send("POST", f"{_checkpoint(tinker_path)}/publish")
@@ -123,6 +140,9 @@ class CheckpointCalls:
 
     def unpublish_checkpoint_from_tinker_path(self, tinker_path: str) -> Future[None]:
         """Makes a checkpoint private again.
+
+        Args:
+            tinker_path: The checkpoint, as `tinker://RUN/KIND/NAME`.
 
         Example: `rest.unpublish_checkpoint_from_tinker_path(path).result()`.
         """
@@ -136,6 +156,10 @@ class CheckpointCalls:
         self, tinker_path: str, ttl_seconds: int | None
     ) -> Future[None]:
         """Sets when a checkpoint expires, counted from now; None means never.
+
+        Args:
+            tinker_path: The checkpoint, as `tinker://RUN/KIND/NAME`.
+            ttl_seconds: Seconds from now; None means never.
 
         Example: `rest.set_checkpoint_ttl_from_tinker_path(path, 86_400).result()`.
         """
@@ -152,6 +176,9 @@ class CheckpointCalls:
     def get_weights_info_by_tinker_path(self, tinker_path: str) -> Future[WeightsInfoResponse]:
         """What saved weights were trained with.
 
+        Args:
+            tinker_path: The checkpoint, as `tinker://RUN/KIND/NAME`.
+
         Example: `rest.get_weights_info_by_tinker_path(path).result().lora_rank`.
         """
         request = WeightsInfoRequest(tinker_path=str(TinkerPath.parse(tinker_path)))
@@ -159,6 +186,9 @@ class CheckpointCalls:
 
     def get_external_weights_urls(self, tinker_path: str) -> Future[ExternalWeightsUrlsResponse]:
         """Where the files of an exported checkpoint can be fetched, without a key.
+
+        Args:
+            tinker_path: What `save_weights_external` gave.
 
         Example: `rest.get_external_weights_urls(export_path).result().urls`.
         """
@@ -179,6 +209,11 @@ class CheckpointCalls:
 
         The folder appears, or replaces an older one, only once every file is whole. To export a
         training state first, use `TrainingClient.save_weights_external`.
+
+        Args:
+            tinker_path: What `save_weights_external` gave.
+            folder: Where the files go.
+            on_progress: Called with the file, its bytes so far, and its bytes in all or None.
 
         Example: `rest.download_checkpoint(export_path, "adapter").result()`.
         """
@@ -208,6 +243,12 @@ class CheckpointCalls:
         weights_access_token: str | None = None,
     ) -> Future[str]:
         """Copies saved weights, another account's with its token; gives the copy's path.
+
+        Args:
+            path: The checkpoint, as `tinker://RUN/KIND/NAME`.
+            destination_project_id: The project the copy belongs to.
+            ttl_seconds: Seconds until the copy expires; None never.
+            weights_access_token: The key of another account, if the weights are that one's.
 
         Example: `rest.copy_weights(path).result()`.
         """

@@ -30,7 +30,14 @@ T = TypeVar("T")
 
 @errors_in_futures
 class RestClient(CheckpointCalls, AccountCalls, RunCalls, SessionTraces, ServerWork):
-    """Looks at, and tidies up, what training has left on the server."""
+    """Looks at, and tidies up, what training has left on the server.
+
+    Args:
+        base_url: The server's address.
+        api_key: The key; by default that of the environment or of `tinkex auth login`.
+        config: Every setting, in place of the two above.
+        runtime: The thread that does the work; by default the one all clients share.
+    """
 
     def __init__(
         self,
@@ -61,6 +68,12 @@ class RestClient(CheckpointCalls, AccountCalls, RunCalls, SessionTraces, ServerW
     ) -> Future[TrainingRunsResponse]:
         """One page of training runs, newest first.
 
+        Args:
+            limit: How many at most.
+            offset: How many of the newest to skip.
+            access_scope: `owned`, or `accessible` for what others share with you too.
+            project_id: Only those of this project.
+
         Example: `rest.list_training_runs(limit=5).result().training_runs`.
         """
         params = {"limit": str(limit), "offset": str(offset), "access_scope": access_scope}
@@ -81,7 +94,14 @@ class RestClient(CheckpointCalls, AccountCalls, RunCalls, SessionTraces, ServerW
     def get_training_run(
         self, training_run_id: ModelID, access_scope: AccessScope = "owned"
     ) -> Future[TrainingRun]:
-        """One training run. Example: `rest.get_training_run(run_id).result().base_model`."""
+        """One training run.
+
+        Args:
+            training_run_id: The run, as `TrainingClient.model_id` names it.
+            access_scope: `owned`, or `accessible` for what others share with you too.
+
+        Example: `rest.get_training_run(run_id).result().base_model`.
+        """
         return self._get(
             f"/training_runs/{training_run_id}", TrainingRun, {"access_scope": access_scope}
         )
@@ -96,6 +116,10 @@ class RestClient(CheckpointCalls, AccountCalls, RunCalls, SessionTraces, ServerW
         self, tinker_path: str, access_scope: AccessScope = "owned"
     ) -> Future[TrainingRun]:
         """The training run a checkpoint belongs to.
+
+        Args:
+            tinker_path: The checkpoint, as `tinker://RUN/KIND/NAME`.
+            access_scope: `owned`, or `accessible` for what others share with you too.
 
         Example: `rest.get_training_run_by_tinker_path(path).result()`.
         """

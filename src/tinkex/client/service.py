@@ -41,8 +41,17 @@ class ServiceClient(TrainingCreation, ServerPage):
     ```
 
     Nothing is sent before it is needed. What blocks (`create_*`, `get_*`) has a twin that is
-    awaited (`..._async`) and one that gives a Future (`..._future`). `config` carries every
-    setting; the other arguments override it.
+    awaited (`..._async`) and one that gives a Future (`..._future`).
+
+    Args:
+        user_metadata: Texts of your own that are kept with the session.
+        project_id: The project that the session belongs to.
+        display_name: A name for the session, which people see in lists.
+        base_url: The server's address.
+        api_key: The key; by default that of the environment or of `tinkex auth login`.
+        default_headers_overrides: Headers that go with every request.
+        config: Every setting; the arguments above override it.
+        runtime: The thread that does the work; by default the one all clients share.
     """
 
     def __init__(
@@ -77,6 +86,10 @@ class ServiceClient(TrainingCreation, ServerPage):
     @classmethod
     def start(cls, config: Config | None = None, **options: Any) -> Self:
         """A client whose session is already open, so that a wrong key or address fails here.
+
+        Args:
+            config: The settings.
+            **options: What `ServiceClient` takes beside them.
 
         Example: `ServiceClient.start(base_url=base_url, api_key=api_key)`.
         """
@@ -122,9 +135,13 @@ class ServiceClient(TrainingCreation, ServerPage):
     ) -> Future[LossHandle]:
         """A loss of your own for `TrainingClient.forward_backward_custom`.
 
-        `fn(logprobs, *inputs) -> (loss, metrics)` is run for each example, its losses are summed;
-        `input_ranks` says how many dimensions each parameter has. Where the server runs such
-        losses it is uploaded, once for each session; elsewhere it runs here. Needs torch.
+        Where the server runs such losses it is uploaded, once for each session; elsewhere it runs
+        here. Needs torch.
+
+        Args:
+            fn: `fn(logprobs, *inputs) -> (loss, metrics)`, for one example; the losses are
+                summed.
+            input_ranks: How many dimensions each parameter of `fn` has, by name.
 
         Example: `service.create_custom_loss(loss, {"logprobs": 1, "weights": 1}).result()`.
 
@@ -151,6 +168,14 @@ class ServiceClient(TrainingCreation, ServerPage):
 
         With both, it samples from the saved weights. Errors come back at once; pass
         `retry=RetryPolicy(...)` to have them retried.
+
+        Args:
+            model_path: Saved weights, as `tinker://RUN/sampler_weights/NAME`.
+            base_model: The base model to sample from, if no weights are given.
+            retry_config: Retries under the official SDK's names.
+            record_stability_info: Whether the server records what is needed to follow up
+                unstable numbers.
+            retry: How errors of samples are retried; without one they are raised at once.
 
         Example: `service.create_sampling_client(base_model="smollm2-135m")`.
 
@@ -193,6 +218,11 @@ class ServiceClient(TrainingCreation, ServerPage):
     ) -> Future[str]:
         """Copies saved weights into this client's project; gives the copy's path.
 
+        Args:
+            path: The weights, as `tinker://RUN/KIND/NAME`.
+            ttl_seconds: Seconds until the copy expires; None never.
+            weights_access_token: The key of another account, if the weights are that one's.
+
         Example: `service.copy_weights(path).result()`.
         """
         return self.create_rest_client().copy_weights(
@@ -204,6 +234,10 @@ class ServiceClient(TrainingCreation, ServerPage):
 
     def close(self, status: FinishStatus = "success", detail: str | None = None) -> Future[None]:
         """Finishes the session and stops its heartbeat; safe to repeat.
+
+        Args:
+            status: How the session ended: `success`, `errored` or `interrupted`.
+            detail: Why, in a few words, for the server's log.
 
         Example: `service.close().result()`.
         """

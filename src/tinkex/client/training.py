@@ -72,6 +72,12 @@ class TrainingClient(TrainingStates, TrainingFutures, RunPage):
     ) -> Future[ForwardBackwardOutput]:
         """Logprobs and loss of a batch, without gradients.
 
+        Args:
+            data: The examples; large batches are sent in pieces.
+            loss_fn: The name of a loss, such as `cross_entropy` or `ppo`.
+            loss_fn_config: Settings of the loss by name, such as `{"clip_high_threshold":
+                1.3}`.
+
         Example: `training.forward(data, "cross_entropy").result().metrics["loss:sum"]`.
 
         Raises:
@@ -89,6 +95,12 @@ class TrainingClient(TrainingStates, TrainingFutures, RunPage):
         self, data: Sequence[Datum], loss_fn: LossFnType, loss_fn_config: LossConfig | None = None
     ) -> Future[ForwardBackwardOutput]:
         """Logprobs and loss of a batch; its gradients are added to those already pending.
+
+        Args:
+            data: The examples; large batches are sent in pieces.
+            loss_fn: The name of a loss, such as `cross_entropy` or `ppo`.
+            loss_fn_config: Settings of the loss by name, such as `{"clip_high_threshold":
+                1.3}`.
 
         Example: `training.forward_backward(data, "cross_entropy").result().metrics`.
 
@@ -116,6 +128,11 @@ class TrainingClient(TrainingStates, TrainingFutures, RunPage):
         requests of this model wait for that. A LossHandle that the server runs costs one
         pass. Needs torch.
 
+        Args:
+            data: The examples.
+            loss_fn: The function, or what `ServiceClient.create_custom_loss` gave.
+            loss_type_input: What the loss is computed from; there are only logprobs.
+
         Example: `training.forward_backward_custom(data, loss_fn).result().metrics`.
 
         Raises:
@@ -139,6 +156,10 @@ class TrainingClient(TrainingStates, TrainingFutures, RunPage):
         self, optim_params: OptimParams | None = None, *, adam_params: AdamParams | None = None
     ) -> Future[OptimStepResponse]:
         """One optimizer step over the pending gradients, which are then cleared.
+
+        Args:
+            optim_params: The step's parameters, such as the learning rate.
+            adam_params: The same, under the name the official client had first.
 
         Example: `training.optim_step(types.AdamParams(learning_rate=1e-4)).result()`.
 
@@ -177,6 +198,14 @@ class TrainingClient(TrainingStates, TrainingFutures, RunPage):
     ) -> SamplingClient:
         """A client that samples from the weights as they are now.
 
+        Args:
+            name: Keeps the weights under this name; without one they are dropped once they are
+                not used.
+            retry_config: Retries under the official SDK's names.
+            record_stability_info: Whether the server records what is needed to follow up
+                unstable numbers.
+            retry: How errors of samples are retried; without one they are raised at once.
+
         Example: `training.save_weights_and_get_sampling_client()`.
         """
         return self.save_weights_and_get_sampling_client_future(
@@ -205,6 +234,13 @@ class TrainingClient(TrainingStates, TrainingFutures, RunPage):
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """A client that samples from saved weights.
+
+        Args:
+            model_path: The weights, as `save_weights_for_sampler` gave them.
+            retry_config: Retries under the official SDK's names.
+            record_stability_info: Whether the server records what is needed to follow up
+                unstable numbers.
+            retry: How errors of samples are retried; without one they are raised at once.
 
         Example: `training.create_sampling_client(path)`.
         """

@@ -29,7 +29,17 @@ class TrainingCreation(ServiceFutures):
     ) -> TrainingClient:
         """A client that trains a new LoRA adapter on a base model.
 
-        `alpha` scales the adapter by alpha / rank; Tinkex servers take it, and without it use 32.
+        Args:
+            base_model: One of the models that `get_server_capabilities` lists.
+            rank: The rank of the adapter's matrices.
+            seed: Makes the adapter's start repeatable.
+            train_mlp: Whether the MLP layers get an adapter.
+            train_attn: Whether the attention layers get one.
+            train_unembed: Whether the output layer gets one.
+            user_metadata: Texts of your own that are kept with the run.
+            optimizer: The optimizer's kind, if it is not AdamW.
+            alpha: Scales the adapter by alpha / rank; Tinkex servers take it, and without it
+                use 32.
 
         Example: `service.create_lora_training_client("smollm2-135m", rank=8)`.
 
@@ -85,6 +95,13 @@ class TrainingCreation(ServiceFutures):
     ) -> TrainingClient:
         """A client that goes on from saved weights, with a fresh optimizer.
 
+        Args:
+            path: What `TrainingClient.save_state` gave.
+            base_model: Not needed: the state names its model.
+            user_metadata: Texts of your own that are kept with the new run.
+            weights_access_token: The key of another account, if the weights are that one's.
+            optimizer: The new optimizer's kind, if it is not AdamW.
+
         Example: `service.create_training_client_from_state(state_path)`.
         """
         return self.create_training_client_from_state_future(
@@ -112,6 +129,12 @@ class TrainingCreation(ServiceFutures):
         weights_access_token: str | None = None,
     ) -> TrainingClient:
         """A client that goes on exactly where a saved state stopped, optimizer and all.
+
+        Args:
+            path: What `TrainingClient.save_state` gave.
+            base_model: Not needed: the state names its model.
+            user_metadata: Texts of your own that are kept with the new run.
+            weights_access_token: The key of another account, if the weights are that one's.
 
         Example: `service.create_training_client_from_state_with_optimizer(state_path)`.
         """

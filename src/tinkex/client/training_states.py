@@ -39,6 +39,12 @@ class TrainingStates:
     ) -> Future[SaveWeightsResponse]:
         """Saves weights and optimizer state under `name`, to go on from later.
 
+        Args:
+            name: The last part of the path; letters, digits and `-_.`.
+            ttl_seconds: Seconds until it expires; None never.
+            overwrite: Whether a state of this name is replaced; otherwise it is an error.
+            user_metadata: Texts of your own that are kept with it.
+
         Example: `training.save_state("step-10", ttl_seconds=86_400).result().path`.
         """
         return self._work.run(
@@ -69,6 +75,10 @@ class TrainingStates:
     ) -> Future[LoadWeightsResponse]:
         """Loads saved weights onto this model; the optimizer starts afresh.
 
+        Args:
+            path: What `save_state` gave, of a run whose adapter has the same shape.
+            weights_access_token: The key of another account, if the weights are that one's.
+
         Example: `training.load_state(state_path).result()`.
         """
         return self._load(path, weights_access_token, with_optimizer=False)
@@ -83,6 +93,10 @@ class TrainingStates:
         self, path: str, weights_access_token: str | None = None
     ) -> Future[LoadWeightsResponse]:
         """Loads saved weights and the optimizer's state with them.
+
+        Args:
+            path: What `save_state` gave, of a run whose adapter has the same shape.
+            weights_access_token: The key of another account, if the weights are that one's.
 
         Example: `training.load_state_with_optimizer(state_path).result()`.
         """
@@ -117,6 +131,11 @@ class TrainingStates:
     ) -> Future[SaveWeightsForSamplerResponse]:
         """Saves weights to sample from under `name`; they never change afterwards.
 
+        Args:
+            name: The last part of the path.
+            ttl_seconds: Seconds until it expires; None never.
+            user_metadata: Texts of your own that are kept with it.
+
         Example: `training.save_weights_for_sampler("step-10").result().path`.
         """
         return weights_snapshot.save_for_sampler(
@@ -145,6 +164,12 @@ class TrainingStates:
         age_encryption_recipients: list[str] | None = None,
     ) -> Future[SaveWeightsExternalResponse]:
         """Exports the weights as files to download, encrypted for the recipients if given.
+
+        Args:
+            name: The last part of the path.
+            ttl_seconds: Seconds until it expires; None never.
+            age_encryption_recipients: Public keys of `age` that may read the files; None leaves
+                them plain.
 
         Example: `training.save_weights_external("export").result().path`.
         """
