@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tinkex.client import weights_snapshot
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
 from tinkex.client.model_operations import ModelWork
@@ -138,14 +137,16 @@ class TrainingStates:
 
         Example: `training.save_weights_for_sampler("step-10").result().path`.
         """
-        return weights_snapshot.save_for_sampler(
-            self._work,
+        return self._work.run(
+            "/save_weights_for_sampler",
             SaveWeightsForSamplerRequest(
                 model_id=self.model_id,
                 path=name,
                 ttl_seconds=ttl_seconds,
                 user_metadata=user_metadata,
             ),
+            SaveWeightsForSamplerResponse,
+            "SaveWeightsForSampler",
         )
 
     async def save_weights_for_sampler_async(
