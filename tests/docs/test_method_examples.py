@@ -34,8 +34,8 @@ DESTROYS = {
 }
 """What runs on a client of its own."""
 
-HOOKS = {"on_queue_state_change"}
-"""What a class of the user's overrides."""
+APART = {"on_queue_state_change", "push_to_hub"}
+"""What a class of the user's overrides, and what needs a hub: tests/server/test_hub_push.py."""
 
 
 def methods(client: type) -> Iterator[str]:
@@ -55,7 +55,7 @@ def example_of(client: type, name: str) -> str:
 
 
 CASES = [
-    (who, name) for who, client in CLIENTS.items() for name in methods(client) if name not in HOOKS
+    (who, name) for who, client in CLIENTS.items() for name in methods(client) if name not in APART
 ]
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
+from tinkex.client.hub_push import HubPush
 from tinkex.client.logs import show_log
 from tinkex.client.loss_handle import LossHandle, make_handle
 from tinkex.client.loss_trace import PerDatumLossFn, TracedLoss, trace
@@ -32,7 +33,7 @@ CLOSE_PATIENCE_S = 5.0
 
 
 @errors_in_futures
-class ServiceClient(TrainingCreation, ServerPage):
+class ServiceClient(TrainingCreation, HubPush, ServerPage):
     """A server, seen by one tenant: makes training, sampling and REST clients.
 
     ```python
