@@ -662,8 +662,18 @@ def directives(module: str, names: Any) -> list[str]:
     for name in names:
         value = getattr(importlib.import_module(module), name)
         is_struct = isinstance(value, type) and issubclass(value, msgspec.Struct)
-        found.append(f"::: {module}.{name}\n" + (STRUCT_OPTIONS if is_struct else ""))
+        options = STRUCT_OPTIONS if is_struct else CLIENT_OPTIONS if name in CLIENTS else ""
+        found.append(f"::: {module}.{name}\n{options}")
     return found
+
+
+CLIENTS = {"ServiceClient", "TrainingClient", "SamplingClient", "RestClient"}
+"""Classes whose methods are in part those of private base classes, one for each subject."""
+
+CLIENT_OPTIONS = """    options:
+      inherited_members: true
+      show_bases: false
+"""
 
 
 STRUCT_OPTIONS = """    options:

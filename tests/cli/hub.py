@@ -19,6 +19,7 @@ class Hub:
         self.tokens: set[str | None] = set()
         self.messages: list[str] = []
         self.refuse: int | None = None
+        self.refuse_files = False
         handler = type("Handler", (_Handler,), {"hub": self})
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
@@ -95,10 +96,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _do(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         self.hub.tokens.add(self.headers.get("authorization"))
-        status = self.hub.refuse or 200
+        is_file = self.path.startswith("/lfs/")
+        status = self.hub.refuse or (403 if is_file and self.hub.refuse_files else 200)
         answer = (
             {"error": "not for you"}
-            if self.hub.refuse
+            if status != 200
             else self.hub.answer(self.command, self.path, body)
         )
         content = json.dumps(answer).encode()

@@ -82,7 +82,7 @@ def test_without_a_repository_it_is_named_after_the_run(shell, hub, model):
 def test_names_that_the_hub_takes(base, expected):
     from huggingface_hub.utils import validate_repo_id
 
-    from tinkex.cli.checkpoint_push import _names_of
+    from tinkex.client.hub_upload import _names_of
     from tinkex.wire.paths import TinkerPath
 
     path = TinkerPath.parse("tinker://9f:train:0/weights/step-1")

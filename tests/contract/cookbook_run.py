@@ -49,7 +49,7 @@ def recipes(base_url: str, api_key: str, model: str) -> dict[str, Any]:
     """The metrics of each step of each recipe."""
     os.environ |= {"TINKER_BASE_URL": base_url, "TINKER_API_KEY": api_key}
     seen = {}
-    for recipe in (supervised_loop, rl_loop, math_rl, math_rl_async, math_rl_stream, dpo, distill):
+    for recipe in RECIPES:
         folder = Path("logs", recipe.__name__).resolve()
         recipe(model, str(folder))
         seen[recipe.__name__] = {
@@ -74,6 +74,18 @@ def supervised_loop(model: str, log_path: str) -> None:
     sl_loop.main(
         sl_loop.Config(**settings, batch_size=4, max_length=256, max_steps=STEPS, save_every=1)
     )
+
+
+def supervised_basic(model: str, log_path: str) -> None:
+    import chz
+    from tinker_cookbook.recipes import sl_basic
+
+    settings = {"log_path": log_path, "lora_rank": LORA_RANK, "max_steps": STEPS}
+    config = sl_basic.build_config_blueprint(model).apply(settings).make()
+    builder = config.dataset_builder
+    small = chz.replace(builder.common_config, batch_size=4, max_length=256)
+    builder = chz.replace(builder, common_config=small)
+    sl_basic.main(chz.replace(config, dataset_builder=builder))
 
 
 def rl_loop(model: str, log_path: str) -> None:
@@ -136,6 +148,10 @@ def distill(model: str, log_path: str) -> None:
     asyncio.run(recipe.cli_main(config))
 
 
+RECIPES = (
+    *(supervised_loop, supervised_basic, rl_loop, math_rl, math_rl_async, math_rl_stream),
+    *(dpo, distill),
+)
 COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {"imports": imports, "recipes": recipes}
 
 if __name__ == "__main__":

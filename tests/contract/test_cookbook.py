@@ -60,7 +60,8 @@ def test_every_module_imports_that_imports_with_the_official_client(tmp_path: Pa
 
 
 RECIPES = (
-    *("supervised_loop", "rl_loop", "math_rl", "math_rl_async", "math_rl_stream"),
+    *("supervised_loop", "supervised_basic", "rl_loop"),
+    *("math_rl", "math_rl_async", "math_rl_stream"),
     *("dpo", "distill"),
 )
 

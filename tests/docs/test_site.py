@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import tinkex
 from tests.docs.pages import DOCS, ROOT
 
 pytestmark = pytest.mark.timeout(220)
@@ -50,6 +52,19 @@ def test_the_reference_has_the_docstrings(site: Path) -> None:
     page = (site / "reference" / "sdk" / "index.html").read_text(encoding="utf-8")
     assert 'id="tinkex.TrainingClient.forward_backward"' in page
     assert "its gradients are added to those already pending" in page
+
+
+def test_the_reference_has_the_methods_of_private_base_classes(site: Path) -> None:
+    page = (site / "reference" / "sdk" / "index.html").read_text(encoding="utf-8")
+    clients = (
+        tinkex.ServiceClient,
+        tinkex.TrainingClient,
+        tinkex.SamplingClient,
+        tinkex.RestClient,
+    )
+    for client in clients:
+        for name, _ in inspect.getmembers(client, inspect.isfunction):
+            assert name.startswith("_") or f'id="tinkex.{client.__name__}.{name}"' in page, name
 
 
 def test_the_reference_has_the_fields_of_values(site: Path) -> None:

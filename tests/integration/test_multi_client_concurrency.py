@@ -218,7 +218,6 @@ def test_another_tenants_things_do_not_exist(
     a, _ = tenants
     training = a.service.create_lora_training_client(base_model=MODEL, rank=8)
     path = training.save_weights_for_sampler("mine").result(20).path
-    assert path is not None
     other = _tenant(a.server, "tml-x", runtime).service
     mine, theirs = a.service.create_rest_client(), other.create_rest_client()
 

@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from tinkex.cli.checkpoint_download import fetch
 from tinkex.cli.options import connection_options, json_option, reached_config, read_text
 from tinkex.cli.output import print_json, say
-from tinkex.errors import (
-    APIConnectionError,
-    PermissionDeniedError,
-    TinkexError,
-    ValidationError,
-    status_error_class,
-)
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
-    from tinkex.wire.paths import TinkerPath
-
-ADAPTER_FILES = ("adapter_model.safetensors", "adapter_model.bin")
-_MAX_NAME = 96
-_REPO = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
 @click.command("push-hf", short_help="Upload to the Hugging Face Hub.")
@@ -79,145 +59,35 @@ def push_hf(
     \b
     JSON: {"checkpoint_path", "repo_id", "revision", "public", "url"}
     """
+    from tinkex.client.hub_upload import HubUpload, check_adapter, is_repository, open_hub
     from tinkex.client.service import ServiceClient
     from tinkex.wire.paths import TinkerPath
 
-    if repo is not None and not _REPO.fullmatch(repo):
+    if repo is not None and not is_repository(repo):
         raise click.UsageError(f"--repo {repo!r} is no repository such as me/my-adapter.")
     parsed = TinkerPath.parse(path)
-    hub = _hub(hub_url, read_text(hf_token_file).strip() if hf_token_file else None)
+    hub = open_hub(hub_url, read_text(hf_token_file).strip() if hf_token_file else None)
+    upload = HubUpload(
+        repo=repo,
+        is_public=is_public,
+        revision=revision,
+        commit_message=commit_message,
+        is_pull_request=is_pull_request,
+        allow_patterns=allow_pattern,
+        ignore_patterns=ignore_pattern,
+        has_card=not has_no_card,
+    )
     with tempfile.TemporaryDirectory(prefix="tinkex-") as folder:
         files = Path(folder) / "adapter"
         with ServiceClient(config=reached_config(**connection)) as service:
             weights = service.create_rest_client().get_weights_info_by_tinker_path(path).result()
             fetch(service, parsed, files)
-        _check_adapter(files)
-        if repo is None:
-            repo, branch = _names_of(parsed, weights.base_model, _user(hub))
-            revision = revision or (None if is_pull_request else branch)
-        if not has_no_card:
-            (files / "README.md").write_text(_card(repo, weights.base_model, path))
-        say(f"Uploading to {repo}…")
-        url = _upload(
-            hub,
-            files,
-            repo,
-            is_public=is_public,
-            revision=revision,
-            create_pr=is_pull_request,
-            commit_message=commit_message or f"Upload {path}",
-            allow_patterns=list(allow_pattern) or None,
-            ignore_patterns=list(ignore_pattern) or None,
-        )
+        check_adapter(files)
+        upload = upload.named(hub, parsed, weights.base_model)
+        say(f"Uploading to {upload.repo}…")
+        done = upload.run(hub, files, parsed, weights.base_model)
     if is_json:
-        done = {"repo_id": repo, "revision": revision, "public": is_public, "url": url}
-        print_json({"checkpoint_path": str(parsed), **done})
+        document = {"repo_id": done.repo_id, "revision": done.revision, "public": is_public}
+        print_json({"checkpoint_path": str(parsed), **document, "url": done.url})
     else:
-        click.echo(url)
-
-
-def _names_of(path: TinkerPath, base_model: str, user: str) -> tuple[str, str]:
-    """A repository for the run, within what the hub takes as a name, and a branch for the path."""
-    run = f"-{path.run_id}"
-    base = base_model.rstrip("/").rpartition("/")[2]
-    name = f"tinkex-{base}"[: max(0, _MAX_NAME - len(run))] + run
-    return f"{user}/{_plain_name(name[-_MAX_NAME:])}", _plain_name(path.checkpoint_id)
-
-
-def _plain_name(text: str) -> str:
-    """The text with a single '-' for whatever the hub does not take in a name."""
-    return re.sub(r"(?:[^A-Za-z0-9_.]|\.\.)+\.*", "-", text).strip("-.")
-
-
-def _hub(url: str | None, token: str | None) -> HfApi:
-    try:
-        from huggingface_hub import HfApi
-    except ImportError:
-        raise ValidationError(
-            "push-hf needs the package huggingface_hub.",
-            hint="Run 'pip install huggingface_hub'.",
-            code="missing-package",
-        ) from None
-    return HfApi(endpoint=url, token=token)
-
-
-def _upload(
-    hub: HfApi, folder: Path, repo: str, *, is_public: bool, revision: str | None, **options: Any
-) -> str:
-    from huggingface_hub.utils.tqdm import disable_progress_bars
-
-    disable_progress_bars()
-    with _hub_errors():
-        hub.create_repo(repo, private=not is_public, exist_ok=True)
-        if revision is not None and not options["create_pr"]:
-            hub.create_branch(repo, branch=revision, exist_ok=True)
-        commit = hub.upload_folder(repo_id=repo, folder_path=folder, revision=revision, **options)
-    return str(commit.pr_url or commit.commit_url)
-
-
-def _user(hub: HfApi) -> str:
-    """Whose token it is."""
-    with _hub_errors():
-        return str(hub.whoami()["name"])
-
-
-@contextmanager
-def _hub_errors() -> Iterator[None]:
-    """Has errors of the hub, and of the way to it, raised as ours."""
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
-
-    # The base classes are those of the HTTP library the installed hub client is built on.
-    network_errors: Any = HfHubHTTPError.__bases__
-    try:
-        yield
-    except HfHubHTTPError as error:
-        raise _refusal(error) from error
-    except LocalTokenNotFoundError as error:
-        raise ValidationError(
-            "There is no token for the hub.",
-            hint="Log in with 'hf auth login', or give --hf-token-file.",
-            code="no-hub-token",
-        ) from error
-    except network_errors as error:
-        raise APIConnectionError(
-            f"The hub could not be reached: {type(error).__name__}.",
-            hint="Check the network (or --hub-url) and run the command again.",
-        ) from error
-    except ValueError as error:
-        raise ValidationError(
-            f"The hub's client refuses: {error}", hint="Check --repo, --revision and --hub-url."
-        ) from error
-
-
-def _refusal(error: Any) -> TinkexError:
-    status = getattr(error.response, "status_code", 500)
-    said = getattr(error, "server_message", None) or str(error).strip().split("\n")[-1]
-    hint = (
-        "Log in with 'hf auth login', or give --hf-token-file, with a token that may write."
-        if status in (401, 403)
-        else "Check --repo, then run the command again."
-    )
-    kind = PermissionDeniedError if status == 401 else status_error_class(status)
-    return kind(f"The hub refused with {status}: {said}", status=status, hint=hint)
-
-
-def _check_adapter(folder: Path) -> None:
-    has_weights = any((folder / name).is_file() for name in ADAPTER_FILES)
-    if not has_weights or not (folder / "adapter_config.json").is_file():
-        names = ", ".join(sorted(each.name for each in folder.iterdir()))
-        raise ValidationError(
-            f"The checkpoint is no PEFT adapter; it holds: {names}.",
-            hint="Download it with 'tinkex checkpoint download' to look at it.",
-        )
-
-
-def _card(repo: str, base_model: str, path: str) -> str:
-    name = repo.rpartition("/")[2]
-    front = f"base_model: {json.dumps(base_model)}\nlibrary_name: peft\ntags:\n- lora\n- tinkex\n"
-    return (
-        f"---\n{front}---\n\n# {name}\n\n"
-        f"A LoRA adapter for `{base_model}`, trained with Tinkex. Saved as `{path}`.\n\n"
-        "```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM\n\n"
-        f"base = AutoModelForCausalLM.from_pretrained({base_model!r})\n"
-        f"model = PeftModel.from_pretrained(base, {repo!r})\n```\n"
-    )
+        click.echo(done.url)

@@ -31,6 +31,10 @@ class AccountCalls:
     ) -> Future[AuditLogResponse]:
         """The audit log, of one day or of all.
 
+        Args:
+            event_type: Only events of this kind.
+            day: Only those of this day.
+
         Example: `rest.get_audit_log(day=date(2026, 1, 31)).result()`.
         """
         params: dict[str, str] = {"event_type": event_type}
@@ -49,6 +53,10 @@ class AccountCalls:
     ) -> Future[BillingUsageResponse]:
         """What was used in a span of time: whole hours, at most 14 days.
 
+        Args:
+            starting_on: The first moment.
+            ending_before: The moment after the last.
+
         Example: `rest.get_billing_usage("2026-01-01", "2026-01-08").result()`.
         """
         params = {"starting_on": _moment(starting_on), "ending_before": _moment(ending_before)}
@@ -64,6 +72,9 @@ class AccountCalls:
         self, project_id: str | None = None
     ) -> Future[CurrentCheckpointStorageUsageResponse]:
         """How much storage checkpoints take now.
+
+        Args:
+            project_id: Only that of this project.
 
         Example: `rest.get_current_checkpoint_storage_usage().result()`.
         """

@@ -70,17 +70,23 @@ def _gives_future(method: Callable[..., Any]) -> bool:
 
 
 def _with_error_in_future(method: Callable[..., Any]) -> Callable[..., Any]:
-    def attempt(*arguments: Any, **options: Any) -> Any:
+    def attempt(client: object, *arguments: Any, **options: Any) -> Any:
         try:
-            return method(*arguments, **options)
+            return method(client, *arguments, **options)
         except TinkexError as error:
             noted = with_site(error, submit_site())
-            return Future(_Refusal(method.__qualname__, noted))
+            return Future(_Refusal(_call_name(client, method), noted))
 
     @functools.wraps(method)
-    def call(*arguments: Any, **options: Any) -> Any:
+    def call(client: object, *arguments: Any, **options: Any) -> Any:
         if "opentelemetry.trace" not in sys.modules:
-            return attempt(*arguments, **options)
-        return traced_call(method.__qualname__, lambda: attempt(*arguments, **options))
+            return attempt(client, *arguments, **options)
+        name = _call_name(client, method)
+        return traced_call(name, lambda: attempt(client, *arguments, **options))
 
     return call
+
+
+def _call_name(client: object, method: Callable[..., Any]) -> str:
+    """What the caller wrote, whichever base class the method is from."""
+    return f"{type(client).__name__}.{method.__name__}"

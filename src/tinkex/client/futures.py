@@ -78,13 +78,20 @@ class Future(Generic[T]):
 
     @classmethod
     def resolved(cls, value: T) -> Future[T]:
-        """A handle whose result is already there."""
+        """A handle whose result is already there.
+
+        Args:
+            value: The result.
+        """
         inner: concurrent.futures.Future[T] = concurrent.futures.Future()
         inner.set_result(value)
         return cls(inner)
 
     def result(self, timeout: float | None = None) -> T:
         """The result, waited for; usable from every thread but the runtime's own.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as it takes.
 
         Raises:
             KeyboardInterrupt: Ctrl-C; samples are cancelled, here and on the server.
@@ -108,7 +115,11 @@ class Future(Generic[T]):
             raise _timed_out(timeout) from error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error the operation ended with, waited for; None if it went well."""
+        """The error the operation ended with, waited for; None if it went well.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as it takes.
+        """
         self._refuse_endless_wait()
         try:
             return self._inner.exception(timeout)
@@ -121,7 +132,11 @@ class Future(Generic[T]):
             raise _timed_out(timeout) from error
 
     def outcome(self, timeout: float | None = None) -> Outcome[T]:
-        """ok(result) or error(typed error), waited for; never raises."""
+        """ok(result) or error(typed error), waited for; never raises.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as it takes.
+        """
         try:
             return Outcome(value=self.result(timeout))
         except TinkexError as error:
@@ -211,6 +226,9 @@ class Future(Generic[T]):
         """Calls `fn(handle)` once the result is there, on the thread that brings it.
 
         What `fn` raises is logged and not raised.
+
+        Args:
+            fn: Called with this Future, in the thread that ends it.
         """
         self._inner.add_done_callback(lambda _: fn(self))
 
@@ -264,7 +282,12 @@ def _as_tinkex(error: Exception) -> TinkexError:
 
 
 def await_many(handles: Iterable[Future[T]], timeout: float | None = None) -> list[Outcome[T]]:
-    """The outcome of every handle, in order; what is not there in time is a timeout outcome."""
+    """The outcome of every handle, in order; what is not there in time is a timeout outcome.
+
+    Args:
+        handles: The Futures.
+        timeout: Seconds for all of them; None for as long as it takes.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     awaited = list(handles)
     try:
@@ -277,12 +300,21 @@ def await_many(handles: Iterable[Future[T]], timeout: float | None = None) -> li
 async def await_many_async(
     handles: Iterable[Future[T]], timeout: float | None = None
 ) -> list[Outcome[T]]:
-    """Like `await_many`, without blocking the caller's loop."""
+    """Like `await_many`, without blocking the caller's loop.
+
+    Args:
+        handles: The Futures.
+        timeout: Seconds for all of them; None for as long as it takes.
+    """
     return list(await asyncio.gather(*(handle.outcome_async(timeout) for handle in handles)))
 
 
 def as_completed(handles: Iterable[Future[T]], timeout: float | None = None) -> Iterator[Future[T]]:
     """The handles in the order in which they finish.
+
+    Args:
+        handles: The Futures.
+        timeout: Seconds for all of them; None for as long as it takes.
 
     Raises:
         FutureTimeoutError: some are not finished in time.
@@ -324,7 +356,13 @@ def stream(
 async def stream_async(
     submit: Callable[[Item], Future[T]], items: Iterable[Item], *, max_in_flight: int = 64
 ) -> AsyncIterator[Outcome[T]]:
-    """Like `stream`, for `async for`."""
+    """Like `stream`, for `async for`.
+
+    Args:
+        submit: Gives a Future for an item.
+        items: Taken one by one, as there is space.
+        max_in_flight: How many are under way at most.
+    """
     waiting: list[Future[T]] = []
     try:
         for item in items:

@@ -62,6 +62,10 @@ class LossHandle(msgspec.Struct, frozen=True, eq=False):
     def check(self, data: Sequence[Datum], session_id: str) -> None:
         """Refuses a batch that this loss cannot be computed on.
 
+        Args:
+            data: The batch.
+            session_id: The session that the batch is sent in.
+
         Raises:
             ValidationError: it is of another session, or an example lacks or misshapes an input.
         """
@@ -92,7 +96,12 @@ class LossHandle(msgspec.Struct, frozen=True, eq=False):
     def over_batch(
         self, data: list[Datum], logprobs: list[torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """The sum of the losses of all examples, and their metrics by suffix."""
+        """The sum of the losses of all examples, and their metrics by suffix.
+
+        Args:
+            data: The examples.
+            logprobs: Their logprobs, which carry gradients.
+        """
         import torch
 
         losses: list[torch.Tensor] = []

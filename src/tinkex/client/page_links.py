@@ -28,6 +28,9 @@ class ServerPage(SessionInfo):
         """Where a browser shows the server's playground, with saved weights beside the base
         model.
 
+        Args:
+            model_path: The saved weights; None for the base model alone.
+
         Example: `service.get_playground_url(path)`.
         """
         weights = "" if model_path is None else f"?b={quote(model_path, safe='')}"

@@ -52,13 +52,24 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise ValidationError(f"jitter={self.jitter} must lie between 0 and 1.")
 
     def allows(self, retries_made: int, elapsed_s: float) -> bool:
-        """Whether one more try is within the policy."""
+        """Whether one more try is within the policy.
+
+        Args:
+            retries_made: How many tries followed the first.
+            elapsed_s: Seconds since the first.
+        """
         if self.max_retries is not None and retries_made >= self.max_retries:
             return False
         return elapsed_s < self.budget_s
 
     def delay_s(self, retries_made: int, retry_after_s: float | None, chance: float) -> float:
-        """Seconds to wait before the next try; the server's own figure if it gave one."""
+        """Seconds to wait before the next try; the server's own figure if it gave one.
+
+        Args:
+            retries_made: How many tries followed the first.
+            retry_after_s: The wait that the server requested, if it did.
+            chance: A random number from 0 to 1, for the jitter.
+        """
         if retry_after_s is not None:
             return retry_after_s
         whole = min(self.base_s * 2.0 ** min(retries_made, 32), self.max_s)

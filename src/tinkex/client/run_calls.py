@@ -45,6 +45,13 @@ class RunCalls:
         """A page of a run's metrics: the points after a cursor, those of the runs it was resumed
         from first. With `max_points` all of them in one page, joined to so many.
 
+        Args:
+            training_run_id: The run, as `TrainingClient.model_id` names it.
+            names: Only these metrics; None for all.
+            after: The cursor of the page before.
+            max_points: Joins the points to so many, all in one page.
+            with_chain: Whether those of the runs it was resumed from come first.
+
         Example: `rest.get_run_metrics(run_id, names=["loss:sum"]).result().columns`.
         """
         params = {"after": str(after), "chain": "1" if with_chain else "0"}
@@ -79,6 +86,11 @@ class RunCalls:
 
         `tags` replace those that were there.
 
+        Args:
+            training_run_id: The run, as `TrainingClient.model_id` names it.
+            name: The new name; empty takes it away, None leaves it.
+            tags: The new tags, in place of those that were there; None leaves them.
+
         Example: `rest.update_run(run_id, name="baseline", tags={"lr": "1e-4"}).result()`.
         """
         request = UpdateRunRequest(name=name, tags=None if tags is None else dict(tags))
@@ -104,6 +116,11 @@ class RunCalls:
     ) -> Future[UsageResponse]:
         """What the account, or one run of it, used, by day, key or run, from one day to another,
         both included.
+
+        Args:
+            by: `day`, `key`, `run` or `total`.
+            first: The first day; None for the first there is.
+            last: The last day; None for today.
 
         Example: `rest.get_usage(by="run").result()`.
         """

@@ -197,7 +197,12 @@ class Runtime:
     def submit(
         self, work: Coroutine[Any, Any, T], *, cancels_on_interrupt: bool = False
     ) -> Future[T]:
-        """Runs a coroutine on the loop and hands out the Future for its result."""
+        """Runs a coroutine on the loop and hands out the Future for its result.
+
+        Args:
+            work: The coroutine.
+            cancels_on_interrupt: Whether Ctrl-C in a wait for the result cancels it.
+        """
         return self._submit(RuntimeJob(self.spawn, work), cancels_on_interrupt)
 
     def submit_sent(

@@ -114,14 +114,22 @@ class SampleStream:
 
     @classmethod
     def failed(cls, error: TinkexError) -> SampleStream:
-        """A stream that ends at once with an error."""
+        """A stream that ends at once with an error.
+
+        Args:
+            error: The error.
+        """
         inner: concurrent.futures.Future[SampleResponse] = concurrent.futures.Future()
         inner.set_exception(error)
         return cls(Future(inner), DeltaQueue())
 
     def result(self, timeout: float | None = None) -> SampleResponse:
         """The whole answer, waited for, with what no delta has, such as prompt logprobs; see
-        `Future.result` for what it raises."""
+        `Future.result` for what it raises.
+
+        Args:
+            timeout: Seconds to wait at most; None for as long as it takes.
+        """
         return self.future.result(timeout)
 
     async def result_async(self, timeout: float | None = None) -> SampleResponse:
@@ -130,7 +138,11 @@ class SampleStream:
 
     def wait(self, timeout: float) -> bool:
         """Whether the next tokens, or the end, are there within the time; for a program that shows
-        that it waits."""
+        that it waits.
+
+        Args:
+            timeout: Seconds to wait at most.
+        """
         self.future._refuse_endless_wait()
         try:
             return self._queue.wait(timeout)

@@ -30,7 +30,10 @@ class SamplerFacts:
     _runtime: Runtime
 
     def get_base_model(self) -> str:
-        """The name of the base model that is sampled from."""
+        """The name of the base model that is sampled from.
+
+        Example: `sampler.get_base_model()`.
+        """
         return self.get_base_model_future().result()
 
     async def get_base_model_async(self) -> str:
@@ -50,6 +53,8 @@ class SamplerFacts:
 
     def get_tokenizer(self) -> Tokenizer:
         """The tokenizer of the base model.
+
+        Example: `sampler.get_tokenizer().encode("Once upon")`.
 
         Raises:
             TokenizerError: it is neither on this machine nor to be had.

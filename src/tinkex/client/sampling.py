@@ -32,9 +32,8 @@ from tinkex.config import Config
 from tinkex.errors import APIResponseValidationError, TinkexError
 from tinkex.types._extensions import SAMPLING_STREAM
 from tinkex.types.model_input import ModelInput
-from tinkex.types.requests import CreateSamplingSessionRequest, SampleRequest
+from tinkex.types.requests import SampleRequest
 from tinkex.types.sampling import SampleResponse, SamplingParams
-from tinkex.types.session import CreateSamplingSessionResponse
 from tinkex.types.tensor import TensorData
 from tinkex.wire import json as wire_json
 
@@ -80,37 +79,6 @@ class SamplingClient(SamplerFacts):
         registry, key = self._runtime.registry, ("config", self.client_id)
         registry.put(key, self._connection.config)
         weakref.finalize(self, registry.remove, key)
-
-    @classmethod
-    async def open(
-        cls,
-        session: Session,
-        *,
-        model_path: str | None = None,
-        base_model: str | None = None,
-        retry: RetryPolicy | None = None,
-        record_stability_info: bool = False,
-    ) -> SamplingClient:
-        """A client for a new sampler; only to be called on the loop."""
-        request = CreateSamplingSessionRequest(
-            session_id=session.session_id,
-            sampling_session_seq_id=next(session.sampler_seq_ids),
-            base_model=base_model,
-            model_path=model_path,
-        )
-        made = await session.connection.post(
-            "/create_sampling_session",
-            request,
-            CreateSamplingSessionResponse,
-            pool="session",
-            about={"session_id": session.session_id},
-        )
-        return cls(
-            session,
-            made.sampling_session_id,
-            retry=retry,
-            record_stability_info=record_stability_info,
-        )
 
     def __repr__(self) -> str:
         return f"<SamplingClient {self.sampling_session_id}>"
@@ -168,6 +136,20 @@ class SamplingClient(SamplerFacts):
         With `stream` their tokens can be read as they are made; on a server that does not announce
         `sampling.stream` they come at the end. Ctrl-C in a wait cancels the sample, on the server
         too.
+
+        Args:
+            prompt: What is continued.
+            num_samples: How many continuations.
+            sampling_params: Length, temperature, stops and so on.
+            include_prompt_logprobs: Whether the prompt's own tokens are scored.
+            topk_prompt_logprobs: So many likeliest tokens at each place of the prompt.
+            topk_sample_logprobs: So many likeliest tokens at each sampled place.
+            target_prompt_logprobs: Token ids to score at each place of the prompt but the first.
+            prompt_alt_tokens_k: So many other tokens at each place of the prompt.
+            prompt_logprobs_last_n: Scores only so many tokens at the prompt's end.
+            stream: Gives a SampleStream at once, from which tokens are read as they are made.
+
+        Example: `sampler.sample(prompt, 1, types.SamplingParams(max_tokens=16)).result()`.
 
         Raises:
             ValidationError: a number makes no sense, or the server does not know a parameter.
@@ -275,7 +257,14 @@ class SamplingClient(SamplerFacts):
     def compute_logprobs(
         self, prompt: ModelInput, prompt_logprobs_last_n: int | None = None
     ) -> Future[list[float | None]]:
-        """The logprob of each prompt token given those before it; None for the first."""
+        """The logprob of each prompt token given those before it; None for the first.
+
+        Args:
+            prompt: The tokens to score.
+            prompt_logprobs_last_n: Scores only so many at the end.
+
+        Example: `sampler.compute_logprobs(prompt).result()`.
+        """
 
         async def logprobs() -> list[float | None]:
             try:
@@ -313,12 +302,20 @@ class SamplingClient(SamplerFacts):
             self.queue_observer(queue)
 
     def on_queue_state_change(self, queue_state: str, queue_state_reason: str | None) -> None:
-        """Called on every change of the queue's state; override it to handle them."""
+        """Called on every change of the queue's state; override it to handle them.
+
+        Args:
+            queue_state: `active`, `paused_capacity` or `paused_rate_limit`.
+            queue_state_reason: Why, in the server's words.
+        """
 
     # Other processes ------------------------------------------------------------------------------
 
     def get_sampler_handle(self) -> str:
-        """A text from which another process can make a client of this sampler; holds no key."""
+        """A text from which another process can make a client of this sampler; holds no key.
+
+        Example: `sampler.get_sampler_handle()`.
+        """
         from tinkex.client.sampler_handle import SamplerHandle
 
         return SamplerHandle(
@@ -338,6 +335,14 @@ class SamplingClient(SamplerFacts):
         runtime: Runtime | None = None,
     ) -> SamplingClient:
         """The client a handle stands for, with this process's own credentials.
+
+        Args:
+            handle: What `get_sampler_handle` gave.
+            api_key: This process's key; by default that of its environment.
+            config: All settings, in place of the handle's address and `api_key`.
+            runtime: The thread that does the work; by default the one all clients share.
+
+        Example: `SamplingClient.from_sampler_handle(handle, config=config)`.
 
         Raises:
             ValidationError: the text is not a sampler handle.

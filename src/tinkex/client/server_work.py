@@ -43,6 +43,9 @@ class ServerWork:
         """How many samples and operations were cancelled; none if the request has ended, or is a
         training operation that has begun.
 
+        Args:
+            request_id: The request, as events and errors name it.
+
         Example: `rest.cancel_request(request_id).result()`.
         """
         return self._cancel(CancelRequest(request_id=request_id))
@@ -53,6 +56,9 @@ class ServerWork:
 
     def cancel_run(self, training_run_id: str) -> Future[dict[str, int]]:
         """How many waiting operations of the run were cancelled.
+
+        Args:
+            training_run_id: The run, as `TrainingClient.model_id` names it.
 
         Example: `rest.cancel_run(run_id).result()`.
         """

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
+from tinkex.client.hub_push import HubPush
 from tinkex.client.logs import show_log
 from tinkex.client.loss_handle import LossHandle, make_handle
 from tinkex.client.loss_trace import PerDatumLossFn, TracedLoss, trace
@@ -18,14 +19,12 @@ from tinkex.client.rest import RestClient
 from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.runtime import Runtime, default_runtime
 from tinkex.client.sampling import SamplingClient
-from tinkex.client.service_futures import ServiceFutures
 from tinkex.client.session import FinishStatus
 from tinkex.client.shared_session import Holder
-from tinkex.client.training import TrainingClient
+from tinkex.client.training_creation import TrainingCreation
 from tinkex.config import Config
 from tinkex.errors import TinkexError
 from tinkex.types.custom_loss import CustomLossInputRank
-from tinkex.types.optimizers import OptimizerConfig
 from tinkex.types.session import GetServerCapabilitiesResponse, HealthResponse
 
 log = logging.getLogger("tinkex")
@@ -34,7 +33,7 @@ CLOSE_PATIENCE_S = 5.0
 
 
 @errors_in_futures
-class ServiceClient(ServiceFutures, ServerPage):
+class ServiceClient(TrainingCreation, HubPush, ServerPage):
     """A server, seen by one tenant: makes training, sampling and REST clients.
 
     ```python
@@ -43,8 +42,17 @@ class ServiceClient(ServiceFutures, ServerPage):
     ```
 
     Nothing is sent before it is needed. What blocks (`create_*`, `get_*`) has a twin that is
-    awaited (`..._async`) and one that gives a Future (`..._future`). `config` carries every
-    setting; the other arguments override it.
+    awaited (`..._async`) and one that gives a Future (`..._future`).
+
+    Args:
+        user_metadata: Texts of your own that are kept with the session.
+        project_id: The project that the session belongs to.
+        display_name: A name for the session, which people see in lists.
+        base_url: The server's address.
+        api_key: The key; by default that of the environment or of `tinkex auth login`.
+        default_headers_overrides: Headers that go with every request.
+        config: Every setting; the arguments above override it.
+        runtime: The thread that does the work; by default the one all clients share.
     """
 
     def __init__(
@@ -79,6 +87,10 @@ class ServiceClient(ServiceFutures, ServerPage):
     @classmethod
     def start(cls, config: Config | None = None, **options: Any) -> Self:
         """A client whose session is already open, so that a wrong key or address fails here.
+
+        Args:
+            config: The settings.
+            **options: What `ServiceClient` takes beside them.
 
         Example: `ServiceClient.start(base_url=base_url, api_key=api_key)`.
         """
@@ -117,133 +129,20 @@ class ServiceClient(ServiceFutures, ServerPage):
         """`get_server_health`, awaited."""
         return await self.get_server_health_future()
 
-    # Training ---------------------------------------------------------------------------------
-
-    def create_lora_training_client(
-        self,
-        base_model: str,
-        rank: int = 32,
-        seed: int | None = None,
-        train_mlp: bool = True,
-        train_attn: bool = True,
-        train_unembed: bool = True,
-        user_metadata: dict[str, str] | None = None,
-        optimizer: OptimizerConfig | None = None,
-        *,
-        alpha: float | None = None,
-    ) -> TrainingClient:
-        """A client that trains a new LoRA adapter on a base model.
-
-        `alpha` scales the adapter by alpha / rank; Tinkex servers take it, and without it use 32.
-
-        Example: `service.create_lora_training_client("smollm2-135m", rank=8)`.
-
-        Raises:
-            ValidationError: rank or alpha is out of range, nothing would be trained, or alpha is
-                given and the server does not take one.
-        """
-        return self.create_lora_training_client_future(
-            base_model,
-            rank,
-            seed,
-            train_mlp,
-            train_attn,
-            train_unembed,
-            user_metadata,
-            optimizer,
-            alpha=alpha,
-        ).result()
-
-    async def create_lora_training_client_async(
-        self,
-        base_model: str,
-        rank: int = 32,
-        seed: int | None = None,
-        train_mlp: bool = True,
-        train_attn: bool = True,
-        train_unembed: bool = True,
-        user_metadata: dict[str, str] | None = None,
-        optimizer: OptimizerConfig | None = None,
-        *,
-        alpha: float | None = None,
-    ) -> TrainingClient:
-        """`create_lora_training_client`, awaited."""
-        return await self.create_lora_training_client_future(
-            base_model,
-            rank,
-            seed,
-            train_mlp,
-            train_attn,
-            train_unembed,
-            user_metadata,
-            optimizer,
-            alpha=alpha,
-        )
-
-    def create_training_client_from_state(
-        self,
-        path: str,
-        base_model: str | None = None,
-        user_metadata: dict[str, str] | None = None,
-        weights_access_token: str | None = None,
-        optimizer: OptimizerConfig | None = None,
-    ) -> TrainingClient:
-        """A client that goes on from saved weights, with a fresh optimizer.
-
-        Example: `service.create_training_client_from_state(state_path)`.
-        """
-        return self.create_training_client_from_state_future(
-            path, base_model, user_metadata, weights_access_token, optimizer
-        ).result()
-
-    async def create_training_client_from_state_async(
-        self,
-        path: str,
-        base_model: str | None = None,
-        user_metadata: dict[str, str] | None = None,
-        weights_access_token: str | None = None,
-        optimizer: OptimizerConfig | None = None,
-    ) -> TrainingClient:
-        """`create_training_client_from_state`, awaited."""
-        return await self.create_training_client_from_state_future(
-            path, base_model, user_metadata, weights_access_token, optimizer
-        )
-
-    def create_training_client_from_state_with_optimizer(
-        self,
-        path: str,
-        base_model: str | None = None,
-        user_metadata: dict[str, str] | None = None,
-        weights_access_token: str | None = None,
-    ) -> TrainingClient:
-        """A client that goes on exactly where a saved state stopped, optimizer and all.
-
-        Example: `service.create_training_client_from_state_with_optimizer(state_path)`.
-        """
-        return self.create_training_client_from_state_with_optimizer_future(
-            path, base_model, user_metadata, weights_access_token
-        ).result()
-
-    async def create_training_client_from_state_with_optimizer_async(
-        self,
-        path: str,
-        base_model: str | None = None,
-        user_metadata: dict[str, str] | None = None,
-        weights_access_token: str | None = None,
-    ) -> TrainingClient:
-        """`create_training_client_from_state_with_optimizer`, awaited."""
-        return await self.create_training_client_from_state_with_optimizer_future(
-            path, base_model, user_metadata, weights_access_token
-        )
+    # Losses -----------------------------------------------------------------------------------
 
     def create_custom_loss(
         self, fn: PerDatumLossFn, input_ranks: Mapping[str, CustomLossInputRank]
     ) -> Future[LossHandle]:
         """A loss of your own for `TrainingClient.forward_backward_custom`.
 
-        `fn(logprobs, *inputs) -> (loss, metrics)` is run for each example, its losses are summed;
-        `input_ranks` says how many dimensions each parameter has. Where the server runs such
-        losses it is uploaded, once for each session; elsewhere it runs here. Needs torch.
+        Where the server runs such losses it is uploaded, once for each session; elsewhere it runs
+        here. Needs torch.
+
+        Args:
+            fn: `fn(logprobs, *inputs) -> (loss, metrics)`, for one example; the losses are
+                summed.
+            input_ranks: How many dimensions each parameter of `fn` has, by name.
 
         Example: `service.create_custom_loss(loss, {"logprobs": 1, "weights": 1}).result()`.
 
@@ -270,6 +169,14 @@ class ServiceClient(ServiceFutures, ServerPage):
 
         With both, it samples from the saved weights. Errors come back at once; pass
         `retry=RetryPolicy(...)` to have them retried.
+
+        Args:
+            model_path: Saved weights, as `tinker://RUN/sampler_weights/NAME`.
+            base_model: The base model to sample from, if no weights are given.
+            retry_config: Retries under the official SDK's names.
+            record_stability_info: Whether the server records what is needed to follow up
+                unstable numbers.
+            retry: How errors of samples are retried; without one they are raised at once.
 
         Example: `service.create_sampling_client(base_model="smollm2-135m")`.
 
@@ -312,6 +219,11 @@ class ServiceClient(ServiceFutures, ServerPage):
     ) -> Future[str]:
         """Copies saved weights into this client's project; gives the copy's path.
 
+        Args:
+            path: The weights, as `tinker://RUN/KIND/NAME`.
+            ttl_seconds: Seconds until the copy expires; None never.
+            weights_access_token: The key of another account, if the weights are that one's.
+
         Example: `service.copy_weights(path).result()`.
         """
         return self.create_rest_client().copy_weights(
@@ -323,6 +235,10 @@ class ServiceClient(ServiceFutures, ServerPage):
 
     def close(self, status: FinishStatus = "success", detail: str | None = None) -> Future[None]:
         """Finishes the session and stops its heartbeat; safe to repeat.
+
+        Args:
+            status: How the session ended: `success`, `errored` or `interrupted`.
+            detail: Why, in a few words, for the server's log.
 
         Example: `service.close().result()`.
         """

@@ -9,6 +9,7 @@ from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
 from tinkex.client.model_creation import create_from_state, create_model
 from tinkex.client.retry import NO_RETRIES, RetryConfig, RetryPolicy, chosen_policy
+from tinkex.client.sampler_creation import open_sampler
 from tinkex.client.sampling import SamplingClient
 from tinkex.client.shared_session import Holder
 from tinkex.client.training import TrainingClient
@@ -161,7 +162,7 @@ class ServiceFutures:
             TinkerPath.parse(model_path)
         session = await self._holder.session()
         is_retrying = session.connection.config.retry_samples
-        return await SamplingClient.open(
+        return await open_sampler(
             session,
             model_path=model_path,
             base_model=base_model,

@@ -45,6 +45,11 @@ class SessionCalls:
     ) -> Future[ListSessionsResponse]:
         """One page of session ids, newest first.
 
+        Args:
+            limit: How many at most.
+            offset: How many of the newest to skip.
+            access_scope: `owned`, or `accessible` for what others share with you too.
+
         Example: `rest.list_sessions(limit=5).result().sessions`.
         """
         params = {"limit": str(limit), "offset": str(offset), "access_scope": access_scope}
@@ -61,6 +66,10 @@ class SessionCalls:
     ) -> Future[GetSessionResponse]:
         """What was made in one session.
 
+        Args:
+            session_id: The session, as `ServiceClient.session_id` names it.
+            access_scope: `owned`, or `accessible` for what others share with you too.
+
         Example: `rest.get_session(session_id).result().training_run_ids`.
         """
         return self._get(
@@ -76,6 +85,9 @@ class SessionCalls:
     def search_sessions(self, request: SessionSearchRequest) -> Future[SessionSearchResponse]:
         """Sessions that fit a question (experimental on the hosted service).
 
+        Args:
+            request: What is looked for.
+
         Example: `rest.search_sessions(types.SessionSearchRequest(limit=5)).result()`.
         """
         return self._post("/sessions/search", request, SessionSearchResponse)
@@ -86,6 +98,10 @@ class SessionCalls:
 
     def assign_session_project(self, session_id: str, project_id: str) -> Future[None]:
         """Moves a session to a project.
+
+        Args:
+            session_id: The session.
+            project_id: The project.
 
         Example: `rest.assign_session_project(session_id, project_id).result()`.
         """
@@ -98,6 +114,9 @@ class SessionCalls:
 
     def get_sampler(self, sampler_id: str) -> Future[GetSamplerResponse]:
         """What a sampler samples from.
+
+        Args:
+            sampler_id: The sampler, as `SamplingClient.sampling_session_id` names it.
 
         Example: `rest.get_sampler(sampler_id).result().base_model`.
         """

@@ -26,6 +26,9 @@ class SessionTraces(SessionCalls):
     def export_session_trace(self, session_id: str) -> Future[str]:
         """Where a session's trace can be fetched, waited for until it is ready.
 
+        Args:
+            session_id: The session.
+
         Example: `rest.export_session_trace(session_id).result()`.
         """
         return self._holder.submit(self._export_trace(session_id))
@@ -36,6 +39,10 @@ class SessionTraces(SessionCalls):
 
     def download_session_trace(self, session_id: str, path: str | Path) -> Future[Path]:
         """Exports a session's trace and downloads it to a file, which appears once it is whole.
+
+        Args:
+            session_id: The session.
+            path: The file.
 
         Example: `rest.download_session_trace(session_id, "trace.json").result()`.
         """

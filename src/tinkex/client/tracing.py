@@ -12,13 +12,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tinkex.client.futures import Future
 from tinkex.version import __version__
 
 __all__ = ["trace_headers", "traced_call"]
 
 
 def traced_call(name: str, call: Callable[[], Any]) -> Any:
-    """What the call gives, a Future, inside a span that ends with it."""
+    """What the call gives, a Future or a stream, inside a span that ends with its result."""
     tracer = _tracer()
     if tracer is None:
         return call()
@@ -26,12 +27,13 @@ def traced_call(name: str, call: Callable[[], Any]) -> Any:
     span = tracer.start_span(name, kind=trace.SpanKind.CLIENT)
     try:
         with trace.use_span(span):
-            future = call()
+            given = call()
     except BaseException:
         span.end()
         raise
+    future = given if isinstance(given, Future) else given.future
     future.future().add_done_callback(lambda done: _end(span, done))
-    return future
+    return given
 
 
 def trace_headers() -> dict[str, str]:

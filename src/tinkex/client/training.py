@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
-from tinkex.client import weights_snapshot
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.custom_pass import run_custom
 from tinkex.client.futures import Future
@@ -21,26 +20,12 @@ from tinkex.client.queue_watch import QueueObserver
 from tinkex.client.retry import RetryConfig, RetryPolicy
 from tinkex.client.session import Session
 from tinkex.client.training_futures import TrainingFutures
+from tinkex.client.training_states import TrainingStates
 from tinkex.errors import ValidationError
 from tinkex.types.datum import Datum
 from tinkex.types.optimizers import AdamParams, OptimParams, optimizer_name
-from tinkex.types.requests import (
-    LoadWeightsRequest,
-    OptimStepRequest,
-    SaveWeightsExternalRequest,
-    SaveWeightsForSamplerRequest,
-    SaveWeightsRequest,
-)
-from tinkex.types.training import (
-    ForwardBackwardOutput,
-    LoadWeightsResponse,
-    LossFnType,
-    ModelID,
-    OptimStepResponse,
-    SaveWeightsExternalResponse,
-    SaveWeightsForSamplerResponse,
-    SaveWeightsResponse,
-)
+from tinkex.types.requests import OptimStepRequest
+from tinkex.types.training import ForwardBackwardOutput, LossFnType, ModelID, OptimStepResponse
 
 if TYPE_CHECKING:
     from tinkex.client.custom_loss import CustomLossFn
@@ -48,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @errors_in_futures
-class TrainingClient(TrainingFutures, RunPage):
+class TrainingClient(TrainingStates, TrainingFutures, RunPage):
     """Trains one LoRA adapter.
 
     ```python
@@ -87,6 +72,12 @@ class TrainingClient(TrainingFutures, RunPage):
     ) -> Future[ForwardBackwardOutput]:
         """Logprobs and loss of a batch, without gradients.
 
+        Args:
+            data: The examples; large batches are sent in pieces.
+            loss_fn: The name of a loss, such as `cross_entropy` or `ppo`.
+            loss_fn_config: Settings of the loss by name, such as `{"clip_high_threshold":
+                1.3}`.
+
         Example: `training.forward(data, "cross_entropy").result().metrics["loss:sum"]`.
 
         Raises:
@@ -104,6 +95,12 @@ class TrainingClient(TrainingFutures, RunPage):
         self, data: Sequence[Datum], loss_fn: LossFnType, loss_fn_config: LossConfig | None = None
     ) -> Future[ForwardBackwardOutput]:
         """Logprobs and loss of a batch; its gradients are added to those already pending.
+
+        Args:
+            data: The examples; large batches are sent in pieces.
+            loss_fn: The name of a loss, such as `cross_entropy` or `ppo`.
+            loss_fn_config: Settings of the loss by name, such as `{"clip_high_threshold":
+                1.3}`.
 
         Example: `training.forward_backward(data, "cross_entropy").result().metrics`.
 
@@ -131,6 +128,11 @@ class TrainingClient(TrainingFutures, RunPage):
         requests of this model wait for that. A LossHandle that the server runs costs one
         pass. Needs torch.
 
+        Args:
+            data: The examples.
+            loss_fn: The function, or what `ServiceClient.create_custom_loss` gave.
+            loss_type_input: What the loss is computed from; there are only logprobs.
+
         Example: `training.forward_backward_custom(data, loss_fn).result().metrics`.
 
         Raises:
@@ -148,12 +150,16 @@ class TrainingClient(TrainingFutures, RunPage):
         """`forward_backward_custom`; await the Future it returns for the result."""
         return self.forward_backward_custom(data, loss_fn, loss_type_input=loss_type_input)
 
-    # Steps, saving, loading ---------------------------------------------------------------------
+    # Steps ----------------------------------------------------------------------------------------
 
     def optim_step(
         self, optim_params: OptimParams | None = None, *, adam_params: AdamParams | None = None
     ) -> Future[OptimStepResponse]:
         """One optimizer step over the pending gradients, which are then cleared.
+
+        Args:
+            optim_params: The step's parameters, such as the learning rate.
+            adam_params: The same, under the name the official client had first.
 
         Example: `training.optim_step(types.AdamParams(learning_rate=1e-4)).result()`.
 
@@ -180,145 +186,6 @@ class TrainingClient(TrainingFutures, RunPage):
         """`optim_step`; await the Future it returns for the result."""
         return self.optim_step(optim_params, adam_params=adam_params)
 
-    def save_state(
-        self,
-        name: str,
-        ttl_seconds: int | None = None,
-        overwrite: bool = False,
-        user_metadata: dict[str, str] | None = None,
-    ) -> Future[SaveWeightsResponse]:
-        """Saves weights and optimizer state under `name`, to go on from later.
-
-        Example: `training.save_state("step-10", ttl_seconds=86_400).result().path`.
-        """
-        return self._work.run(
-            "/save_weights",
-            SaveWeightsRequest(
-                model_id=self.model_id,
-                path=name,
-                ttl_seconds=ttl_seconds,
-                overwrite=overwrite,
-                user_metadata=user_metadata,
-            ),
-            SaveWeightsResponse,
-            "SaveWeights",
-        )
-
-    async def save_state_async(
-        self,
-        name: str,
-        ttl_seconds: int | None = None,
-        overwrite: bool = False,
-        user_metadata: dict[str, str] | None = None,
-    ) -> Future[SaveWeightsResponse]:
-        """`save_state`; await the Future it returns for the result."""
-        return self.save_state(name, ttl_seconds, overwrite, user_metadata)
-
-    def load_state(
-        self, path: str, weights_access_token: str | None = None
-    ) -> Future[LoadWeightsResponse]:
-        """Loads saved weights onto this model; the optimizer starts afresh.
-
-        Example: `training.load_state(state_path).result()`.
-        """
-        return self._load(path, weights_access_token, with_optimizer=False)
-
-    async def load_state_async(
-        self, path: str, weights_access_token: str | None = None
-    ) -> Future[LoadWeightsResponse]:
-        """`load_state`; await the Future it returns for the result."""
-        return self.load_state(path, weights_access_token)
-
-    def load_state_with_optimizer(
-        self, path: str, weights_access_token: str | None = None
-    ) -> Future[LoadWeightsResponse]:
-        """Loads saved weights and the optimizer's state with them.
-
-        Example: `training.load_state_with_optimizer(state_path).result()`.
-        """
-        return self._load(path, weights_access_token, with_optimizer=True)
-
-    async def load_state_with_optimizer_async(
-        self, path: str, weights_access_token: str | None = None
-    ) -> Future[LoadWeightsResponse]:
-        """`load_state_with_optimizer`; await the Future it returns for the result."""
-        return self.load_state_with_optimizer(path, weights_access_token)
-
-    def _load(
-        self, path: str, weights_access_token: str | None, *, with_optimizer: bool
-    ) -> Future[LoadWeightsResponse]:
-        return self._work.run(
-            "/load_weights",
-            LoadWeightsRequest(
-                model_id=self.model_id,
-                path=path,
-                optimizer=with_optimizer,
-                weights_access_token=weights_access_token,
-            ),
-            LoadWeightsResponse,
-            "LoadWeights",
-        )
-
-    def save_weights_for_sampler(
-        self,
-        name: str,
-        ttl_seconds: int | None = None,
-        user_metadata: dict[str, str] | None = None,
-    ) -> Future[SaveWeightsForSamplerResponse]:
-        """Saves weights to sample from under `name`; they never change afterwards.
-
-        Example: `training.save_weights_for_sampler("step-10").result().path`.
-        """
-        return weights_snapshot.save_for_sampler(
-            self._work,
-            SaveWeightsForSamplerRequest(
-                model_id=self.model_id,
-                path=name,
-                ttl_seconds=ttl_seconds,
-                user_metadata=user_metadata,
-            ),
-        )
-
-    async def save_weights_for_sampler_async(
-        self,
-        name: str,
-        ttl_seconds: int | None = None,
-        user_metadata: dict[str, str] | None = None,
-    ) -> Future[SaveWeightsForSamplerResponse]:
-        """`save_weights_for_sampler`; await the Future it returns for the result."""
-        return self.save_weights_for_sampler(name, ttl_seconds, user_metadata)
-
-    def save_weights_external(
-        self,
-        name: str,
-        ttl_seconds: int | None = None,
-        age_encryption_recipients: list[str] | None = None,
-    ) -> Future[SaveWeightsExternalResponse]:
-        """Exports the weights as files to download, encrypted for the recipients if given.
-
-        Example: `training.save_weights_external("export").result().path`.
-        """
-        return self._work.run(
-            "/save_weights_external",
-            SaveWeightsExternalRequest(
-                model_id=self.model_id,
-                path=name,
-                ttl_seconds=ttl_seconds,
-                age_encryption_recipients=age_encryption_recipients,
-            ),
-            SaveWeightsExternalResponse,
-            "SaveWeightsExternal",
-        )
-
-    async def save_weights_external_async(
-        self,
-        name: str,
-        ttl_seconds: int | None = None,
-        age_encryption_recipients: list[str] | None = None,
-    ) -> Future[SaveWeightsExternalResponse]:
-        """`save_weights_external`; await the Future it returns for the result."""
-        return self.save_weights_external(name, ttl_seconds, age_encryption_recipients)
-
     # Samplers -------------------------------------------------------------------------------------
 
     def save_weights_and_get_sampling_client(
@@ -330,6 +197,14 @@ class TrainingClient(TrainingFutures, RunPage):
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """A client that samples from the weights as they are now.
+
+        Args:
+            name: Keeps the weights under this name; without one they are dropped once they are
+                not used.
+            retry_config: Retries under the official SDK's names.
+            record_stability_info: Whether the server records what is needed to follow up
+                unstable numbers.
+            retry: How errors of samples are retried; without one they are raised at once.
 
         Example: `training.save_weights_and_get_sampling_client()`.
         """
@@ -359,6 +234,13 @@ class TrainingClient(TrainingFutures, RunPage):
         retry: RetryPolicy | None = None,
     ) -> SamplingClient:
         """A client that samples from saved weights.
+
+        Args:
+            model_path: The weights, as `save_weights_for_sampler` gave them.
+            retry_config: Retries under the official SDK's names.
+            record_stability_info: Whether the server records what is needed to follow up
+                unstable numbers.
+            retry: How errors of samples are retried; without one they are raised at once.
 
         Example: `training.create_sampling_client(path)`.
         """

@@ -47,6 +47,10 @@ class TrainingFutures:
         Without a `step` they count for the step that the calls made before this one lead to. The
         Future need not be waited for; only Tinkex servers keep metrics.
 
+        Args:
+            metrics: Numbers by name, such as `{"reward": 0.5}`.
+            step: The step they belong to; None for the present one.
+
         Example: `training.log_metrics({"eval/accuracy": 0.5}).result()`.
 
         Raises:

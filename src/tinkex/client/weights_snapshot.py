@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from tinkex.client.futures import Future
 from tinkex.client.model_operations import ModelWork
 from tinkex.client.retry import RetryConfig, RetryPolicy, chosen_policy
+from tinkex.client.sampler_creation import open_sampler
 from tinkex.client.sampling import SamplingClient
 from tinkex.client.session import Session
 from tinkex.types.requests import SaveWeightsForSamplerRequest
-from tinkex.types.training import ModelID, SaveWeightsForSamplerResponse
+from tinkex.types.training import ModelID, SavedForSampler
 
 __all__ = [
     "SamplerOptions",
     "open_saved",
-    "save_for_sampler",
     "snapshot_request",
     "snapshot_sampler",
 ]
@@ -54,7 +54,7 @@ def snapshot_sampler(
             record_stability_info=options.record_stability_info,
         )
 
-    sent = save_for_sampler(work, request)
+    sent = work.run("/save_weights_for_sampler", request, SavedForSampler, "SaveWeightsForSampler")
     return session.connection.runtime.submit(made())
 
 
@@ -68,23 +68,11 @@ def snapshot_request(
     return SaveWeightsForSamplerRequest(model_id=model_id, sampling_session_seq_id=number)
 
 
-def save_for_sampler(
-    work: ModelWork, request: SaveWeightsForSamplerRequest
-) -> Future[SaveWeightsForSamplerResponse]:
-    """Saves weights to sample from."""
-    return work.run(
-        "/save_weights_for_sampler",
-        request,
-        SaveWeightsForSamplerResponse,
-        "SaveWeightsForSampler",
-    )
-
-
 async def open_saved(
     session: Session, model_path: str | None, options: SamplerOptions
 ) -> SamplingClient:
     """A client that samples from saved weights; only to be called on the loop."""
-    return await SamplingClient.open(
+    return await open_sampler(
         session,
         model_path=model_path,
         retry=options.policy(session),

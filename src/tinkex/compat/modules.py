@@ -16,6 +16,13 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "tinker._exceptions": ("tinkex.errors",),
     "tinker._client": ("tinkex.compat.names",),
     "tinker.lib": (),
+    **dict.fromkeys(
+        (
+            *("tinker.lib.api_future_impl", "tinker.lib.base_url"),
+            *("tinker.lib.chunked_fwdbwd_helpers", "tinker.lib.client_connection_pool_type"),
+        ),
+        ("tinkex.compat.library_names",),
+    ),
     "tinker.lib.experimental": ("tinkex.errors", "tinkex.compat.names"),
     "tinker.lib.retry_handler": ("tinkex",),
     "tinker.lib.retryable_exception": ("tinkex.compat.names",),
@@ -70,9 +77,21 @@ _TYPE_MODULES: Final = """
     whoami_response
 """
 
+_PYDANTIC_MODULES: Final = """
+    datum forward_backward_input get_info_response get_sampler_response load_weights_response
+    model_input optim_step_response sampling_params save_weights_external_response
+    save_weights_for_sampler_response stop_reason tensor_data
+"""
+"""Where the official package has pydantic forms of types that are dataclasses elsewhere; ours are
+both."""
+
+_PYDANTIC: Final = "tinker.types._pydantic_types"
+
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     **_PLACES,
     **{f"tinker.types.{name}": _PLACES["tinker.types"] for name in _TYPE_MODULES.split()},
+    _PYDANTIC: _PLACES["tinker.types"],
+    **{f"{_PYDANTIC}.{name}": _PLACES["tinker.types"] for name in _PYDANTIC_MODULES.split()},
 }
 """Every module that can be imported, and where its names are looked for."""
 

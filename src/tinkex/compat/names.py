@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from tinkex.client.futures import Future
 from tinkex.errors import ExperimentalWarning, PromiseLostError
 from tinkex.types.sampling import TopkLogprobs
-from tinkex.types.training import SaveWeightsExternalResponse, SaveWeightsForSamplerResponse
+from tinkex.types.training import SavedForSampler, SaveWeightsExternalResponse
 from tinkex.version import PROTOCOL_VERSION
 
 __all__ = [
@@ -34,7 +34,7 @@ __version__ = PROTOCOL_VERSION  # scripts compare it with the version they need
 AwaitableConcurrentFuture = Future
 RetryableException = PromiseLostError
 SaveWeightsExternalResponseInternal = SaveWeightsExternalResponse
-SaveWeightsForSamplerResponseInternal = SaveWeightsForSamplerResponse
+SaveWeightsForSamplerResponseInternal = SavedForSampler
 
 
 @dataclass(frozen=True, slots=True)

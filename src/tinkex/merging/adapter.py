@@ -55,7 +55,7 @@ class Change:
 
 class Adapter:
     """A PEFT folder. `change_of` gives what it does to a matrix of the base, by its module's path;
-    `unused` then has the names that no matrix asked for.
+    `unused` then has the names that no matrix used.
 
     Raises:
         NotMergeableError: the folder holds no plain adapter, as an encrypted export.

@@ -48,7 +48,12 @@ class RegularizerBatch:
         ]
 
     def counted_positions(self, index: int, where: str | None) -> Tensor:
-        """Which positions of an example count, as booleans [N]."""
+        """Which positions of an example count, as booleans [N].
+
+        Args:
+            index: The place of the example in the batch.
+            where: Positions count where this loss input is not 0; None counts all.
+        """
         logprobs = self.logprobs[index]
         if where is None:
             return logprobs.new_ones(logprobs.shape[0]).bool()

@@ -66,6 +66,12 @@ class Bus:
         Attaching under an id that is taken replaces the old handler, so that running a notebook
         cell twice does not count everything twice.
 
+        Args:
+            handler_id: The name to `detach` it by.
+            event: An event, or all that begin as what stands before `.*`.
+            fn: Called with event, measurements, metadata and `config`.
+            config: Handed to `fn` as it is.
+
         Raises:
             ValidationError: the event is no dotted name, or `*` is anywhere but at its end.
         """
@@ -74,7 +80,14 @@ class Bus:
     def attach_many(
         self, handler_id: str, events: Iterable[str], fn: Handler, config: Any = None
     ) -> None:
-        """Call `fn` at every one of these events; see `attach`."""
+        """Call `fn` at every one of these events; see `attach`.
+
+        Args:
+            handler_id: The name to `detach` it by.
+            events: The events, each as in `attach`.
+            fn: Called with event, measurements, metadata and `config`.
+            config: Handed to `fn` as it is.
+        """
         new = _Attached(handler_id, (events,) if isinstance(events, str) else events, fn, config)
         with self._lock:
             others = (each for each in self._handlers if each.handler_id != handler_id)
@@ -95,7 +108,13 @@ class Bus:
     def execute(
         self, event: str, measurements: Mapping[str, Any], metadata: Mapping[str, Any]
     ) -> None:
-        """Call every handler of this event; never raises because of one of them."""
+        """Call every handler of this event; never raises because of one of them.
+
+        Args:
+            event: The event's dotted name.
+            measurements: Its numbers by name.
+            metadata: What else is known of it, by name.
+        """
         handlers = self._handlers
         if not handlers:
             return

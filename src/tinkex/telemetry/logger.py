@@ -34,6 +34,13 @@ def attach_logger(
     # INFO:tinkex.events:tinkex.http.request.stop duration=0.021 method=POST path=/api/v1/...
     ```
 
+    Args:
+        level: A level of the standard `logging`, by name or number.
+        events: Which events, as in `attach`.
+        logger: The logger; by default `tinkex.events`.
+        handler_id: The id to detach it by.
+        bus: The bus to listen to; by default that of the process.
+
     Raises:
         ValidationError: `level` is no level of the standard `logging`.
     """

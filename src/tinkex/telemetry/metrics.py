@@ -106,19 +106,34 @@ class Metrics:
         self.detach()
 
     def increment(self, name: str, by: int = 1) -> None:
-        """Add to a counter."""
+        """Add to a counter.
+
+        Args:
+            name: The metric's name.
+            by: How much is added.
+        """
         with self._lock:
             if self._has_room(self._counters, name):
                 self._counters[name] = self._counters.get(name, 0) + by
 
     def gauge(self, name: str, value: float) -> None:
-        """Set a gauge to its present value."""
+        """Set a gauge to its present value.
+
+        Args:
+            name: The metric's name.
+            value: The value.
+        """
         with self._lock:
             if self._has_room(self._gauges, name):
                 self._gauges[name] = float(value)
 
     def observe(self, name: str, value: float) -> None:
-        """Add a value to a histogram; one that is not finite is left out."""
+        """Add a value to a histogram; one that is not finite is left out.
+
+        Args:
+            name: The metric's name.
+            value: The value.
+        """
         if not math.isfinite(value):
             return
         with self._lock:

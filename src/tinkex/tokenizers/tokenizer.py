@@ -81,6 +81,11 @@ def load_tokenizer(
     tokenizer.encode("Hello")
     ```
 
+    Args:
+        id_or_path: The id or the folder.
+        cache: Where tokenizers that were loaded before are kept.
+        settings: Settings of the process; by default those of its environment.
+
     Raises:
         TokenizerError: it cannot be found or read; the hint says what to do.
     """

@@ -115,6 +115,12 @@ class Datum(RecordModel, frozen=True):
         datum = Datum.from_conversation(messages, tokenizer)
         ```
 
+        Args:
+            messages: What was said, each a dict with `role` and `content`.
+            tokenizer: The model's, as `TrainingClient.get_tokenizer` gives it.
+            answers: Whether `all` of the assistant's messages are learned, or the `last`.
+            tools: The tools the template shows to the model.
+
         Raises:
             ValidationError: nothing is to be learned, the tokenizer has no chat template, or the
                 template renders earlier answers differently, so that they need examples of their
@@ -160,6 +166,11 @@ class Datum(RecordModel, frozen=True):
         >>> datum.loss_fn_inputs["advantages"].tolist()
         [0.0, 0.0, 0.5, 0.5]
 
+        Args:
+            prompt: What was continued.
+            sequence: One of a sample's `sequences`.
+            advantage: One number for the whole answer, or one for each of its tokens.
+
         Raises:
             ValidationError: prompt or answer is empty, the answer has no logprobs, or the number of
                 advantages is another than that of its tokens.
@@ -173,6 +184,10 @@ class Datum(RecordModel, frozen=True):
         loss_fn_inputs: ProvenanceSpans | None = None,
     ) -> Datum:
         """The same example, saying which recorded sequence each position comes from.
+
+        Args:
+            model_input: Which sequence each position of the input is from.
+            loss_fn_inputs: Which one each position of the loss inputs is from.
 
         Raises:
             ValidationError: the spans do not cover exactly the positions they describe.

@@ -137,7 +137,8 @@ class TensorData(_TensorForm, ModelMethods):
         sparse_crow_indices: Sequence[int] | None = None,
         sparse_col_indices: Sequence[int] | None = None,
     ) -> TensorData:
-        """The tensor whose little-endian values are `raw`."""
+        """The tensor of this `dtype` and `shape` whose little-endian values are `raw`; with
+        `sparse_crow_indices` and `sparse_col_indices` they are those of a CSR matrix."""
         if dtype not in ITEM_BYTES or len(raw) % ITEM_BYTES[dtype]:
             raise ValidationError(f"{len(raw)} bytes are no whole number of {dtype} values.")
         tensor = cls.__new__(cls)

@@ -103,6 +103,14 @@ class SaveWeightsResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class SaveWeightsForSamplerResponse(AnswerModel, frozen=True, kw_only=True):
+    """Weights for sampling were saved under `path`."""
+
+    type: ClassVar[Literal["save_weights_for_sampler"]] = "save_weights_for_sampler"
+
+    path: str
+
+
+class SavedForSampler(AnswerModel, frozen=True, kw_only=True):
     """Weights for sampling were saved: named ones have a path, ephemeral ones a session."""
 
     type: ClassVar[Literal["save_weights_for_sampler"]] = "save_weights_for_sampler"

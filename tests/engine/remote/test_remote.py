@@ -297,7 +297,7 @@ def test_peers_without_the_token_get_nothing_and_block_no_worker(tmp_path: Path)
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_a_stranger_that_sends_a_byte_now_and_then_keeps_nobody_out(
+def test_connections_that_drip_bytes_without_the_token_keep_no_worker_out(
     tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch, is_encrypted: bool
 ) -> None:
     monkeypatch.setattr(listener_module, "_HANDSHAKE_S", 2.0)

@@ -54,6 +54,10 @@ with tinkex.ServiceClient() as service:
     sampler.sample(
         types.ModelInput.from_ints([118]), 1, types.SamplingParams(max_tokens=2)
     ).result()
+    prompt, params = types.ModelInput.from_ints([119]), types.SamplingParams(max_tokens=3)
+    with sampler.sample(prompt, 1, params, stream=True) as stream:
+        assert sum(len(delta.tokens) for delta in stream) == 3
+    training.save_state("one").result()
 for span in exporter.get_finished_spans():
     context = span.get_span_context()
     print(f"{context.trace_id:032x}", f"{context.span_id:016x}", span.name, span.status.status_code)
@@ -131,10 +135,12 @@ def test_spans_go_from_the_client_s_call_to_the_stored_result(
     by_name = {each.name: each for each in ours}
     assert by_name["queue"].end_time_unix_nano == by_name["engine"].start_time_unix_nano
     assert by_name["engine"].end_time_unix_nano == by_name["result"].start_time_unix_nano
-    sampled = [
-        e.name for e in receiver.spans if e.trace_id.hex() == calls["SamplingClient.sample"][0]
-    ]
-    assert sorted(sampled) == sorted(["submit asample", "queue", "engine", "result"])
+    samples = [line[0] for line in lines if line[2] == "SamplingClient.sample"]
+    assert len(samples) == 2, "one at once, one streamed"
+    for trace_id in samples:
+        sampled = [each.name for each in receiver.spans if each.trace_id.hex() == trace_id]
+        assert sorted(sampled) == sorted(["submit asample", "queue", "engine", "result"])
+    assert "TrainingClient.save_state" in calls, "not the base class that it is from"
     by_hand = [each for each in receiver.spans if each.trace_id.hex() == TRACE]
     assert {each.name for each in by_hand} == {"submit optim_step", "queue", "engine", "result"}
     assert PARENT in {each.parent_span_id.hex() for each in by_hand}
