@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 
 import pytest
@@ -11,6 +13,8 @@ from tests.support.waiting import wait_until
 from tinkex.engine.errors import ServerEndingError, server_ending
 from tinkex.engine.interface import Engine, EngineFailure, ModelInfo
 from tinkex.engine.null import NullEngine
+from tinkex.engine.options import EngineOptions
+from tinkex.engine.process.local import EngineProcess
 from tinkex.scheduler.supervisor import Supervisor
 
 
@@ -71,6 +75,23 @@ def test_a_start_that_ends_with_the_server_is_not_logged_as_a_failure(
         supervisor.stop_starting()
         thread.join()
     assert min(len(caplog.records), 1) == num_lines
+
+
+def test_the_log_says_what_became_of_an_idle_engine(caplog: pytest.LogCaptureFixture) -> None:
+    options = EngineOptions(models={"tiny": ""}, device="null")
+    supervisor = Supervisor(lambda: EngineProcess(options, ping_s=0.2, hang_s=2.0))
+    try:
+        idle = supervisor.engine
+        assert isinstance(idle, EngineProcess)
+        os.kill(idle.pid, signal.SIGSTOP)
+        wait_until(lambda: idle.is_gone)
+        with caplog.at_level(logging.ERROR, "tinkex.scheduler.supervisor"):
+            supervisor.revive()
+        (line,) = caplog.messages
+        assert f"The engine process {idle.pid} did not answer for" in line
+        assert supervisor.engine is not idle
+    finally:
+        supervisor.close()
 
 
 def test_a_start_that_fails_once_the_supervisor_is_closed_is_not_logged(

@@ -165,7 +165,8 @@ async def polite(url: str, key: str, kind: str, seconds: float) -> list[float]:
 
 
 async def greedy(url: str, key: str, kind: str, in_flight: int, num_places: int) -> None:
-    """Keeps so many requests in flight until it is told to end; prints what it got."""
+    """Keeps so many requests in flight until it is stopped; prints a line when it has its first
+    result, and what it got at the end."""
     tenant = Tenant(url, key)
     wires = [await tenant.connect() for _ in range(in_flight)]
     places = [await tenant.place(wires[0], kind) for _ in range(num_places)]
@@ -176,6 +177,8 @@ async def greedy(url: str, key: str, kind: str, in_flight: int, num_places: int)
         nonlocal num_done
         while True:
             await tenant.work(wire, kind, place, next(counter))
+            if not num_done:
+                print("begun", flush=True)
             num_done += 1
 
     began = time.monotonic()
@@ -227,6 +230,8 @@ def measure(
     arguments = [sys.executable, "-m", __spec__.name, "greedy", url, keys[1], *load]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as crowd:
         try:
+            assert crowd.stdout is not None
+            assert crowd.stdout.readline() == "begun\n"
             time.sleep(WARM_UP_S)
             batches.new_figures(case.greedy)
             beside = _figures(uvloop.run(polite(url, keys[0], case.polite, seconds)))

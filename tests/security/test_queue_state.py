@@ -125,7 +125,7 @@ def test_a_shared_poll_reports_when_samples_wait(
             states.append(str(answer["queue_state"]))
             reasons.append(answer["queue_state_reason"] if len(states) % 2 == 0 else None)
     assert states[1] == "paused_capacity"
-    assert "All places for sampling are taken" in str(reasons[0])
+    assert "The engine is busy" in str(reasons[0])
     assert ask()["queue_state"] == "active"
     plain = http.post("retrieve_futures", {"target": target, "prev_cursor": 0})
     assert plain.keys() == {"completions", "cursor"}

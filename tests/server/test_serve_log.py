@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from tests.server.driving import Http
 from tests.server.test_cli import TINKEX
+from tests.support.raw_http import RawClient
 from tinkex.server.config import ServedModel, ServerConfig
 from tinkex.server.http.access_log import AccessLog
 from tinkex.server.upkeep.start_report import start_report
@@ -148,6 +149,20 @@ def test_very_verbose_server_logs_polls(tmp_path: Path) -> None:
     polls = [line for line in server.requests() if line.startswith("POST /api/v1/retrieve_future ")]
     assert polls
     assert "Polls in the last" not in server.log()
+
+
+@pytest.mark.parametrize(("options", "is_logged"), [((), False), (("-vv",), True)])
+def test_strangers_cannot_fill_the_log_with_what_is_no_request(
+    tmp_path: Path, options: tuple[str, ...], is_logged: bool
+) -> None:
+    with serving(tmp_path, *options) as server:
+        for _ in range(20):
+            with RawClient(server.url) as raw:
+                assert raw.ask(b"\x16\x03\x01\x02\x00\r\n\r\n").status == 400
+        assert server.stop() == 0
+    refused = [line for line in server.lines() if line.startswith("No request, from 127.0.0.1: ")]
+    assert len(refused) == (20 if is_logged else 0)
+    assert not any("Invalid HTTP request" in line for line in server.lines())
 
 
 def test_ctrl_c_says_what_is_finished_and_where_the_state_is(tmp_path: Path) -> None:

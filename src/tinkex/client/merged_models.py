@@ -33,6 +33,9 @@ class MergedModels:
 
         They need no key and work for an hour.
 
+        Args:
+            tinker_path: The checkpoint.
+
         Example: `rest.get_merged_model(path).result().size_bytes`.
         """
         path = TinkerPath.parse(tinker_path)
@@ -48,6 +51,11 @@ class MergedModels:
     ) -> Future[Path]:
         """Downloads the base model with a checkpoint merged into it, as a folder that transformers
         and vLLM load. It appears, or replaces an older one, only once every file is whole.
+
+        Args:
+            tinker_path: The checkpoint.
+            folder: Where the model goes.
+            on_progress: Called with the file, its bytes so far, and its bytes in all or None.
 
         Example: `rest.download_merged_model(path, "merged").result()`.
         """

@@ -121,6 +121,7 @@ class RunCalls:
             by: `day`, `key`, `run` or `total`.
             first: The first day; None for the first there is.
             last: The last day; None for today.
+            run: A run's id; None for all of the account.
 
         Example: `rest.get_usage(by="run").result()`.
         """

@@ -165,10 +165,7 @@ class Supervisor:
     def revive(self) -> None:
         """Replaces an engine that died or hung while it was idle: no request is to blame."""
         if self._engine is not None and self._engine.is_gone:
-            reason = EngineFailure("It died while it was idle.", code="engine-died")
-            if self._engine.is_remote:
-                reason = EngineFailure("It left while it was idle.", code="engine-disconnected")
-            self.discard(reason)
+            self.discard(_end_of(self._engine))
         if self._engine is None:
             _ = self.engine
 
@@ -245,6 +242,17 @@ class Supervisor:
         if engine is not None:
             with contextlib.suppress(Exception):
                 engine.close()
+
+
+def _end_of(engine: Engine) -> EngineFailure:
+    """Why an engine is gone that failed no call, as the next one would say it."""
+    if engine.is_remote:
+        return EngineFailure("It left while it was idle.", code="engine-disconnected")
+    try:
+        engine.models()
+    except EngineFailure as error:
+        return error
+    return EngineFailure("It died while it was idle.", code="engine-died")
 
 
 def _models_of(engine: Engine) -> list[ModelInfo]:

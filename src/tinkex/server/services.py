@@ -58,6 +58,8 @@ class Services:
     is_disk_low: bool = False
     started_at: float = field(default_factory=time.monotonic)
     samplers: dict[str, SamplerRecord] = field(default_factory=dict)  # a few, as they never change
+    merging: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Taken for each piece of a merged model, so that merging takes one core at most."""
     _sessions: dict[str, Session] = field(default_factory=dict)
     _optimizers: dict[tuple[str, str], str] = field(default_factory=dict)  # they never change
 

@@ -165,6 +165,8 @@ def test_a_request_has_one_host(raw: RawClient, server: EmbeddedServer, host: st
     answer = raw.ask(request("GET", "/healthz", host=host))
     check_typed(answer, 400, "malformed-request")
     assert "Host" in answer.json()["detail"]
+    assert answer.headers["connection"] == "close"
+    assert raw.is_closed()
     with RawClient(server.base_url) as other:
         check_typed(
             other.ask(request("POST", CONFIG, key=server.api_key, host=host, body=BODY)),
@@ -180,6 +182,7 @@ def test_a_host_that_is_none_is_refused(raw: RawClient, host: str) -> None:
     answer = raw.ask(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1"))
     check_typed(answer, 400, "malformed-request")
     assert "Host" in answer.json()["detail"]
+    assert raw.is_closed()
 
 
 @pytest.mark.parametrize(

@@ -351,12 +351,12 @@ def test_waiting_is_reported_where_one_poll_serves_all_samples(sample, server):
         "sample_use_retrieve_futures": True,
         "extensions": ["futures.queue_state"],
     }
-    reason = "All places for sampling are taken."
+    reason = "The engine is busy."
     paused = {"queue_state": "paused_capacity", "queue_state_reason": reason}
     server.on("retrieve_futures").reply(json_body={"cursor": 0, "completions": [], **paused})
     ran = sample("--prompt", "a")
     assert ran.code == 0
-    assert "Waiting: All places for sampling are taken.\n" in ran.err
+    assert "Waiting: The engine is busy.\n" in ran.err
 
 
 def test_ctrl_c_is_130(sample, monkeypatch):

@@ -1,6 +1,7 @@
 """Writes the results of sampling to the store while engines go on, then publishes them.
 
-One thread, in the order of arrival. A result is published only after it is on disk; one that is
+One thread, in the order of arrival; results that came while others were written are written
+together. A result is published only after it is on disk; one that is
 lost with the process is still open in the log and is computed again. While the store fails, callers
 of `write` wait.
 """
@@ -29,6 +30,8 @@ from tinkex.wire import protobuf
 
 _logger = logging.getLogger(__name__)
 _MAX_BATCHES = 64
+_MAX_RESULTS = 256
+"""Results at which a commit takes no further batch: its size follows from them."""
 
 Finished = list[tuple[QueuedSample, SampleResult | RequestError]]
 
@@ -48,6 +51,7 @@ class SampleResultWriter:
         self._counters = counters
         self._store_retries = StoreRetries(is_over)
         self._batches: queue.Queue[Finished | None] = queue.Queue(_MAX_BATCHES)
+        self._is_closing = False  # for the thread: nothing comes any more
         self._thread = threading.Thread(target=self._run, name="tinkex-sample-writer", daemon=True)
 
     def start(self) -> None:
@@ -65,13 +69,25 @@ class SampleResultWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        while (finished := self._batches.get()) is not None:
+        while finished := self._next():
             try:
                 self._write(finished)
             except Exception:
                 # Most likely the store was closed. The requests are open in the log: the next start
                 # computes them again, or finds that their results are there.
                 _logger.exception("%d results of sampling were not published.", len(finished))
+
+    def _next(self) -> Finished:
+        """What waits, or the next batch to come; empty at the end."""
+        finished: Finished = []
+        while not self._is_closing and len(finished) < _MAX_RESULTS:
+            try:
+                batch = self._batches.get(block=not finished)
+            except queue.Empty:
+                break
+            self._is_closing = batch is None
+            finished += batch or []
+        return finished
 
     def _write(self, finished: Finished) -> None:
         outcomes = [(queued.sample, _encode(result, queued)) for queued, result in finished]

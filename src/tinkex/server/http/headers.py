@@ -15,7 +15,6 @@ from tinkex.server.errors import (
     MalformedRequest,
     UnknownTransferCoding,
     closing_response,
-    error_response,
 )
 
 __all__ = ["CAME_WHOLE", "HeadMiddleware", "answer_bytes", "header", "is_declared_json"]
@@ -59,8 +58,8 @@ class HeadMiddleware:
     """Answers 431 to a head that is too large, 400 to one without exactly one valid Host, and 501
     to a body in a transfer coding other than chunked.
 
-    A request with `Expect: 100-continue` that is answered before its body was requested ends its
-    connection: the next bytes could be that body or another request.
+    Each ends its connection. So does a request with `Expect: 100-continue` that is answered before
+    its body was requested: the next bytes could be that body or another request.
     """
 
     def __init__(self, app: ASGIApp, bounds: ConnectionBounds) -> None:
@@ -76,7 +75,7 @@ class HeadMiddleware:
             expected = _Expected(receive, send)
             receive, send = expected.receive, expected.send
         if (refusal := self._refusal(scope, names)) is not None:
-            await error_response(refusal)(scope, receive, send)
+            await closing_response(refusal)(scope, receive, send)
             return
         if b"transfer-encoding" in names and not _is_chunked(scope):
             await closing_response(_unknown_coding(scope))(scope, receive, send)

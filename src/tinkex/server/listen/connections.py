@@ -38,6 +38,7 @@ def protocol_class(bounds: ConnectionBounds) -> type[asyncio.Protocol]:
     """uvicorn's protocol, the quick one if it is installed, with these bounds."""
     config = uvicorn.Config(_over_capacity, log_config=None, ws="none", lifespan="off")
     config.load()
+    logging.getLogger("uvicorn.error").addFilter(_is_of_the_server)
     # Some more than the maximum are open for a moment, to be answered that there are too many.
     most = min(bounds.max_connections, _room_for_connections() * 8 // 9)
     bounds = msgspec.structs.replace(bounds, max_connections=most)
@@ -164,6 +165,7 @@ class _Bounded(asyncio.Protocol):
         if self._ignores_input:
             return
         self._ignores_input = True
+        _logger.debug("No request, from %s: %s", self.client and self.client[0], error.message)
         if self._owes_an_answer():
             self.transport.pause_reading()
             self.close_after_answer()
@@ -251,6 +253,12 @@ class _InOnePiece(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._inner.get_extra_info(name, default)
+
+
+def _is_of_the_server(record: logging.LogRecord) -> bool:
+    """Drops uvicorn's warning for each connection that sends no request: strangers would fill the
+    log, and it does not say who or why. `_refuse` logs that for those who look for it."""
+    return record.msg != "Invalid HTTP request received."
 
 
 def _is_head(data: bytes | bytearray | memoryview) -> bool:

@@ -25,6 +25,7 @@ from tinkex.server.errors import (
     Unprocessable,
     json_response,
 )
+from tinkex.server.http.made_in_turn import made_in_turn
 from tinkex.server.http.tar_stream import TarFile, tar_response
 from tinkex.server.services import Services, owner, services_of
 from tinkex.server.submit.checkpoint_lookup import find_checkpoint
@@ -71,12 +72,13 @@ async def download_merged(request: Request) -> Response:
     if name == _ARCHIVE:
         folder = f"{found.name}-merged"
         packed = [TarFile(f"{folder}/{each.name}", each.size, each.chunks) for each in files]
-        return tar_response(packed, f"{folder}.tar")
+        return made_in_turn(tar_response(packed, f"{folder}.tar"), services.merging)
     for each in files:
         if each.name == name:
             headers = {"content-length": str(each.size)}
             media_type = "application/octet-stream"
-            return StreamingResponse(each.chunks(), media_type=media_type, headers=headers)
+            answer = StreamingResponse(each.chunks(), media_type=media_type, headers=headers)
+            return made_in_turn(answer, services.merging)
     raise NotFound("There is no such file.", code="no-such-file")
 
 

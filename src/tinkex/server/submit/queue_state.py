@@ -60,8 +60,7 @@ def _samples_wait(services: Services, owner: str) -> State:
     mine = services.scheduler.pending_samples(owner)
     total = services.scheduler.pending_samples()
     return "paused_capacity", (
-        f"All places for sampling are taken: {total} requests are on the server, {mine} of them "
-        "yours."
+        f"The engine is busy: {total} sampling requests are on the server, {mine} of them yours."
     )
 
 
