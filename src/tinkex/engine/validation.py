@@ -100,9 +100,10 @@ def check_tokens(tokens: npt.NDArray[np.generic], model: ModelInfo, field: str) 
             f"{field} is empty. Send at least one token.", code="empty-tokens", field=field
         )
     if tokens.size > model.context_length:
+        # LiteLLM knows this error by OpenAI's words, "this model's maximum context length is".
         raise EngineUserError(
-            f"{field} has {tokens.size} tokens, above the context length of "
-            f"{model.context_length} of {model.name}. Shorten or split it.",
+            f"{field} has {tokens.size} tokens, but this model's maximum context length is "
+            f"{model.context_length} tokens ({model.name}). Shorten or split it.",
             code="context-too-long",
             field=field,
             value=tokens.size,

@@ -117,6 +117,9 @@ def test_a_prompt_beyond_the_context_has_openais_code(client: openai.OpenAI) -> 
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model=MODEL, prompt="x" * 5000)
     assert refused.value.code == "context_length_exceeded"
+    assert refused.value.param == "prompt"
+    # LiteLLM goes by these words, not by the code.
+    assert "this model's maximum context length is 2048 tokens" in refused.value.message
 
 
 def test_keys_come_as_bearer_or_in_our_own_header(
