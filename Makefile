@@ -15,13 +15,17 @@ STAMP := $(VENV)/.installed
 RAY_VENV ?= .venv-ray
 RAY_PIP := $(RAY_VENV)/bin/python -m pip --disable-pip-version-check
 RAY_STAMP := $(RAY_VENV)/.installed
+OPENAI_VENV ?= .venv-openai
+OPENAI_PIP := $(OPENAI_VENV)/bin/python -m pip --disable-pip-version-check
+OPENAI_STAMP := $(OPENAI_VENV)/.installed
+OPENAI_TOOLS := tests/openai_tools
 UV := uv==0.13.8
 LOCK_VENV := .cache/lock-venv
 TESTED := .cache/tested
 TESTED_FILES := $(shell find src tests examples docs -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.md')
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo test test-ray soak qa lint types coverage docs bench release clean
+.PHONY: help install lock demo test test-ray test-openai soak qa lint types coverage docs bench release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +55,10 @@ lock:  ## write requirements.lock again after a change of constraints.txt or of 
 	$(LOCK_VENV)/bin/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.11.0 \
 	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
 	  --output-file tests/contract/cookbook.txt tests/contract/cookbook.in
+	$(LOCK_VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11.0 --extra server \
+	  --override $(LOCK_VENV)/no-torch.txt --generate-hashes \
+	  --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	  --output-file $(OPENAI_TOOLS)/requirements.txt pyproject.toml $(OPENAI_TOOLS)/requirements.in
 
 demo: $(STAMP)  ## start the embedded server, train a LoRA adapter, sample before and after
 	$(BIN)/python examples/demo.py
@@ -75,6 +83,18 @@ $(RAY_STAMP): pyproject.toml constraints.txt
 
 test-ray: $(RAY_STAMP)  ## the tests of workers on a Ray cluster, in an environment of their own
 	$(RAY_VENV)/bin/python -m pytest tests/launch
+
+# LiteLLM and others hold packages at versions that are not those of the development environment.
+$(OPENAI_STAMP): pyproject.toml $(OPENAI_TOOLS)/requirements.txt
+	test -x $(OPENAI_VENV)/bin/python || $(PYTHON) -m venv $(OPENAI_VENV)
+	$(OPENAI_PIP) install --quiet "$(TORCH)" $(TORCH_INDEX)
+	$(OPENAI_PIP) install --quiet --require-hashes --no-deps --requirement $(OPENAI_TOOLS)/requirements.txt
+	$(OPENAI_PIP) install --quiet --no-build-isolation --no-deps --editable .
+	$(OPENAI_PIP) check
+	touch $(OPENAI_STAMP)
+
+test-openai: $(OPENAI_STAMP)  ## LiteLLM, LangChain and lm-eval at the server, in an environment of their own
+	$(OPENAI_VENV)/bin/python -m pytest $(OPENAI_TOOLS)
 
 soak: $(STAMP)  ## the long form of the fault, load and fuzz campaigns
 	TINKEX_SOAK=1 $(BIN)/python -m pytest -m soak --timeout=3600 --durations=0 tests/faults tests/security
@@ -108,4 +128,4 @@ release: $(STAMP)  ## wheel and source package, checked, and a list of what they
 	$(BIN)/python tools/sbom.py dist
 
 clean:  ## remove the environment and everything made
-	rm -rf $(VENV) $(RAY_VENV) .demo .contract .cache dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(RAY_VENV) $(OPENAI_VENV) .demo .contract .cache dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -14,7 +14,17 @@ from tests.support.soak import IS_SOAK
 from tinkex.engine.process.amx_tiles import WITHOUT_TILES, has_broken_tiles
 
 TESTS = Path(__file__).parent
-WITH_PROCESSES = {"cli", "contract", "deploy", "docs", "faults", "launch", "security", "server"}
+WITH_PROCESSES = {
+    "cli",
+    "contract",
+    "deploy",
+    "docs",
+    "faults",
+    "launch",
+    "openai_tools",
+    "security",
+    "server",
+}
 """Folders whose tests start servers and wait for them; they have twice the usual time."""
 WITH_PROCESSES_S = 120
 FOREIGN = ("TINKER_", "TINKEX_API_KEY", "TINKEX_BASE_URL", "CLOUDFLARE_ACCESS_")
