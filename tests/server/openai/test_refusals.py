@@ -113,9 +113,10 @@ def test_what_equals_the_default_is_taken(client: openai.OpenAI) -> None:
     assert chat.choices
 
 
-def test_a_prompt_beyond_the_context_has_openais_code(client: openai.OpenAI) -> None:
+@pytest.mark.parametrize("length", [2048, 5000])
+def test_a_prompt_beyond_the_context_has_openais_code(client: openai.OpenAI, length: int) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        client.completions.create(model=MODEL, prompt="x" * 5000)
+        client.completions.create(model=MODEL, prompt="x" * length)
     assert refused.value.code == "context_length_exceeded"
     assert refused.value.param == "prompt"
     # LiteLLM goes by these words, not by the code.

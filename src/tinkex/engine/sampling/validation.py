@@ -24,8 +24,8 @@ def check_sample(request: SampleRequest, model: ModelInfo) -> None:
     check_tokens(request.tokens, model, "prompt")
     if request.tokens.size >= model.context_length:
         raise EngineUserError(
-            f"The prompt has {request.tokens.size} tokens and fills the context of "
-            f"{model.context_length} of {model.name}. Leave room for at least one more.",
+            f"prompt has {request.tokens.size} tokens, and this model's maximum context length "
+            f"is {model.context_length} tokens ({model.name}). Leave room for at least one more.",
             code="context-too-long",
             field="prompt",
             value=request.tokens.size,
