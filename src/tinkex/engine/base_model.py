@@ -69,8 +69,7 @@ class BaseModel:
 
     def step_sampling(self) -> list[SampleResult]:
         """Returns the results of one step of the sampler; if it fails, every request in it ends
-        with that failure.
-        """
+        with that failure."""
         try:
             return self.sampler.step()
         except Exception as error:  # a defect of the sampler must not end the adapters in training

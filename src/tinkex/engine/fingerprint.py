@@ -15,9 +15,8 @@ __all__ = ["torch_fingerprint"]
 
 
 def torch_fingerprint(options: EngineOptions, *, has_kernels: bool) -> EngineFingerprint:
-    """Returns the fingerprint of an engine in this process. `has_kernels`: sampling uses the
-    compiled kernels.
-    """
+    """Returns the fingerprint of an engine in this process. `has_kernels`: sampling uses
+    the compiled kernels."""
     return EngineFingerprint(
         device=options.device,
         hardware=_hardware(torch.device(options.device)),

@@ -202,8 +202,7 @@ class Engine(Protocol):
     @property
     def is_remote(self) -> bool:
         """Whether the engine reads and writes folders that may not be on the server's disk: it
-        uploads what it saves into the depot itself, and fetches from there what it loads.
-        """
+        uploads what it saves into the depot itself, and fetches from there what it loads."""
         ...
 
     @property

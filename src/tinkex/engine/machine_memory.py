@@ -24,8 +24,7 @@ def available_bytes() -> int:
 
 def own_bytes() -> int:
     """Memory, in bytes, that only the end of this process frees; 0 if unknown. Mapped files are not
-    counted: the system drops their pages under memory pressure.
-    """
+    counted: the system drops their pages under memory pressure."""
     path = Path("/proc/self/status")
     if not path.is_file():
         return 0

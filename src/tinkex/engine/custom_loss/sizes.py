@@ -49,9 +49,8 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _numel(args: _Args, kwargs: _Kwargs) -> int:
-    """Returns the number of values of the broadcast operands; the sum of all if they do not
-    broadcast.
-    """
+    """Returns the number of values of the broadcast operands; the sum of all if they
+    do not broadcast."""
     shapes = [each.shape for each in _tensors((args, kwargs))]
     try:
         return math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]

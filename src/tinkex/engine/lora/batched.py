@@ -25,8 +25,7 @@ __all__ = ["together"]
 _MOST_ROWS = 128
 _MOST_NUMBERS = 2**18
 """Maximum rows of an adapter, and numbers in its matrices: beyond, its own products are worth their
-calls, and copies would cost more than they save.
-"""
+calls, and copies would cost more than they save."""
 
 _FEWEST = 4
 """Minimum adapters for which a batched product pays."""

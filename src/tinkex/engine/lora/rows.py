@@ -24,8 +24,7 @@ __all__ = ["RowLora", "Run", "SitePair", "StackedRun", "fused_parts", "pair_view
 @dataclass(frozen=True, slots=True)
 class SitePair:
     """LoRA at one site, ready to multiply: A, and for each fused matrix its columns of the output,
-    its columns of A's product, and B. With adapters stacked all tensors have one more axis.
-    """
+    its columns of A's product, and B. With adapters stacked all tensors have one more axis."""
 
     a_DR: Tensor
     parts: tuple[tuple[slice, slice, Tensor], ...]

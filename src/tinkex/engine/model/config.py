@@ -160,9 +160,8 @@ def _refuse_huge(raw: dict[str, Any]) -> None:
 
 
 def _not_lean(raw: dict[str, Any], family: Family, context_length: int | None) -> NotLean | None:
-    """Returns the first feature of the config that the lean path does not support; None if there is
-    none.
-    """
+    """Returns the first feature of the config that the lean path does not support; None if
+    there is none."""
     for key in family.unsupported:
         if raw.get(key):
             return NotLean(f"it has {key}={raw[key]!r:.40}")

@@ -38,9 +38,8 @@ __all__ = ["Backbone", "Decoder"]
 
 
 class Backbone(Protocol):
-    """The interface that training needs of a base model: packed hidden states, a head, and LoRA
-    sites.
-    """
+    """The interface that training needs of a base model: packed hidden states, a
+    head, and LoRA sites."""
 
     groups: list[LoraGroup]
     head: FrozenLinear

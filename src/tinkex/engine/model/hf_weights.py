@@ -166,9 +166,8 @@ def _checked(tensor: Tensor, name: str, shapes: dict[str, tuple[int, ...]], fold
 
 
 def _part_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every weight by the last part of its name; a bias has the number of
-    rows.
-    """
+    """Returns the shape of every weight by the last part of its name; a bias has the
+    number of rows."""
     hidden, wide = spec.hidden_size, spec.intermediate_size
     q, kv = spec.query_width, spec.key_width
     is_whole = spec.qk_norm == "projection"

@@ -116,8 +116,7 @@ class _Norms(NamedTuple):
 
     def enter(self, x_TD: Tensor) -> tuple[Tensor, Tensor | None, _Entry]:
         """Returns the input of the inner block and the residual that the block adds to its output;
-        no residual if a norm follows the block.
-        """
+        no residual if a norm follows the block."""
         plus_TD = x_TD if self.after_D is None else None
         if self.before_D is None:
             return x_TD, plus_TD, _Entry(x_TD, None)

@@ -36,9 +36,8 @@ SlopeOf = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The tokens to score: target p is token `token_P[p]` at row `row_P[p]`; rows are in rising
-    order.
-    """
+    """The tokens to score: target p is token `token_P[p]` at row `row_P[p]`; rows
+    are in rising order."""
 
     row_P: Tensor
     token_P: Tensor
@@ -70,9 +69,8 @@ class Head:
 
 
 def chunk_rows(num_rows: int, vocab_size: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges of about equal size that cover the rows, each small enough for one chunk of
-    logits.
-    """
+    """Yields ranges of about equal size that cover the rows, each small enough for one
+    chunk of logits."""
     most = max(_FEWEST_ROWS, CHUNK_BYTES // (4 * vocab_size))
     num_chunks = -(-num_rows // most)
     for n in range(num_chunks):

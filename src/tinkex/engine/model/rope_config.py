@@ -16,9 +16,8 @@ __all__ = ["parse_ropes", "why_not_ropes"]
 
 
 def parse_ropes(raw: dict[str, Any], family: Family) -> tuple[RopeSpec, ...]:
-    """Returns the rotary positions of layers without a window, then those of layers with one if
-    they differ.
-    """
+    """Returns the rotary positions of layers without a window, then those of layers with
+    one if they differ."""
     return tuple(_parse_rope(raw, values, family) for values in _kinds_of_values(raw, family))
 
 

@@ -18,9 +18,8 @@ __all__ = ["ExpertRows", "Routing", "route"]
 
 
 class ExpertRows(NamedTuple):
-    """The tokens of one expert in rising order, and at which of its K places each token has the
-    expert.
-    """
+    """The tokens of one expert in rising order, and at which of its K places each
+    token has the expert."""
 
     expert: int
     row_N: Tensor
@@ -29,8 +28,7 @@ class ExpertRows(NamedTuple):
 
 class Routing(NamedTuple):
     """The experts of every token and their weights. `total_T1` is the sum by which the weights were
-    divided so that they add up to one; None if they were not.
-    """
+    divided so that they add up to one; None if they were not."""
 
     p_TE: Tensor
     expert_TK: Tensor

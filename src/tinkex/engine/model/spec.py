@@ -28,8 +28,7 @@ QkNorm = Literal["none", "head", "projection"]
 
 MOST_ANGLES = 1 << 29
 """Maximum numbers in a table of positions, whose size no weight bounds: the longest context at 128
-features per head.
-"""
+features per head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,7 @@ class RopeSpec:
 @dataclass(frozen=True, slots=True)
 class NormSpec:
     """The variant of RMSNorm. With `adds_one` a stored weight w means 1 + w; with `is_wide` the
-    weight is applied in float32, before the result is rounded to the model's type.
-    """
+    weight is applied in float32, before the result is rounded to the model's type."""
 
     eps: float
     adds_one: bool = False
@@ -88,8 +86,7 @@ class LayerNorms:
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
     """The properties that may differ between layers: the sliding window (0: no limit), and which of
-    the model's `ropes` rotates queries and keys.
-    """
+    the model's `ropes` rotates queries and keys."""
 
     window: int = 0
     rope: int = 0

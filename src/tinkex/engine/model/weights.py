@@ -69,9 +69,8 @@ class LayerWeights:
     k_norm_C: Tensor | None
 
     def packed(self) -> LayerWeights:
-        """Returns the same weights, also laid out for small batches; those that cannot be packed
-        are shared.
-        """
+        """Returns the same weights, also laid out for small batches; those that cannot be
+        packed are shared."""
         return replace(
             self,
             qkv=self.qkv.packed(),
@@ -111,9 +110,8 @@ class DecoderWeights:
         return total + sum(layer.numel() for layer in self.layers)
 
     def packed(self) -> DecoderWeights:
-        """Returns the same weights, also laid out for small batches; those that cannot be packed
-        are shared.
-        """
+        """Returns the same weights, also laid out for small batches; those that cannot be
+        packed are shared."""
         layers = [layer.packed() for layer in self.layers]
         return replace(self, layers=layers, head=self.head.packed())
 

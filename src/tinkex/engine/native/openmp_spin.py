@@ -49,9 +49,8 @@ class SpinGovernor:
         return self._sleeper is not None
 
     def look(self) -> None:
-        """Measures how long the thread queued since the last measurement, if that was long enough
-        ago.
-        """
+        """Measures how long the thread queued since the last measurement, if that
+        was long enough ago."""
         now, thread_id = time.monotonic(), threading.get_ident()
         passed_s = now - self._looked_at
         if not self._can_tell or passed_s < _WINDOW_S:

@@ -86,9 +86,8 @@ class GatedActivation(NamedTuple):
     def backward(
         self, dy_TF: Tensor, gate_TF: Tensor, up_TF: Tensor, active_TF: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Returns the gradients by gate and up. Overwrites `dy` and `active`, which is
-        `function(gate)`.
-        """
+        """Returns the gradients by gate and up. Overwrites `dy` and `active`,
+        which is `function(gate)`."""
         dup_TF = active_TF.mul_(dy_TF)
         dy_TF.mul_(up_TF)
         return self.slope(dy_TF, gate_TF), dup_TF

@@ -23,8 +23,7 @@ __all__ = ["FrozenLinear", "product"]
 _HAS_ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 _ROWS_HINT = 512
 """Number of rows that the packing is laid out for. From 64 on it is the same layout, and the best
-for any number of rows.
-"""
+for any number of rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,9 +45,8 @@ class FrozenLinear:
         return self.weight_OD.numel() + (0 if self.bias_O is None else self.bias_O.numel())
 
     def packed(self) -> FrozenLinear:
-        """Returns the same product, with a copy of the weight laid out for few rows where that is
-        faster.
-        """
+        """Returns the same product, with a copy of the weight laid out for few rows where
+        that is faster."""
         if self.packed_weight is not None or not _is_for_onednn(self.weight_OD):
             return self
         weight = torch.ops.mkldnn._reorder_linear_weight(self.weight_OD, _ROWS_HINT)

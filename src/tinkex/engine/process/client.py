@@ -140,9 +140,8 @@ class EngineClient(ABC):
         self.close()
 
     def close(self) -> None:
-        """Closes the connection, which the worker notices, and ends the worker if this process
-        started it.
-        """
+        """Closes the connection, which the worker notices, and ends the worker if this
+        process started it."""
         self._pinger.stop()
         self._hang_up()
         self._end_worker()

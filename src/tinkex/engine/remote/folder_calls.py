@@ -1,6 +1,5 @@
 """Carries out calls that name folders, on the worker's own disk: fetches them before the call,
-publishes them after it.
-"""
+publishes them after it."""
 
 from __future__ import annotations
 

@@ -128,9 +128,8 @@ def _first_fit(sizes: list[int], num_tokens: int, total: int) -> int:
 
 
 def _by_adapter(items: list[Item]) -> list[Item]:
-    """Sorts by adapter (one LoRA segment each), then by length (equal ones share an attention
-    call).
-    """
+    """Sorts by adapter (one LoRA segment each), then by length (equal ones
+    share an attention call)."""
     order = {
         adapter_id: n for n, adapter_id in enumerate(dict.fromkeys(i.adapter_id for i in items))
     }

@@ -25,9 +25,8 @@ class MetricTotals:
         self._parts[name].append(values)
 
     def reduced(self) -> dict[str, float]:
-        """Returns the metrics; a mean is over datums, each by its own mean. Without any value it is
-        0.
-        """
+        """Returns the metrics; a mean is over datums, each by its own mean. Without any
+        value it is 0."""
         return {name: _reduced(name, parts) for name, parts in self._parts.items()}
 
 

@@ -33,9 +33,8 @@ _NORM_WIDTH = 4096
 
 @dataclass(slots=True)
 class OptimizerState:
-    """The tensors an optimizer keeps between steps, by name, each as long as the adapter's flat
-    tensor.
-    """
+    """The tensors an optimizer keeps between steps, by name, each as long as the
+    adapter's flat tensor."""
 
     name: str
     tensors: dict[str, Tensor]
@@ -53,9 +52,8 @@ class TrainingState:
 
     @property
     def size_bytes(self) -> int:
-        """Memory held, in bytes: weights, and gradients and the optimizer's tensors once they
-        exist.
-        """
+        """Memory held, in bytes: weights, and gradients and the optimizer's tensors
+        once they exist."""
         kept = () if self.optimizer is None else self.optimizer.tensors.values()
         tensors = [self.weights.flat, self.gradient, *kept]
         return sum(t.numel() * t.element_size() for t in tensors if t is not None)
@@ -110,16 +108,14 @@ class TrainingState:
 
 
 def most_training_bytes(numel: int) -> int:
-    """Maximum memory of an adapter, in bytes: weights, gradients, and the tensors of the largest
-    optimizer.
-    """
+    """Maximum memory of an adapter, in bytes: weights, gradients, and the tensors of
+    the largest optimizer."""
     return 4 * numel * (2 + max(len(rule.state_names) for rule in RULES.values()))
 
 
 def _norm(gradient: Tensor) -> float:
     """Returns the norm, summed by rows: one sum of millions of squares in float32 loses digits that
-    people compare, and one in float64 takes as long as the rest of the step.
-    """
+    people compare, and one in float64 takes as long as the rest of the step."""
     num_rows = gradient.numel() // _NORM_WIDTH
     rows, rest = gradient[: num_rows * _NORM_WIDTH], gradient[num_rows * _NORM_WIDTH :]
     norms = torch.linalg.vector_norm(rows.view(num_rows, _NORM_WIDTH), dim=1)

@@ -69,8 +69,7 @@ class TrainOutput:
 
     def _not_finite(self, requests: Sequence[TrainRequest]) -> set[int]:
         """Returns the requests whose loss or metrics are not finite; if there are none, those whose
-        gradients are not.
-        """
+        gradients are not."""
         bad = {
             i
             for i, loss in enumerate(self.losses)
@@ -98,8 +97,7 @@ def run_training(
     losses: Mapping[str, Loss] = BUILT_IN,
 ) -> TrainOutput:
     """Runs the forward of all requests, and the backward of those that need gradients; `max_tokens`
-    bounds the tokens of all micro-batches in memory at the same time.
-    """
+    bounds the tokens of all micro-batches in memory at the same time."""
     output = TrainOutput(
         logprobs=[[np.empty(0, np.float32)] * len(r.data) for r in requests],
         losses=[0.0] * len(requests),
@@ -126,9 +124,8 @@ def run_training(
 def _pairs(
     job: Job, states: dict[str, TrainingState], gradients: dict[str, Tensor]
 ) -> dict[str, dict[str, LoraPair]]:
-    """Returns the LoRA matrices of each adapter; for a backward, with the gradient buffers to add
-    to.
-    """
+    """Returns the LoRA matrices of each adapter; for a backward, with the gradient buffers
+    to add to."""
     if job.backward:
         return {i: states[i].trainable_pairs(gradient) for i, gradient in gradients.items()}
     return {i: state.weights.pairs for i, state in states.items()}
@@ -156,8 +153,7 @@ def _run_parts(
     output: TrainOutput,
 ) -> list[_Pass]:
     """Runs all parts in parallel. An adapter in several parts has a gradient in each of them; the
-    gradients are summed afterwards, in the order of the parts.
-    """
+    gradients are summed afterwards, in the order of the parts."""
     extra = _extra_gradients(parts, output.gradients) if job.backward else [{}] * len(parts)
     batches = [list(microbatches(part, max_tokens // len(parts))) for part in parts]
     pairs = [_pairs(job, states, output.gradients | more) for more in extra]
