@@ -257,8 +257,7 @@ class Engine(Protocol):
         ...
 
     def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
-        """Writes the adapter as a PEFT folder at `folder`, whole or not at all; returns its size in
-        bytes.
+        """Writes the adapter as a PEFT folder at `folder`, whole or not at all; returns its bytes.
 
         A folder already there is replaced.
         """

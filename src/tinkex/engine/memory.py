@@ -74,8 +74,7 @@ class MemoryPlan:
             )
 
     def check_sample(self, request: SampleRequest, model: ModelInfo) -> None:
-        """Returns if one sequence of the request fits; several share the memory in turn if they
-        must.
+        """Returns if one sequence of the request fits; several can run one after the other.
 
         Raises:
             EngineUserError: it does not.

@@ -113,8 +113,7 @@ class BulkStatement:
         return str(compiled)
 
     def did_all(self, conn: Connection, rows: Sequence[tuple[Any, ...]]) -> bool:
-        """Returns whether the statement changed as many rows as were given; if not, it changed
-        none.
+        """Returns whether the statement changed all given rows; if not, it changed none.
 
         Raises:
             RowRefused: it did not, inside `abort_on_refusal`.

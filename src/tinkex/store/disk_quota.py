@@ -1,5 +1,4 @@
-"""The quota of bytes that one tenant may keep on disk: the operator's limit, or a share of the
-disk.
+"""The quota of one tenant's bytes on disk: the operator's limit, or a share of the disk.
 
 The share is of the space there is for tenants' files: what they take already, and what is free. A
 tenant alone may use most of it; the rest stays free for other tenants and for the log. Files that

@@ -41,8 +41,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def log(conn: Connection, owner: str, model_id: str, call: LoggedCall) -> tuple[int, int] | None:
-    """Stores the call; returns the step and the number of its point; None if the owner has no such
-    run.
+    """Stores the call; returns the step and the number of its point, or None without such a run.
 
     A call that was kept before, by its id among the last ones, adds nothing.
 

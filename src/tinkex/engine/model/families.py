@@ -1,5 +1,4 @@
-"""The model families of the lean path: properties of a whole family that config.json does not
-state.
+"""The model families of the lean path: properties that config.json does not state.
 
 A family that differs from these in norms, activation, windows or rotary positions is one more
 entry here. A property that no field here can express needs a new

@@ -359,8 +359,7 @@ class _Batch:
         return prefix.ends_with_prompt and cost <= self.tokens_left + self._more
 
     def add(self, prefix: PendingPrefix) -> int:
-        """Adds as much of the prefix as fits, one without blocks whole; returns the number of
-        tokens.
+        """Adds as much of the prefix as fits, one without blocks whole; returns its tokens.
 
         The first prefix of a step gets at least a block, or a long prompt would never complete.
         """

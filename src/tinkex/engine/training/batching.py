@@ -81,8 +81,7 @@ def _add_uploaded(jobs: dict[tuple[object, ...], Job], index: int, request: Trai
 
 
 def divide(items: list[Item], num_parts: int, max_tokens: int) -> list[list[Item]] | None:
-    """Returns the sequences in `num_parts` lists of about equal size; None if dividing would not
-    pay.
+    """Returns the sequences in `num_parts` lists of about equal size; None if that would not pay.
 
     All parts have a micro-batch in memory at the same time, so each may have `max_tokens /
     num_parts` tokens. The sequences of a single adapter are spread over all parts; of several
