@@ -15,7 +15,7 @@ def as_int(name: str, value: Any) -> int:
     """Returns a whole number of any library's integer type, of a text, or of a whole float.
 
     Raises:
-        ValidationError: it is none; the message names the argument.
+        ValidationError: it is not a number; the message names the argument.
     """
     if type(value) is int:
         return value
@@ -34,7 +34,7 @@ def as_float(name: str, value: Any) -> float:
     """Returns a number of any library's scalar type, or of a text.
 
     Raises:
-        ValidationError: it is none; the message names the argument.
+        ValidationError: it is not a number; the message names the argument.
     """
     if type(value) is float:
         return value
