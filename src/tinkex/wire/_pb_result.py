@@ -170,7 +170,7 @@ def decode_sample_response(body: bytes, sequence_ids: Sequence[str] = ()) -> Sam
     """Decodes the sampling result in a body; the sequences' ids come from the promise.
 
     Raises:
-        APIResponseValidationError: the body is invalid, or it has another number of sequences than ids.
+        APIResponseValidationError: the body is invalid, or has another number of sequences.
     """
     return _read(lambda: _decode_response(body, sequence_ids), "SampleResponse")
 

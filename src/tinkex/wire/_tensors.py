@@ -61,8 +61,8 @@ def decode_tensor(
     """Decodes a `Tensor` message.
 
     Raises:
-        Malformed: the message is invalid, it would have more than `max_values` values when dense, or its fields
-            are more than the budget allows.
+        Malformed: the message is invalid, has more than `max_values` values when dense, or more
+            fields than the budget allows.
         ValidationError: its shape or indices do not fit its values.
     """
     values, is_sparse, after = (0, 0), False, at
