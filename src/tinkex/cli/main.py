@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _flush(*, is_reported: bool) -> int:
-    """Flushes stdout; returns 0 if all data arrived or the reader has closed it, 1 if some was lost.
+    """Flushes stdout; returns 0 if all data arrived or the reader closed it, 1 if some was lost.
 
     `is_reported` says that the command has reported its failure, so that this one adds no other.
     """
