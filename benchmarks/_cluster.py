@@ -35,7 +35,7 @@ SNAPSHOT_AFTER_S = 0.8 * SchedulerConfig().snapshot_after_s
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """What one operation costs, by kind and size."""
+    """Costs of one operation, by kind and size."""
 
     leader_s: float
     log_bytes: float = 0.0
@@ -43,7 +43,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is assumed to be able to do."""
+    """Assumed speeds of a worker."""
 
     train_tokens_per_s: float
     call_s: float  # beside its tokens
@@ -56,8 +56,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leader:
-    """One interpreter: work waits for the work before it. `background` is the share of its time
-    that goes into slots and sampling calls, whatever operations there are."""
+    """One interpreter: work waits for earlier work. `background` is the share of its time that goes
+    to slots and sampling calls, independent of operations."""
 
     def __init__(self) -> None:
         self.background = 0.0
@@ -66,16 +66,16 @@ class Leader:
         self._free_at = self._as_of = 0.0
 
     def set_background(self, now: float, share: float) -> None:
-        """From now on, so much of its time goes into other things."""
+        """Sets the share of the leader's time that goes to other work."""
         self.background_s += self.background * (now - self._as_of)
         self.background, self._as_of = share, now
 
     def used_s(self, now: float) -> float:
-        """The time it has spent on operations until now."""
+        """Returns the seconds spent on operations until now."""
         return self.busy_s - max(0.0, self._free_at - now) * max(0.02, 1.0 - self.background)
 
     def spend(self, now: float, seconds: float) -> float:
-        """When work that comes now is done."""
+        """Returns when work that arrives now is done."""
         self.busy_s += seconds
         speed = max(0.02, 1.0 - self.background)
         self._free_at = max(self._free_at, now) + seconds / speed
@@ -83,7 +83,7 @@ class Leader:
 
 
 class Sampling(msgspec.Struct):
-    """One request for samples."""
+    """One sampling request."""
 
     tenant: str
     model_id: str
@@ -160,29 +160,29 @@ class Cluster:
             self.at(TICK_S * slot_id / max(1, trainers), lambda s=slot_id: self._tick(s))
 
     def at(self, when: float, what: Callable[[], None]) -> None:
-        """Has something happen."""
+        """Schedules an event."""
         heapq.heappush(self._events, (when, next(self._numbers), what))
 
     def run(self, until: float) -> None:
-        """Lets the time pass."""
+        """Runs the simulation for some seconds."""
         while self._events and self._events[0][0] <= until:
             self.now, _, what = heapq.heappop(self._events)
             what()
         self.now = until
 
     def computed_s(self) -> float:
-        """The time that all trainers have computed, with the calls that run now."""
+        """Returns the seconds that all trainers have computed, including running calls."""
         running = (self.now - since for since in self._computes_since if since is not None)
         return sum(self.train_busy_s) + sum(running)
 
     def sampled_s(self) -> float:
-        """The time that all seats were taken."""
+        """Returns the seconds for which all seats were taken."""
         for slot_id in range(len(self._seats)):
             self._change_seats(slot_id, 0)
         return sum(self.seat_s)
 
     def add_model(self, model_id: str, tenant: str, slot_id: int) -> None:
-        """A model that is on this worker already."""
+        """Adds a model that is already loaded on this worker."""
         self._planner.open(ModelQueue(model_id, tenant, "base"))
         first = self._placement.assign(model_id, 0.0)
         assert first is not None, "there are trainers"
@@ -193,7 +193,7 @@ class Cluster:
         self, model_id: str, tenant: str, kind: str, tokens: int, call: Call,
         done: Callable[[float], None],
     ) -> None:  # fmt: skip
-        """Sends an operation; `done` gets the time at which its result is there."""
+        """Sends an operation; `done` gets the time at which its result is ready."""
         self.started["train"] += 1
         each = operation(
             model_id, self._next_seq[model_id], kind=kind, cost=max(1, tokens), owner=tenant
@@ -210,7 +210,7 @@ class Cluster:
         self.at(logged_at, lambda: self._queue_sample(request))
 
     def _spend(self, call: Call) -> float:
-        """Half of an operation's leader time, when it comes or when it goes."""
+        """Spends half of an operation's leader time, at its arrival or at its completion."""
         self.log_bytes += call.log_bytes / 2
         self.worker_bytes += call.worker_bytes / 2
         active = sum(1 for each in self._seats if each)
@@ -317,7 +317,8 @@ class Cluster:
             self._begin_sampling(self._best_slot(request, slot_id), request)
 
     def _best_slot(self, request: Sampling, emptiest: int) -> int:
-        """A worker that has the weights, if it has seats; else the emptiest."""
+        """Returns a worker that has the weights and free seats; else the one with
+        most free seats."""
         fits = self.device.seats - request.num_samples
         loaded = [
             n

@@ -1,4 +1,4 @@
-"""A loopback HTTP server that costs next to nothing: reads one request, answers a fixed body.
+"""A loopback HTTP server of minimal cost: reads one request, sends a fixed body.
 
 Knows only Content-Length framing and keep-alive; enough to measure what an HTTP client costs.
 Run as a script it prints its port and serves until its standard input closes.

@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class _Kept:
-    """Opened things by what made them."""
+    """Open sides, by the function and arguments that made them."""
 
     def __init__(self) -> None:
         self._opened = ExitStack()
         self._found: dict[object, Any] = {}
 
     def get(self, make: Callable[..., AbstractContextManager[T]], *arguments: object) -> T:
-        """`make(*arguments)`, opened once for the whole run."""
+        """Returns `make(*arguments)`, opened once for the whole run."""
         key = (make, arguments)
         if key not in self._found:
             self._found[key] = self._opened.enter_context(make(*arguments))

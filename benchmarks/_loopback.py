@@ -25,13 +25,13 @@ class CountingServer(LoopbackServer):
         self.counted: Counter[str] = Counter()
 
     def on_head(self, request: Request) -> Fault | None:
-        """No faults; only the route is noted."""
+        """Injects no faults; only records the route."""
         request.route, _ = route_of(request)
         self.counted[request.route] += 1
         return None
 
     def on_request(self, request: Request) -> Fault:
-        """No faults."""
+        """Injects no faults."""
         request.decoded = decode(request)
         return _PROPER
 
@@ -40,7 +40,7 @@ _PROPER = Fault()
 
 
 def main() -> None:
-    """Serve until told to stop; then say on stderr what was asked for."""
+    """Serves until stdin closes; then prints the request counts on stderr."""
     options = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     with CountingServer(**options) as server:
         print(server.url, flush=True)

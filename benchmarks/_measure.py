@@ -1,4 +1,4 @@
-"""What benchmarks share: measuring two sides in turn, one JSON line per answer, one command line.
+"""Code shared by benchmarks: sides measured in turn, one JSON line per result, one command line.
 
 A benchmark is a table of questions; each question is measured by itself, so that a single one can
 be run in seconds (`--only`), and a question that fails is reported and does not stop the others.
@@ -28,7 +28,7 @@ from benchmarks._sides import end_all
 ROOT = Path(__file__).resolve().parent.parent
 
 Question = Callable[[int], bool]
-"""Measures with this many rounds, prints its lines, and tells whether every bar was met."""
+"""Measures with this many rounds, prints its lines, and returns whether every bar was met."""
 
 
 def run_questions(
@@ -37,7 +37,7 @@ def run_questions(
     rounds: int = 5,
     by_name: dict[str, Question] | None = None,
 ) -> int:
-    """The command line of a benchmark; its exit code.
+    """Runs the command line of a benchmark; returns its exit code.
 
     `by_name` are questions too long or too special for a run of everything: only `--only` runs
     them.
@@ -73,7 +73,7 @@ def run_questions(
 
 
 def _give_up(*_: object) -> None:
-    """Ends at once, with all sides: a client would try for ever to reach a server that is gone."""
+    """Ends the process at once, with all sides: a client would retry a dead server for ever."""
     end_all()
     os._exit(143)
 
@@ -92,7 +92,8 @@ def _answer(name: str, question: Question, rounds: int) -> bool:
 def alternate(
     sides: dict[str, Callable[[], float]], rounds: int, warmups: int = 1
 ) -> dict[str, list[float]]:
-    """What each side measured, A B A B ...; the first `warmups` rounds are thrown away."""
+    """Returns the measurements of each side, A B A B ...; the first `warmups`
+    rounds are dropped."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(warmups + rounds):
         for name, measure in sides.items():
@@ -104,7 +105,7 @@ def alternate(
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds the work takes."""
+    """Returns the seconds the work takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -118,7 +119,7 @@ def faster(
     at_least: float,
     **figures: Any,
 ) -> bool:
-    """Reports how many times as fast as they we are, from seconds of both sides."""
+    """Reports the speed of our side over theirs, from seconds of both."""
     ratio = statistics.median(theirs) / statistics.median(ours)
     figures = {"paired": paired(theirs, ours), **figures}
     sides = {"ours": summary(ours), "theirs": summary(theirs)}
@@ -128,7 +129,7 @@ def faster(
 def costlier(
     question: str, ours: Sequence[float], base: Sequence[float], *, at_most: float, **figures: Any
 ) -> bool:
-    """Reports how many times the base's cost ours is, from measurements of both."""
+    """Reports the cost of our side over the base's, from measurements of both."""
     ratio = statistics.median(ours) / statistics.median(base)
     figures = {"paired": paired(ours, base), **figures}
     return report(
@@ -144,7 +145,8 @@ def report(
     at_most: float | None = None,
     **figures: Any,
 ) -> bool:
-    """Prints one answer; whether the ratio is on the right side of its bar, if it has one."""
+    """Prints one result; returns whether the ratio is on the right side of its bar,
+    if it has one."""
     is_met = (at_least is None or ratio >= at_least) and (at_most is None or ratio <= at_most)
     line: dict[str, Any] = {"question": question, "ratio": round(ratio, 4)}
     bars = {"at_least": at_least, "at_most": at_most}
@@ -155,7 +157,7 @@ def report(
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
-    """Median and spread of repeated measurements."""
+    """Returns median and spread of repeated measurements."""
     return {
         "median": _short(statistics.median(values)),
         "min": _short(min(values)),
@@ -165,18 +167,18 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def paired(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """Median and spread of the ratios within each round: what drift of the machine leaves."""
+    """Returns median and spread of the ratios within each round, from which drift cancels."""
     return summary([a / b for a, b in zip(above, below, strict=True)])
 
 
 def machine() -> str:
-    """Where this was measured."""
+    """Returns a description of the machine."""
     cores = len(os.sched_getaffinity(0))
     return f"{platform.machine()}, {cores} cores, Python {platform.python_version()}"
 
 
 def cpu_of(command: Sequence[str]) -> float:
-    """CPU seconds (user and system) a command takes in a fresh process."""
+    """Returns the CPU seconds (user and system) of a command in a new process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -184,14 +186,15 @@ def cpu_of(command: Sequence[str]) -> float:
 
 
 def in_turn(commands: dict[str, Sequence[str]], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of each command, measured in turn; one unmeasured round warms the caches."""
+    """Returns the CPU seconds of each command, measured in turn; one unmeasured
+    round warms the caches."""
     sides = {name: lambda command=command: cpu_of(command) for name, command in commands.items()}
     return alternate(sides, rounds)
 
 
 @contextmanager
 def loopback(**options: Any) -> Iterator[str]:
-    """The base URL of a scripted protocol server in a process of its own."""
+    """Returns the base URL of a scripted protocol server in a process of its own."""
     server = subprocess.Popen(
         [sys.executable, "-m", "benchmarks._loopback", json.dumps(options)],
         stdin=subprocess.PIPE,

@@ -12,7 +12,7 @@ NAME = "smollm2-135m"
 
 
 def model_folder() -> Path:
-    """SmolLM2-135M in float32, fetched once into the folder the demo uses."""
+    """Returns the folder of SmolLM2-135M in float32, fetched once into the folder the demo uses."""
     folder = ROOT / ".demo" / "models" / NAME
     if not folder.is_dir():
         from tinkex.server.models.pull import pull
@@ -23,7 +23,7 @@ def model_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a decoder's work depends on."""
+    """The sizes of a decoder that determine its work."""
 
     num_layers: int
     hidden: int
@@ -35,7 +35,7 @@ class Sizes:
 
     @classmethod
     def read(cls, folder: Path) -> Sizes:
-        """The sizes in a folder's config.json."""
+        """Reads the sizes from a folder's config.json."""
         config = json.loads((folder / "config.json").read_text())
         heads = config["num_attention_heads"]
         return cls(
@@ -49,7 +49,7 @@ class Sizes:
         )
 
     def layer_matrices(self) -> dict[str, tuple[int, int]]:
-        """(in, out) of every matrix of a layer."""
+        """Returns (in, out) of every matrix of a layer."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return {
             "q": (self.hidden, queries),

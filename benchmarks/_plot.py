@@ -1,6 +1,6 @@
-"""Draws the answers of a run: every ratio against its bar, on one logarithmic axis. No packages.
+"""Plots the results of a run: every ratio against its bar, on one logarithmic axis. No packages.
 
-How far right of the middle line a point lies is by how much its bar is met; left of it, missed.
+A point right of the middle line meets its bar by that factor; a point left of it misses it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 920, 520, 110, 30, 22
 REACH = 4.0
-"""The axis ends at this many times a bar; points beyond lie on its end."""
+"""Ends of the axis, as a factor of the bar; points beyond are drawn at the end."""
 STYLE = (
     "text{font:12px sans-serif;fill:#777}.bar{stroke:#888;stroke-width:1.5}"
     ".grid{stroke:#8884;stroke-width:1}.met{fill:#2f9e5f}.missed{fill:#d0503f}"
@@ -20,7 +20,7 @@ STYLE = (
 
 
 def picture(lines: Sequence[dict[str, Any]]) -> str:
-    """An SVG of all answers that have a bar."""
+    """Returns an SVG of all results that have a bar."""
     shown = [(line, margin(line)) for line in lines if margin(line) is not None]
     height = TOP + ROW * len(shown) + 30
     parts = [
@@ -42,7 +42,7 @@ def picture(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def margin(line: dict[str, Any]) -> float | None:
-    """How many times better than its bar an answer is; under 1 it is missed."""
+    """Returns the factor by which a result is better than its bar; under 1 it misses the bar."""
     ratio = line.get("ratio")
     if not ratio or ratio <= 0:
         return None
@@ -52,7 +52,7 @@ def margin(line: dict[str, Any]) -> float | None:
 
 
 def place(times: float) -> float:
-    """Where on the axis."""
+    """Returns the position on the axis."""
     share = math.log(min(max(times, 1 / REACH), REACH)) / math.log(REACH)
     return LEFT + (WIDTH - LEFT - RIGHT) * (share + 1) / 2
 

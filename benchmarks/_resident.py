@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def resident_mib(pid: int) -> float:
-    """What the process and its children hold now."""
+    """Returns the resident memory of the process and its children, in MiB."""
     return sum(_status(each, "VmRSS") for each in _tree(pid)) / 1024
 
 
 def peak_mib(pid: int) -> float:
-    """The sum of the most each of them ever held: no less than the true peak."""
+    """Returns the sum of each process's peak, in MiB: no less than the true peak."""
     return sum(_status(each, "VmHWM") for each in _tree(pid)) / 1024
 
 
@@ -25,7 +25,7 @@ def _tree(pid: int) -> list[int]:
 
 
 def _status(pid: int, field: str) -> int:
-    """KiB."""
+    """Returns a value of the process's status, in KiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:

@@ -1,4 +1,4 @@
-"""The roofline: the floating-point operations a training step cannot do without, and their price.
+"""The roofline: the floating-point operations that a training step needs at least, and their cost.
 
 Operations (a multiply-add is two). Per token that takes part, in every layer:
 
@@ -10,7 +10,7 @@ Operations (a multiply-add is two). Per token that takes part, in every layer:
   through A).
 - attention, exactly causal: position i meets i + 1 keys; scores and mixing are 2 products of
   2 x head_dim operations per head and pair forward, 4 backward.
-- the head (unembedding): forward at each position whose logprob is asked for (the protocol answers
+- the head (unembedding): forward at each position whose logprob is requested (the protocol returns
   one for every target), backward only where the weight is not zero; its LoRA alike.
 
 Norms, rotations, activations, softmax, the optimizer and all memory traffic count as free: no step
@@ -30,7 +30,8 @@ from benchmarks._workload import Row
 
 
 def training_flops(sizes: Sizes, rows: Sequence[Row], rank: int) -> float:
-    """Operations of one forward_backward over these rows with LoRA on every matrix and the head."""
+    """Returns the operations of one forward_backward over these rows, with LoRA on every
+    matrix and the head."""
     positions = sum(len(weights) for _, weights in rows)
     weighted = sum(sum(weight != 0 for weight in weights) for _, weights in rows)
     matrices = sizes.layer_matrices()
@@ -50,6 +51,7 @@ def training_flops(sizes: Sizes, rows: Sequence[Row], rank: int) -> float:
 
 
 def attention_flops(sizes: Sizes, lengths: Sequence[int]) -> int:
-    """Forward operations of causal attention over sequences of these lengths, all layers."""
+    """Returns forward operations of causal attention over sequences of these
+    lengths, all layers."""
     pairs = sum(length * (length + 1) // 2 for length in lengths)
     return sizes.num_layers * sizes.heads * 4 * sizes.head_dim * pairs

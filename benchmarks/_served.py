@@ -66,7 +66,7 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         for service in self._services:
-            with suppress(Exception):  # a session that is gone already needs no end
+            with suppress(Exception):  # the session has ended already
                 service.close("success").result(10)
         self._process.terminate()
         try:
@@ -84,7 +84,7 @@ class Served:
 
     @property
     def data_dir(self) -> Path:
-        """Where the server keeps everything."""
+        """The server's data folder."""
         return self._data_dir
 
     @property
@@ -93,18 +93,19 @@ class Served:
         return self._services[0] if self._services else self.new_service()
 
     def new_service(self) -> Any:
-        """Another session, as another user's process would have."""
+        """Opens another session, as another user's process would."""
         import tinker
 
         self._services.append(tinker.ServiceClient(base_url=self.url, api_key=KEY))
         return self._services[-1]
 
     def training(self, rank: int, **options: Any) -> Any:
-        """A client that trains a new adapter: attention, MLP and unembedding, as by default."""
+        """Returns a client that trains a new adapter: attention, MLP and
+        unembedding, as by default."""
         return self.service.create_lora_training_client(base_model=NAME, rank=rank, **options)
 
     def saved_adapter(self, rank: int, seed: int = 0) -> str:
-        """The address of a saved adapter, one training step away from the base."""
+        """Returns the path of a saved adapter, one training step away from the base model."""
         training = self.training(rank, seed=seed)
         rows = [
             ([token % 200 for token in tokens], weights) for tokens, weights in even_rows(1, 16)
@@ -113,7 +114,8 @@ class Served:
         return str(training.save_weights_for_sampler("saved").result().path)
 
     def adapters(self, count: int, rank: int) -> tuple[list[Any], tuple[Path, ...]]:
-        """Samplers of fresh adapters, and the PEFT folders others can load them from."""
+        """Returns samplers of new adapters, and the PEFT folders from which other
+        sides load them."""
         samplers, folders = [], []
         known = set(self._adapter_folders())
         for seed in range(count):
@@ -140,7 +142,7 @@ class Served:
 
 
 def _new_data_dir() -> Path:
-    """A fresh data folder; those that benchmarks cut short have left behind go."""
+    """Makes a new data folder; deletes those that interrupted benchmarks left behind."""
     DATA.mkdir(parents=True, exist_ok=True)
     for left in DATA.iterdir():
         if not Path(f"/proc/{left.name.partition('-')[0]}").exists():
@@ -149,7 +151,7 @@ def _new_data_dir() -> Path:
 
 
 def datums(rows: Sequence[Row]) -> list[Any]:
-    """Rows as the official client's examples."""
+    """Returns rows as the official client's examples."""
     from tinker import types
 
     return [
@@ -167,7 +169,7 @@ def datums(rows: Sequence[Row]) -> list[Any]:
 
 
 def step(training: Any, data: list[Any], learning_rate: float = 1e-4) -> float:
-    """Seconds of a training step: both requests sent at once, then both awaited."""
+    """Returns the seconds of a training step: both requests sent at once, then both awaited."""
     from tinker import types
 
     began = time.perf_counter()
@@ -181,7 +183,7 @@ def step(training: Any, data: list[Any], learning_rate: float = 1e-4) -> float:
 def run(
     samplers: Sequence[Any], requests: Sequence[Request], wanted: Container[int] | None = None
 ) -> list[float]:
-    """Sends each request at its time; when each was answered, in seconds since the start.
+    """Sends each request at its time; returns when each was answered, in seconds since the start.
 
     With `wanted`, by place, only those are waited for; the others are cancelled then.
     """
@@ -202,7 +204,7 @@ def run(
 
 
 def send(samplers: Sequence[Any], request: Request) -> Any:
-    """The future of one sampling request, without any stop."""
+    """Sends one sampling request without stop conditions; returns its future."""
     from tinker import types
 
     return samplers[request["adapter"]].sample(

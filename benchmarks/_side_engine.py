@@ -26,19 +26,19 @@ _ids = itertools.count()
 
 
 def load(folder: str) -> None:
-    """An engine with default options and one model."""
+    """Loads an engine with default options and one model."""
     _state["engine"] = TorchEngine(EngineOptions(models={"model": folder}))
 
 
 def create(rank: int) -> str:
-    """The id of a fresh adapter."""
+    """Creates an adapter and returns its id."""
     adapter_id = f"adapter-{next(_ids)}"
     _state["engine"].create_adapter(adapter_id, "model", LoraSpec(rank=rank))
     return adapter_id
 
 
 def step(adapter_id: str, rows: list[Row]) -> float:
-    """Seconds of forward_backward and optim_step."""
+    """Returns the seconds of forward_backward and optim_step."""
     request = _request(adapter_id, rows, backward=True)
     began = time.perf_counter()
     _check(_state["engine"].forward_backward([request]))
@@ -47,7 +47,7 @@ def step(adapter_id: str, rows: list[Row]) -> float:
 
 
 def forward_backward(adapter_id: str, rows: list[Row]) -> float:
-    """Seconds of forward_backward alone."""
+    """Returns the seconds of forward_backward alone."""
     request = _request(adapter_id, rows, backward=True)
     began = time.perf_counter()
     _check(_state["engine"].forward_backward([request]))
@@ -55,7 +55,7 @@ def forward_backward(adapter_id: str, rows: list[Row]) -> float:
 
 
 def forward(adapter_id: str, rows: list[Row]) -> float:
-    """Seconds of scoring every position, all rows in one batch."""
+    """Returns the seconds of scoring every position, all rows in one batch."""
     request = _request(adapter_id, rows, backward=False)
     began = time.perf_counter()
     _check(_state["engine"].forward_backward([request]))
@@ -63,7 +63,8 @@ def forward(adapter_id: str, rows: list[Row]) -> float:
 
 
 def first_token(tokens: list[int]) -> float:
-    """Seconds until the first streamed token of a prompt; the sample is dropped then."""
+    """Returns the seconds until the first streamed token of a prompt; the
+    sample is cancelled then."""
     engine, request_id = _state["engine"], f"sample-{next(_ids)}"
     request = SampleRequest(
         request_id=request_id,

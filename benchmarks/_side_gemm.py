@@ -1,4 +1,4 @@
-"""Side: how fast this machine multiplies the model's matrices. See `_roofline.py`."""
+"""Side: the rate at which this machine multiplies the model's matrices. See `_roofline.py`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def prepare(folder: str) -> None:
 
 
 def rate(seconds: float = 0.02) -> float:
-    """Operations per second of the fastest product, each tried for a short while."""
+    """Returns the operations per second of the fastest product, each tried for a short while."""
     return max(_rate_of(flops, product, seconds) for flops, product in _products.values())
 
 

@@ -21,7 +21,7 @@ _models: list[Any] = []
 
 
 def load(folder: str, adapters: list[str]) -> None:
-    """One model for each adapter, merged."""
+    """Loads one model for each adapter, merged."""
     for adapter in adapters:
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="sdpa"
@@ -33,12 +33,13 @@ def load(folder: str, adapters: list[str]) -> None:
 
 
 def save_merged(folder: str, number: int = 0) -> None:
-    """Writes one of the merged models, for others to serve."""
+    """Writes one of the merged models, for other sides to serve."""
     _models[number].save_pretrained(folder)
 
 
 def run(requests: list[Request], most: int = 64) -> list[float]:
-    """Serves requests as they come, `most` sequences at a time; when each was answered."""
+    """Serves requests as they arrive, `most` sequences at a time; returns
+    when each was answered."""
     ends = [0.0] * len(requests)
     waiting = sorted(range(len(requests)), key=lambda i: requests[i]["at"])
     began = time.perf_counter()
@@ -55,7 +56,7 @@ def run(requests: list[Request], most: int = 64) -> list[float]:
 
 
 def _batch(requests: list[Request], here: list[int], most: int) -> list[int]:
-    """Those of the first one's adapter, in order of arrival."""
+    """Returns the waiting requests of the first one's adapter, in order of arrival."""
     adapter, samples = (requests[here[0]][key] for key in ("adapter", "samples"))
     alike = [
         i for i in here if requests[i]["adapter"] == adapter and requests[i]["samples"] == samples

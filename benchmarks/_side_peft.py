@@ -3,7 +3,7 @@
 float32, sdpa attention, right padding to the longest row of a batch (nothing sorted), LoRA on the
 same matrices our default trains (attention, MLP, unembedding), cross entropy summed over the
 weighted positions from the logits the model class gives, fused AdamW over the LoRA parameters only.
-Large batches go through in micro-batches, as memory asks for.
+Large batches are split into micro-batches, to limit memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _state: dict[str, Any] = {}
 
 
 def load(folder: str, rank: int) -> None:
-    """A fresh adapter and optimizer on the model."""
+    """Returns a new adapter and optimizer on the model."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa"
     )
@@ -39,7 +39,8 @@ def load(folder: str, rank: int) -> None:
 
 
 def step(rows: list[Row], microbatch: int = 0) -> float:
-    """Seconds of one training step over the rows, `microbatch` of them at a time (0: all)."""
+    """Returns the seconds of one training step over the rows, in micro-batches of
+    `microbatch` (0: all)."""
     began = time.perf_counter()
     size = microbatch or len(rows)
     for start in range(0, len(rows), size):

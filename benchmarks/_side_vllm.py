@@ -1,11 +1,11 @@
-"""Side: vLLM's CPU build, driven through its own asynchronous engine: no HTTP, which favours it.
+"""Side: vLLM's CPU build, called through its own asynchronous engine: no HTTP, which favours it.
 
 float32, prefix caching as by default, threads bound to the cores. Without adapters it compiles the
 model, which is a little faster here and whose warm-up is not counted; with LoRA it has only the
-eager form on a CPU. Tokens are asked for without logprobs, which our protocol always answers: in
-its favour too. Between runs its processes are halted: they spin for a second after their last step
-and look for work from then on, which the side whose turn is next would pay for. Runs in an
-environment of its own and needs nothing of ours but this folder.
+eager form on a CPU. Tokens are requested without logprobs, which our protocol always
+returns: this favours it too. Between runs its processes are halted: they spin for a second after
+their last step and poll for work from then on, which would slow the next side. Runs in an
+environment of its own and needs only this folder of our code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _state: dict[str, Any] = {}
 
 
 def load(folder: str, adapters: list[str]) -> None:
-    """Starts the engine; adapters are PEFT folders, met by number from then on."""
+    """Starts the engine; adapters are PEFT folders, numbered from then on."""
     ranks = [json.loads((Path(each) / "adapter_config.json").read_text())["r"] for each in adapters]
     lora = {"enable_lora": True, "max_loras": len(ranks), "max_lora_rank": max([8, *ranks])}
     options = AsyncEngineArgs(
@@ -54,7 +54,8 @@ async def _start(options: AsyncEngineArgs) -> AsyncLLM:
 
 
 def run(requests: list[Request]) -> list[float]:
-    """Sends each request at its time; when each was answered, in seconds since the start."""
+    """Sends each request at its time; returns when each was answered, in seconds
+    since the start."""
     _signal_engine(signal.SIGCONT)
     try:
         return _loop.run_until_complete(_run(requests))
@@ -94,7 +95,7 @@ def stop() -> None:
 
 def _signal_engine(number: int) -> None:
     for pid in _descendants(os.getpid()):
-        with suppress(ProcessLookupError):  # it ended just now; the others are still there
+        with suppress(ProcessLookupError):  # it ended just now; the others still run
             os.kill(pid, number)
 
 
@@ -108,8 +109,8 @@ def _descendants(pid: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` has its turn
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` runs
     try:
         serve({"load": load, "run": run, "stop": stop})
     finally:
-        _signal_engine(signal.SIGCONT)  # nothing halted may be left behind
+        _signal_engine(signal.SIGCONT)  # no halted process may remain

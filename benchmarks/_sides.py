@@ -23,7 +23,7 @@ _started: list[subprocess.Popen[Any]] = []
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """A process that `end_all` knows of."""
+    """Starts a process that `end_all` ends."""
     process = subprocess.Popen(command, **options)
     _started.append(process)
     return process
@@ -42,7 +42,7 @@ class Side:
     with Side(["python", "benchmarks/_side_peft.py"]) as peft:
         seconds = peft.call("step", rows=rows)
 
-    What it prints lies in `.bench/logs`, and the end of it in the error of a call that fails.
+    Its output is written to `.bench/logs`; the error of a failed call shows the end of it.
     """
 
     def __init__(self, command: Sequence[str], environment: dict[str, str] | None = None) -> None:
@@ -77,7 +77,7 @@ class Side:
         return self._process.pid
 
     def call(self, function: str, **arguments: Any) -> Any:
-        """What the function returns."""
+        """Calls a function of the script and returns its result."""
         self.send(function, **arguments)
         return self.receive()
 
@@ -88,7 +88,7 @@ class Side:
         self._process.stdin.flush()
 
     def receive(self) -> Any:
-        """What the call that was sent returns."""
+        """Returns the result of the call that was sent."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         answer = json.loads(line) if line else {"error": "it ended"}
@@ -99,7 +99,7 @@ class Side:
 
 
 def import_path() -> dict[str, str]:
-    """The variable that lets a child import this checkout."""
+    """Returns the environment variable that lets a child import this checkout."""
     places = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, places))}
 

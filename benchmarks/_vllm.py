@@ -1,6 +1,6 @@
-"""vLLM's CPU build in an environment of its own under `.bench/`, made at the first use.
+"""An environment of its own for vLLM's CPU build, under `.bench/`, made at the first use.
 
-Its packages would fight with ours over versions, so they never meet. PyTorch goes first and alone;
+Its packages conflict with ours, so the environments are separate. PyTorch goes first and alone;
 vLLM's own requirements follow without the three media packages that have no CPU build to go with it
 (nothing measured here needs them).
 """
@@ -21,7 +21,7 @@ REQUIRES = "import importlib.metadata as m; print('\\n'.join(m.requires('vllm-cp
 
 
 def vllm_python() -> Path:
-    """The interpreter that can import vLLM."""
+    """Returns the interpreter that can import vLLM."""
     python, stamp = HOME / "bin" / "python", HOME / f".complete-{VERSION}"
     if not stamp.exists():
         print("making vLLM's environment; this takes some minutes", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The work itself, made from seeds: the same numbers for every side. Standard library only."""
+"""The workload, generated from seeds: the same numbers for every side. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 VOCAB = (10, 30_000)
-"""Token ids are drawn from here: no special token, and an id every model of the size has."""
+"""Range of token ids: no special token, and ids that every model of the size has."""
 
 Row = tuple[list[int], list[float]]
 """Tokens of a sequence, one more than positions, and the weight of each position."""
@@ -16,18 +16,19 @@ Request = dict[str, Any]
 
 
 def tokens(count: int, seed: int) -> list[int]:
-    """Random token ids."""
+    """Returns random token ids."""
     dice = random.Random(seed)
     return [dice.randrange(*VOCAB) for _ in range(count)]
 
 
 def even_rows(count: int, length: int, seed: int = 0) -> list[Row]:
-    """Sequences of one length, every position weighted."""
+    """Returns sequences of one length, every position weighted."""
     return [(tokens(length + 1, 1000 * seed + i), [1.0] * length) for i in range(count)]
 
 
 def conversations(count: int, seed: int = 0) -> list[Row]:
-    """Sequences of 20 to 500 tokens as they come, the loss on their last quarter: the answer."""
+    """Returns sequences of 20 to 500 tokens in random order, the loss on their last
+    quarter: the answer."""
     dice = random.Random(seed)
     rows = []
     for i in range(count):
@@ -41,7 +42,7 @@ def conversations(count: int, seed: int = 0) -> list[Row]:
 def sample_request(
     prompt: list[int], max_tokens: int, samples: int = 1, at: float = 0.0, adapter: int = 0
 ) -> Request:
-    """One request, sent `at` seconds after the start."""
+    """Returns one request, to be sent `at` seconds after the start."""
     return {
         "at": at,
         "tokens": prompt,
@@ -52,7 +53,8 @@ def sample_request(
 
 
 def traffic(count: int, per_second: float, adapters: int, seed: int = 0) -> list[Request]:
-    """Requests as they come: prompts of 16 to 400 tokens, answers of 8 to 128, mixed adapters."""
+    """Returns requests as they arrive: prompts of 16 to 400 tokens, answers of 8 to
+    128, mixed adapters."""
     dice = random.Random(seed)
     arrivals = sorted(dice.uniform(0, count / per_second) for _ in range(count))
     return [

@@ -1,4 +1,4 @@
-"""The sides ours is measured against, ready to be called."""
+"""Wrappers of the sides that ours is measured against."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ TUNED = {
     "MALLOC_TRIM_THRESHOLD_": str(2**34),
     "MALLOC_TOP_PAD_": str(2**26),
 }
-"""What an experienced user sets for a loop on a CPU; found fastest here for Transformers."""
+"""Environment that an experienced user sets for a loop on a CPU; the fastest
+here for Transformers."""
 
 
 class PeftSide(Side):
@@ -38,35 +39,35 @@ class PeftSide(Side):
         self.call("load", folder=str(model_folder()), rank=rank)
 
     def step(self, rows: list[Row], microbatch: int = 0) -> float:
-        """Seconds of a training step."""
+        """Returns the seconds of a training step."""
         return float(self.call("step", rows=rows, microbatch=microbatch))
 
 
 class EngineSide(Side):
-    """Our engine without anything around it, in a process set up like the server's."""
+    """Our engine without server, store or protocol, in a process set up like the server's."""
 
     def __init__(self, model: Path | None = None) -> None:
         super().__init__([sys.executable, str(HERE / "_side_engine.py")], ENVIRONMENT)
         self.call("load", folder=str(model or model_folder()))
 
     def create(self, rank: int) -> str:
-        """The id of a fresh adapter."""
+        """Creates an adapter and returns its id."""
         return str(self.call("create", rank=rank))
 
     def step(self, adapter_id: str, rows: list[Row]) -> float:
-        """Seconds of forward_backward and optim_step."""
+        """Returns the seconds of forward_backward and optim_step."""
         return float(self.call("step", adapter_id=adapter_id, rows=rows))
 
     def forward_backward(self, adapter_id: str, rows: list[Row]) -> float:
-        """Seconds of forward_backward alone."""
+        """Returns the seconds of forward_backward alone."""
         return float(self.call("forward_backward", adapter_id=adapter_id, rows=rows))
 
     def forward(self, adapter_id: str, rows: list[Row]) -> float:
-        """Seconds of scoring all rows in one batch."""
+        """Returns the seconds of scoring all rows in one batch."""
         return float(self.call("forward", adapter_id=adapter_id, rows=rows))
 
     def first_token(self, tokens: list[int]) -> float:
-        """Seconds until the first streamed token of a prompt."""
+        """Returns the seconds until the first streamed token of a prompt."""
         return float(self.call("first_token", tokens=tokens))
 
 
@@ -78,7 +79,7 @@ class GenerateSide(Side):
         self.call("load", folder=str(model_folder()), adapters=[str(each) for each in adapters])
 
     def run(self, requests: list[Request]) -> list[float]:
-        """When each request was answered, in seconds since the start."""
+        """Returns when each request was answered, in seconds since the start."""
         return list(self.call("run", requests=requests))
 
     def save_merged(self, folder: Path) -> None:
@@ -103,22 +104,22 @@ class VllmSide(Side):
         self.call("load", folder=str(model), adapters=folders)
 
     def __exit__(self, *error: object) -> None:
-        with suppress(RuntimeError):  # it may have ended with us
+        with suppress(RuntimeError):  # it may have ended with this process
             self.call("stop")
         super().__exit__(*error)
 
     def run(self, requests: list[Request]) -> list[float]:
-        """When each request was answered, in seconds since the start."""
+        """Returns when each request was answered, in seconds since the start."""
         return list(self.call("run", requests=requests))
 
 
 class GemmSide(Side):
-    """The best rate of a matrix product over the model's shapes."""
+    """Measures the best rate of a matrix product over the model's shapes."""
 
     def __init__(self) -> None:
         super().__init__([sys.executable, str(HERE / "_side_gemm.py")], THREADS)
         self.call("prepare", folder=str(model_folder()))
 
     def rate(self) -> float:
-        """Operations per second, now."""
+        """Returns the present rate, in operations per second."""
         return float(self.call("rate"))

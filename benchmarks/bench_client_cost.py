@@ -30,7 +30,7 @@ BAR = 0.5
 
 
 def batch(sdk: Any) -> list[Any]:
-    """64 examples of 512 tokens, as a training loop builds them."""
+    """Returns 64 examples of 512 tokens, as a training loop builds them."""
     tokens = list(range(1, TOKENS + 1))
     weights = [1.0] * TOKENS
     return [

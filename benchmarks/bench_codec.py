@@ -35,7 +35,7 @@ ITEM_BYTES = {"float32": 4, "int64": 8}
 
 
 def make_data() -> list[Datum]:
-    """Plain fine-tuning datums: tokens, targets, weights."""
+    """Returns plain fine-tuning datums: tokens, targets, weights."""
     rng = random.Random(0)
     data = []
     for _ in range(BATCH):
@@ -46,7 +46,7 @@ def make_data() -> list[Datum]:
 
 
 def make_output() -> ForwardBackwardOutput:
-    """A result with one logprob for each token."""
+    """Returns a result with one logprob for each token."""
     outputs = [{"logprobs": TensorData([-0.5] * LENGTH, "float32", [LENGTH])} for _ in range(BATCH)]
     return ForwardBackwardOutput(
         loss_fn_output_type="ArrayRecord", loss_fn_outputs=outputs, metrics={"loss:sum": 1.5}
@@ -143,7 +143,7 @@ def _cut(column: pb.BatchedTensor) -> list[TensorData]:
 
 
 def compare(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median CPU microseconds of each side, taken in turn."""
+    """Returns the median CPU microseconds of each side, measured in turn."""
     spent: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, run in sides.items():

@@ -36,7 +36,7 @@ from tinkex.engine.process.local import EngineProcess
 
 MOST_MIB = 256.0
 REST_S = 75.0
-"""Memory kept for speed is given back after a minute without work."""
+"""Seconds of rest: memory kept for speed is freed after a minute without work."""
 RANKS = (4, 8, 16, 32, 64)
 MODEL = "tiny"
 
@@ -104,7 +104,7 @@ class Traffic:
 
 @contextmanager
 def engine_with_traffic() -> Iterator[tuple[EngineProcess, Traffic]]:
-    """A fresh engine on a tiny model."""
+    """Starts an engine on a tiny model."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = make_tiny_model(folder / "model", "smollm")

@@ -31,13 +31,13 @@ from benchmarks._workload import even_rows, sample_request, tokens
 RANK, LENGTH = 8, 128
 MOST_PER_TOKEN, OF_FEWER_CLIENTS, MANY_OVER_ONE = 1.15, 0.95, 1.1
 BATCHES = (512, 4096, 16384)
-"""Tokens of a batch."""
+"""Tokens per batch."""
 CLIENTS = (1, 4, 16, 64)
 ADAPTERS = 1000
 
 
 def batch_size(rounds: int) -> bool:
-    """Small batches before and after large ones, so that drift touches all alike."""
+    """Measures small batches before and after large ones, so that drift affects all alike."""
     per_token: dict[int, list[float]] = {size: [] for size in BATCHES}
     with Served() as ours:
         training = ours.training(RANK)
@@ -63,7 +63,7 @@ def batch_size(rounds: int) -> bool:
 
 
 def clients(rounds: int) -> bool:
-    """The same request by ever more clients."""
+    """Sends the same request by a growing number of clients."""
     with Served() as ours:
         path = ours.saved_adapter(RANK)
         samplers = [
@@ -90,7 +90,7 @@ def clients(rounds: int) -> bool:
 
 @contextmanager
 def tiny_server(adapters: int) -> Iterator[tuple[Any, Any]]:
-    """A client to train and one to sample, on a server that keeps so many saved adapters."""
+    """Yields a training and a sampling client of a server that keeps so many saved adapters."""
     from tinkex.engine.convert.tiny_model import make_tiny_model
 
     with tempfile.TemporaryDirectory() as scratch:

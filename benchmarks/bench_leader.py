@@ -1,4 +1,4 @@
-"""What can one leader feed? CPU time and bytes of one operation, by kind and size.
+"""What load can one leader serve? CPU time and bytes of one operation, by kind and size.
 
 - `sqlite`, `postgres`: a server with the null engine at no delay, driven over HTTP by this process;
   the CPU time of the server's process alone for each operation, from HTTP to the answered poll, and
@@ -62,13 +62,13 @@ Costs = dict[str, Any]
 
 
 def cpu_s(pid: int) -> float:
-    """The CPU seconds that a process has used."""
+    """Returns the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def datums(rows: int, tokens: int) -> list[types.Datum]:
-    """A batch of so many examples."""
+    """Returns a batch of so many examples."""
     found = []
     for _ in range(rows):
         ids = [RANDOM.randrange(200) for _ in range(tokens)]  # else PostgreSQL compresses them
@@ -78,14 +78,14 @@ def datums(rows: int, tokens: int) -> list[types.Datum]:
 
 
 class Sender:
-    """Sends operations of one kind from several threads, a few on their way in each."""
+    """Sends operations of one kind from several threads, a few in flight in each."""
 
     def __init__(self, submits: Sequence[Callable[[], Any]], on_their_way: int = 4) -> None:
         self._submits, self._on_their_way = submits, on_their_way
         self.num_done = 0
 
     def run(self, seconds: float) -> None:
-        """Sends for so long, and returns when all is answered."""
+        """Sends for so many seconds, and returns when all operations are answered."""
         end = time.monotonic() + seconds
         threads = [threading.Thread(target=self._work, args=(each, end)) for each in self._submits]
         for each in threads:
@@ -109,7 +109,7 @@ class Sender:
 def measured(
     submits: Sequence[Callable[[], Any]], pid: int, size_of: Callable[[], int], seconds: float
 ) -> Costs:
-    """The leader's CPU microseconds and the log's bytes for each operation."""
+    """Returns the leader's CPU microseconds and the log's bytes for each operation."""
     Sender(submits).run(1.0)
     sender, cpu_before, size_before = Sender(submits), cpu_s(pid), size_of()
     began = time.monotonic()
@@ -123,7 +123,7 @@ def measured(
 
 
 def operations(served: Served, size_of: Callable[[], int], seconds: float) -> Costs:
-    """The costs of training and sampling operations of a server."""
+    """Measures the costs of training and sampling operations of a server."""
     found: Costs = {}
     with ServiceClient(base_url=served.url, api_key=KEY) as service:
         found["idle_cpu_s_per_s"] = round(idle_share(served.pid), 4)
@@ -150,7 +150,7 @@ def _train(training: Any, data: list[types.Datum]) -> Any:
 
 
 def idle_share(pid: int, seconds: float = 3.0) -> float:
-    """The CPU seconds per second of an idle process."""
+    """Returns the CPU seconds per second of an idle process."""
     time.sleep(1.0)
     before = cpu_s(pid)
     time.sleep(seconds)
@@ -158,7 +158,7 @@ def idle_share(pid: int, seconds: float = 3.0) -> float:
 
 
 def sqlite(seconds: float) -> Costs:
-    """With the log in SQLite."""
+    """Measures with the log in SQLite."""
     with Served(Path("none"), ["--device", "null:0"]) as served:
         (path,) = served.data_dir.glob("*.db")
 
@@ -175,7 +175,7 @@ def sqlite(seconds: float) -> Costs:
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """The URL of a PostgreSQL server of our own."""
+    """Yields the URL of a PostgreSQL server started for the benchmark."""
     from tests.store.postgres import PostgresServer
 
     with tempfile.TemporaryDirectory(prefix="tinkex-pg-", ignore_cleanup_errors=True) as name:
@@ -188,7 +188,7 @@ def postgres_server() -> Iterator[str]:
 
 
 def postgres(seconds: float) -> Costs:
-    """With the log in PostgreSQL."""
+    """Measures with the log in PostgreSQL."""
     import psycopg
 
     with postgres_server() as url:
@@ -207,7 +207,7 @@ def postgres(seconds: float) -> Costs:
 
 
 class CountingSocket:
-    """A worker's connection that counts what passes."""
+    """A worker's connection that counts its bytes."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -232,7 +232,7 @@ class CountingSocket:
 
 
 def train_request(rows: int, tokens: int) -> TrainRequest:
-    """What a worker gets for a batch of so many examples."""
+    """Returns a worker's request for a batch of so many examples."""
     ids = np.arange(tokens) % 200
     inputs = {"target_tokens": ids, "weights": np.ones(tokens, np.float32)}
     return TrainRequest(
@@ -241,7 +241,7 @@ def train_request(rows: int, tokens: int) -> TrainRequest:
 
 
 def sample_request(prompt: int, count: int, length: int) -> SampleRequest:
-    """What a worker gets for a sample."""
+    """Returns a worker's request for a sample."""
     return SampleRequest(
         request_id="sample",
         model="null",
@@ -252,7 +252,7 @@ def sample_request(prompt: int, count: int, length: int) -> SampleRequest:
 
 
 def frames(seconds: float) -> Costs:
-    """Calls of a worker's process without a scheduler."""
+    """Measures calls of a worker's process without a scheduler."""
     begun = spawn.begin()
     counting = CountingSocket(begun.connection)
     begun = begun._replace(connection=counting)  # type: ignore[arg-type]  # speaks like a socket
@@ -293,7 +293,7 @@ def _called(call: Callable[[], object], counting: CountingSocket, seconds: float
 
 
 def slots(seconds: float) -> Costs:
-    """A scheduler alone, by its number of slots."""
+    """Measures a scheduler alone, by its number of slots."""
     return {str(count): _with_slots(count, seconds) for count in NUM_SLOTS}
 
 
@@ -326,8 +326,8 @@ def _with_slots(count: int, seconds: float) -> Costs:
 
 
 def null_calls_per_s(num_slots: int, delay_s: float, seconds: float = 6.0) -> float:
-    """Calls a second of a scheduler with null engines that take so long for each: 32 runs spread
-    over all, each with two operations on their way."""
+    """Returns calls per second of a scheduler with null engines that take so long for each: 32 runs
+    spread over all, each with two operations in flight."""
     engine, config = partial(NullEngine, delay_s=delay_s), SchedulerConfig(max_batch_operations=1)
     with tempfile.TemporaryDirectory() as folder:
         work = Bench(Path(folder), engine, config, *[engine] * (num_slots - 1)).start()
@@ -352,8 +352,8 @@ def null_calls_per_s(num_slots: int, delay_s: float, seconds: float = 6.0) -> fl
 
 
 def least(before: Costs, now: Costs) -> Costs:
-    """The lower CPU time of two measurements, since neighbours on the machine only add to it;
-    everything else as it was measured last."""
+    """Returns the lower CPU time of two measurements, since other processes only add to it; other
+    values are those of the last measurement."""
     found = dict(now)
     for name, value in now.items():
         if isinstance(value, dict):

@@ -4,8 +4,8 @@
 their turn: first at rising rates until the results fall behind, then, again and again, at a quarter
 more than they gave, which finds the capacity, and for half a minute at 70 % of it (a tenth of
 `--seconds` if that is less); then at a quarter more than the capacity and at twice, in turn.
-Requests come at random times whatever became of those before, and are timed from when they should
-have left. The driver runs beside the server and takes its own share of the machine, which is
+Requests are sent at random times, independent of earlier ones, and are timed from when they should
+have been sent. The driver runs beside the server and takes its own share of the machine, which is
 reported. At the end every operation is replayed and compared.
 """
 
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def tell(outcome: campaign.Outcome) -> list[bool]:
-    """Prints the answers; which bars are met."""
+    """Prints the results; returns which bars are met."""
     found, steady = outcome.report, outcome.report.steady
     assert steady is not None
     phases = [*found.ramp, steady, *found.peak, *found.overload]

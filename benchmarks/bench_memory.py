@@ -33,7 +33,7 @@ REST_S = 90.0
 
 
 def beside_peft(rounds: int) -> bool:
-    """Peaks over as many steps as there are rounds: memory does not waver as time does."""
+    """Compares peaks over as many steps as there are rounds: memory varies less than time."""
     rows = even_rows(8, 256)
     with PeftSide(8, PLAIN) as peft:
         for _ in range(rounds):
@@ -91,21 +91,22 @@ def idle_adapters(_: int) -> bool:
 
 
 def train_one(ours: Served, rank: int) -> Any:
-    """A new adapter that has taken one small step, so that all its state exists."""
+    """Creates an adapter and trains it by one small step, so that all its state exists."""
     training = ours.training(rank)
     step(training, datums(even_rows(1, 8)))
     return training
 
 
 def own_mib(rank: int) -> float:
-    """Weights, gradients and two moments of an adapter on every matrix and the head."""
+    """Returns the MiB of weights, gradients and two moments of an adapter on every matrix
+    and the head."""
     sizes = Sizes.read(model_folder())
     layers = sizes.num_layers * sum(a + b for a, b in sizes.layer_matrices().values())
     return rank * (layers + sizes.hidden + sizes.vocab) * 4 * 4 / 2**20
 
 
 def lowest(measure: Callable[[], float], seconds: float) -> float:
-    """The least of what is measured over some time."""
+    """Returns the least of repeated measurements over some seconds."""
     found, end = [measure()], time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(0.5)

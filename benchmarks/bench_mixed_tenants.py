@@ -4,8 +4,8 @@
   requests sent at once. Bar: 1.25 times the time.
 - The first call of a shape the server has not seen over the median of the next ones, training and
   sampling. Bar: 1.2 at the median over shapes.
-- A new adapter: from asking for it until its first forward_backward is answered, less the time such
-  a call takes anyway. Bar: 0.1 s.
+- A new adapter: from its creation request until its first forward_backward is answered, less the
+  time such a call takes anyway. Bar: 0.1 s.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ TENANTS, RANK = 8, 8
 TIMES_ONE, TIMES_SEEN, NEW_S = 1.25, 1.2, 0.1
 TRAIN_SHAPES = ((3, 77), (5, 41), (2, 133), (7, 29), (4, 99))
 SAMPLE_SHAPES = ((3, 50, 20), (5, 23, 17), (2, 91, 24), (7, 37, 15), (4, 65, 19))
-"""Prompts at once, tokens of a prompt, tokens of an answer."""
+"""Number of prompts, tokens of a prompt, tokens of an answer."""
 
 
 @contextmanager
 def tenants() -> Iterator[tuple[Served, list[Any], list[Any]]]:
-    """A server with eight adapters: clients to train them and to sample from them."""
+    """Yields a server with eight adapters: clients to train them and to sample from them."""
     with Served() as ours:
         samplers, _ = ours.adapters(TENANTS, RANK)
         yield ours, [ours.training(RANK, seed=n) for n in range(TENANTS)], samplers
@@ -118,7 +118,7 @@ def _first_over_next(
     call: Callable[[tuple[int, ...]], float],
     rounds: int,
 ) -> bool:
-    """Every shape once for the first time, then several times again, fewer since they are five."""
+    """Times every shape for the first time, then several times again, fewer since they are five."""
     first = [call(shape) for shape in shapes]
     again = [[call(shape) for shape in shapes] for _ in range(max(1, rounds - 2))]
     later = [statistics.median(times) for times in zip(*again, strict=True)]

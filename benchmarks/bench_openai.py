@@ -32,14 +32,14 @@ NO_END = {"0": -100, "2": -100}  # so that every answer has all its tokens
 
 
 class Endpoint:
-    """A connection to the endpoint of a server, kept open."""
+    """A kept-alive connection to the endpoint of a server."""
 
     def __init__(self, url: str) -> None:
         self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=300)
         self._connection.connect()
 
     def completion(self, prompt: list[int], max_tokens: int, *, stream: bool) -> Iterator[bytes]:
-        """The lines of an answer as they come."""
+        """Yields the lines of a response as they arrive."""
         body = {
             "model": NAME,
             "prompt": prompt,
@@ -56,7 +56,7 @@ class Endpoint:
         answer.close()  # the connection stays: a length that was read does not end an answer
 
     def first_token(self, prompt: list[int]) -> float:
-        """Seconds to the first piece with text; the answer is read to its end."""
+        """Returns the seconds to the first piece with text; reads the response to its end."""
         found = 0.0
         began = time.perf_counter()
         for line in self.completion(prompt, 8, stream=True):

@@ -31,16 +31,16 @@ from benchmarks._yardsticks import GenerateSide, VllmSide
 BARS = {"generate": 1.2, "vLLM": 1.0, "vLLM-merged": 1.0}
 PROMPT, RANK = 32, 8
 CASES = {"1x64": (1, 1, 64), "16 samples x64": (1, 16, 64), "64 prompts x32": (64, 1, 32)}
-"""Prompts at once, samples of each, tokens of a sample."""
+"""Number of prompts, samples of each, tokens of a sample."""
 
 Run = Callable[[list[Request]], list[float]]
 
-_warm: set[str] = set()  # sides that have answered once
+_warm: set[str] = set()  # sides that are warm
 
 
 @contextmanager
 def our_side() -> Iterator[tuple[Run, Path]]:
-    """A function that samples through the stack, and the folder of its adapter."""
+    """Returns a function that samples through the stack, and the folder of its adapter."""
     with Served() as ours:
         samplers, folders = ours.adapters(1, RANK)
         yield partial(run, samplers), folders[0]
@@ -52,7 +52,7 @@ def generate() -> GenerateSide:
 
 @contextmanager
 def vllm(is_merged: bool) -> Iterator[VllmSide]:
-    """vLLM with the adapter, or over the weights with the adapter in them."""
+    """Returns vLLM with the adapter, or with the adapter merged into its weights."""
     model, adapters = model_folder(), (kept.get(our_side)[1],)
     if is_merged:
         # Always this folder: what vLLM compiles is kept by path.
@@ -63,7 +63,7 @@ def vllm(is_merged: bool) -> Iterator[VllmSide]:
 
 
 def measure(case: str, names: tuple[str, ...], rounds: int) -> bool:
-    """All sides in turn, each on prompts of its own, once they are warm."""
+    """Measures all sides in turn, each on prompts of its own, after a warm-up."""
     runs: dict[str, Run] = {"ours": kept.get(our_side)[0]}
     if "generate" in names:
         runs["generate"] = generate().run
@@ -87,7 +87,7 @@ def measure(case: str, names: tuple[str, ...], rounds: int) -> bool:
 
 
 def burst(case: str, seed: int) -> list[Request]:
-    """The requests of a case, all at once."""
+    """Returns the requests of a case, all sent at once."""
     prompts, samples, length = CASES[case]
     return [
         sample_request(tokens(PROMPT, 1000 * seed + i), length, samples) for i in range(prompts)

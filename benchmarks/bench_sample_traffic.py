@@ -7,10 +7,10 @@ requests, the sides in turn. Bar: half the time of the better of `generate` (bat
 in order of arrival) and vLLM. That is vLLM (36 s a slice where `generate` takes 60), so a run
 without `--only` leaves `generate` out.
 
-Then the time to the first token. The protocol answers a sample whole, so only a request for one can
-see it: the latency of such requests amid all 256 of the traffic, two a second with prompts like its
-own, over their latency on an idle server. Bar: 2 at the median. What is left of the traffic when
-all of them are answered is cancelled.
+Then the time to the first token. The protocol returns a sample whole, so only a request for one
+token can measure it: the latency of such requests amid all 256 of the traffic, two a second with
+prompts like its own, over their latency on an idle server. Bar: 2 at the median. The rest of the
+traffic is cancelled when all of them are answered.
 
 By name: "both" has `generate` and vLLM, "whole" all 256 requests over 20 s in one go, "whole vLLM"
 that without `generate`, "light" the first token amid traffic the server can keep up with,
@@ -52,13 +52,13 @@ Run = Callable[[list[Request]], list[float]]
 
 @contextmanager
 def our_side() -> Iterator[tuple[list[Any], tuple[Path, ...]]]:
-    """Samplers of our server, and the folders of their adapters."""
+    """Returns samplers of our server, and the folders of their adapters."""
     with Served() as ours:
         yield ours.adapters(ADAPTERS, RANK)
 
 
 def throughput(names: tuple[str, ...], count: int, rounds: int) -> bool:
-    """The same arrivals for every side, in turn."""
+    """Sends the same arrivals to every side, in turn."""
     samplers, folders = kept.get(our_side)
     runs: dict[str, Run] = {"ours": partial(run, samplers)}
     if "generate" in names:
@@ -91,7 +91,8 @@ def throughput(names: tuple[str, ...], count: int, rounds: int) -> bool:
 
 
 def first_token(per_second: float, every_s: float, rounds: int) -> bool:
-    """Requests for one token on an idle server and amid traffic; prompts as traffic has them."""
+    """Times requests for one token on an idle server and amid traffic; prompts as
+    traffic has them."""
     samplers, _ = kept.get(our_side)
     idle, busy = [], []
     for turn in range(max(1, rounds // ROUNDS)):
@@ -108,7 +109,7 @@ def first_token(per_second: float, every_s: float, rounds: int) -> bool:
 
 
 def _probes(seed: int) -> list[Request]:
-    """Prompts of always the same lengths, always of other tokens: none can be remembered."""
+    """Returns prompts of fixed lengths with new tokens, so that none is cached."""
     lengths = [len(request["tokens"]) for request in traffic(PROBES, 1.0, ADAPTERS, seed=7)]
     return [
         sample_request(tokens(length, 10_000 + 100 * seed + i), 1, adapter=i % ADAPTERS)
@@ -123,7 +124,7 @@ def _latency(samplers: list[Any], probe: Request) -> float:
 def _amid_traffic(
     samplers: list[Any], probes: list[Request], per_second: float, every_s: float, seed: int
 ) -> list[float]:
-    """Latencies of probes sent every so often while the traffic comes in."""
+    """Returns the latencies of probes sent at intervals while the traffic arrives."""
     span = every_s * (len(probes) + 2)
     arriving = traffic(round(per_second * span), per_second, ADAPTERS, seed=seed)
     timed = [{**probe, "at": every_s * (i + 2)} for i, probe in enumerate(probes)]

@@ -24,7 +24,7 @@ LENGTH, RANK, OF_ENGINE = 128, 8, 0.8
 
 
 def measure(count: int, rounds: int) -> bool:
-    """New prompts every round, so that none is remembered; the same for both sides."""
+    """Uses new prompts every round, so that none is cached; the same for both sides."""
     with Served() as ours, EngineSide() as engine:
         samplers, _ = ours.adapters(1, RANK)
         adapter = engine.create(RANK)
@@ -45,7 +45,7 @@ def measure(count: int, rounds: int) -> bool:
 
 
 def score_all(sampler: Any, rows: list[Any]) -> float:
-    """Seconds until every prompt has its logprobs."""
+    """Returns the seconds until every prompt has its logprobs."""
     from tinker import types
 
     prompts = [types.ModelInput.from_ints(tokens) for tokens, _ in rows]

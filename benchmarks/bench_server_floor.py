@@ -1,9 +1,9 @@
-"""How soon is a server at work, and how long does a small request take through it?
+"""How soon is a server ready, and how long does a small request take through it?
 
 Starts the embedded server on a model folder and drives it with the official client: seconds to
 ready and to the first finished `forward_backward`, `create_model`, a training step of 8 x 64,
 sampling, the round trip of an `optim_step`, the latency of a small request while a long forward
-runs, and resident memory. Wall times of one machine: for a look, not for a claim.
+runs, and resident memory. These are wall times of one machine, not claims.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def batch(examples: int, tokens: int) -> list[types.Datum]:
 
 
 def median_s(work: Callable[[], object], rounds: int) -> float:
-    """The median wall time of some rounds after one that warms up."""
+    """Returns the median wall time of some rounds after one that warms up."""
     times = []
     for _ in range(rounds + 1):
         began = time.monotonic()
@@ -49,7 +49,7 @@ def median_s(work: Callable[[], object], rounds: int) -> float:
 
 
 def latency_ms(server: EmbeddedServer) -> dict[str, float]:
-    """How long a small request takes, now."""
+    """Returns the latency of a small request, in milliseconds."""
     address = f"{server.base_url}/api/v1/get_server_capabilities"
     request = urllib.request.Request(address, headers={"X-API-Key": server.api_key})
     times = []
@@ -62,7 +62,7 @@ def latency_ms(server: EmbeddedServer) -> dict[str, float]:
 
 
 def resident_mib(server: EmbeddedServer) -> list[int]:
-    """Of the server and of its engine."""
+    """Returns the resident memory of the server and of its engine, in MiB."""
     children = subprocess.run(["pgrep", "-P", str(server.pid)], capture_output=True, text=True)
     pids = [server.pid, *map(int, children.stdout.split())]
     pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
@@ -75,9 +75,9 @@ def measure(model: Path, data_dir: Path) -> dict[str, Any]:
     with EmbeddedServer(ServerConfig(data_dir=data_dir, port=0, models=served)) as server:
         found: dict[str, Any] = {"ready_s": round(time.monotonic() - began, 2)}
         service = tinker.ServiceClient(base_url=server.base_url, api_key=server.api_key)
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         training = service.create_lora_training_client("m", rank=8)
-        found["create_model_s"] = round(time.monotonic() - asked, 3)
+        found["create_model_s"] = round(time.monotonic() - sent_at, 3)
         training.forward_backward(batch(1, 8), "cross_entropy").result()
         found["first_forward_backward_s"] = round(time.monotonic() - began, 2)
 

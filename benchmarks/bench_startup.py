@@ -1,4 +1,4 @@
-"""How soon does the package, and its command, get out of the way?
+"""How much CPU time do the package's import and its command's start take?
 
 CPU seconds (user and system) of fresh processes, ours and the official client's in turn, a bare
 interpreter's cost taken off both: `import tinkex` beside `import tinker`, `tinkex --help` beside

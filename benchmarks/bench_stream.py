@@ -63,7 +63,7 @@ def _sampler(ours: Served) -> Any:
 
 
 def _prompt(length: int) -> list[int]:
-    """Tokens that no prompt before began with: the engine would remember them."""
+    """Returns tokens that no earlier prompt began with: the engine would have them in its cache."""
     return [_draw.randrange(200, 20_000) for _ in range(length)]
 
 
@@ -80,7 +80,7 @@ def _first_s(sampler: Any) -> float:
 
 
 def _stream_all(sampler: Any) -> None:
-    """Every stream is read as it comes, by a thread of its own."""
+    """Reads every stream as it arrives, in a thread of its own."""
     counts = [0] * STREAMS
 
     def read(place: int, stream: Any) -> None:

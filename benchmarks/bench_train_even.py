@@ -36,7 +36,8 @@ Settings = dict[str, str]
 
 
 def measure(shape: Shape, rank: int, rounds: int, peft_settings: Settings | None = TUNED) -> bool:
-    """Our step, the rate of a matrix product and PEFT's step, if it has settings, in turn."""
+    """Measures our step, the rate of a matrix product and PEFT's step, if it has
+    settings, in turn."""
     rows = even_rows(*shape)
     with ExitStack() as opened:
         ours, gemm = opened.enter_context(Served()), opened.enter_context(GemmSide())
@@ -59,7 +60,7 @@ def measure(shape: Shape, rank: int, rounds: int, peft_settings: Settings | None
 
 
 def share_of_roofline(name: str, flops: float, ours: list[float], rates: list[float]) -> bool:
-    """Reports how near the step comes to the time its operations alone would take."""
+    """Reports the time of the step's operations alone over the time of the step."""
     ideal = [flops / rate for rate in rates]
     return report(
         f"train {name}: share of roofline",
@@ -78,7 +79,7 @@ def case(shape: Shape, rank: int) -> str:
 
 CASES = [(shape, rank) for shape in SHAPES for rank in RANKS]
 IN_SHORT = (((8, 64), 8), ((8, 256), 32))
-"""What a run of everything has time for; the others go by name."""
+"""Questions that a run of everything has time for; the others run by name."""
 QUESTIONS: dict[str, Question] = {case(*each): partial(measure, *each) for each in IN_SHORT}
 BY_NAME: dict[str, Question] = {
     **{case(*each): partial(measure, *each) for each in CASES if each not in IN_SHORT},

@@ -27,7 +27,7 @@ COUNT, EACH, RANK = 64, 8, 8
 
 
 def measure(rounds: int, *, each: int = EACH, microbatch: int = EACH) -> bool:
-    """Steps over the conversations, ours and PEFT's in turn."""
+    """Measures steps over the conversations, ours and PEFT's in turn."""
     rows = conversations(COUNT)
     batches = [rows[i : i + each] for i in range(0, COUNT, each)][:rounds]
     with Served() as ours, PeftSide(RANK) as peft:

@@ -1,9 +1,9 @@
 """While one of two workers restarts, how slow are requests of tenants on the other?
 
 Tenants with a key of their own each train a run, one call after the other, through HTTP and the
-official client. One worker is frozen for a moment, which tells whose runs it has, and killed; until
-it is ready again the calls of the others are timed. Their p99 over that of the calls before each
-kill, of several kills of either worker. Bar: twice.
+official client. One worker is frozen for a moment, which shows the tenants it serves, and killed;
+until it is ready again the calls of the others are timed. Their p99 over that of the calls before
+each kill, of several kills of either worker. Bar: twice.
 
 - null engine: 8 tenants, 20 ms a call.
 - real engine: 8 tenants, a tiny model, a thread for each worker.
@@ -40,7 +40,7 @@ TIMES = 2.0
 
 
 class Call(NamedTuple):
-    """When a call of a tenant began and was answered."""
+    """Start and end of a tenant's call."""
 
     began: float
     ended: float
@@ -67,7 +67,8 @@ class Tenants:
             each.join()
 
     def between(self, begin: float, end: float, tenants: Sequence[int]) -> list[float]:
-        """Seconds of the tenants' calls that were open at some time between two moments."""
+        """Returns the seconds of the tenants' calls that were open at some time
+        between two moments."""
         return [
             call.ended - call.began
             for tenant in tenants
@@ -76,7 +77,7 @@ class Tenants:
         ]
 
     def without_answer_since(self, moment: float) -> list[int]:
-        """The tenants to whom nothing was answered since then."""
+        """Returns the tenants that got no response since then."""
         lasts = [calls[-1].ended if calls else 0.0 for calls in self.calls]
         return [tenant for tenant, last in enumerate(lasts) if last < moment]
 
@@ -98,7 +99,7 @@ class Tenants:
 
 
 def ratio(options: list[str], model: Path, length: int) -> tuple[float, dict[str, Any]]:
-    """How many times the quiet p99 the p99 beside a restart is, and what it was made of."""
+    """Returns the p99 beside a restart over the quiet p99, and both figures."""
     quiet: list[float] = []
     beside: list[float] = []
     restarts: list[float] = []

@@ -1,4 +1,4 @@
-"""Do several workers do as many times the work?
+"""Does throughput grow with the number of workers?
 
 - Calls per second of 2 and of 8 workers over those of one, with an engine that takes 50 ms for each
   call and computes nothing: 32 runs, each with two operations on their way, none sharing a call.
@@ -35,7 +35,8 @@ REAL_TIMES, DECISION_S = 0.9, 0.002
 
 
 def seconds_per_operation(served: Served, num_runs: int, operation: Callable[[Any], Any]) -> float:
-    """Seconds of wall-clock time for each operation of runs that always have two on their way."""
+    """Returns wall-clock seconds per operation of runs that always have two
+    operations in flight."""
     clients = [served.training(4, seed=n) for n in range(num_runs)]
     done = [0] * num_runs
     is_over = threading.Event()
@@ -63,7 +64,7 @@ def seconds_per_operation(served: Served, num_runs: int, operation: Callable[[An
 
 
 def _examples(count: int, length: int) -> list[Any]:
-    """Examples of a small vocabulary."""
+    """Returns examples of a small vocabulary."""
     rows = [([token % 200 for token in row], weights) for row, weights in even_rows(count, length)]
     return datums(rows)
 

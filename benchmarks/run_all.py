@@ -20,7 +20,7 @@ from benchmarks._plot import picture
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
 MOST_S = 900.0
-"""No benchmark takes this long unless something hangs."""
+"""Timeout of one benchmark, in seconds."""
 
 APART = {
     "bench_client_cost": "the client, which changes seldom",
@@ -33,7 +33,7 @@ APART = {
     "bench_http_library": "a choice between ways to build it, without a bar",
     "bench_server_floor": "a choice between ways to build it, without a bar",
 }
-"""What half an hour has no room for, and why: by `--only`."""
+"""Questions that do not fit into half an hour, and why; they run with `--only`."""
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def run(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines one benchmark prints, shown as they come."""
+    """Runs one benchmark and returns its JSON lines, printed as they arrive."""
     print(f"# {path.name}", file=sys.stderr, flush=True)
     began, lines = time.monotonic(), []
     process = subprocess.Popen(
@@ -79,12 +79,12 @@ def run(path: Path) -> list[dict[str, Any]]:
 
 
 def keep(lines: list[dict[str, Any]], before: list[dict[str, Any]]) -> None:
-    """Writes what is known so far, so that a run cut short leaves its answers.
+    """Writes the results so far, so that an interrupted run keeps them.
 
-    Answers to questions that are not asked, because they take too long, stay as they were.
+    Results of questions that this run leaves out are kept.
     """
-    asked = {line["question"] for line in lines}
-    known = [line for line in before if line["question"] not in asked] + lines
+    measured = {line["question"] for line in lines}
+    known = [line for line in before if line["question"] not in measured] + lines
     RESULTS.write_text(json.dumps(known, indent=2) + "\n")
     RESULTS.with_suffix(".svg").write_text(picture(known), encoding="utf-8")
 

@@ -33,7 +33,8 @@ COSTS = Path(__file__).with_name("leader_costs.json")
 SIZES = (1, 8, 64, 256, 1000)
 WARM_S, MEASURED_S = 45.0, 30.0
 QUIET_PER_S = {1: 19.0, 2: 37.8, 8: 151.5}
-"""By number of workers, operations of null engines that take 50 ms each: LOG.md, Workers."""
+"""Measured operations per second of null engines that take 50 ms each, by number of
+workers: LOG.md, Workers."""
 
 VALIDATED_S = 0.2  # a call of the null engines that a simulation is compared with
 RANK = 32
@@ -41,7 +42,7 @@ HOSTED_PER_S = 400e6  # bytes of a folder that one device reads or writes in a s
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """The matrices of a decoder that LoRA sits on: attention, MLP and unembedding."""
+    """The sizes of a decoder's matrices with LoRA: attention, MLP and unembedding."""
 
     hidden: int
     intermediate: int
@@ -51,13 +52,13 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary: int
 
     def adapter_bytes(self, rank: int) -> int:
-        """An adapter on disk: A and B of every matrix, in float32."""
+        """Returns the bytes of an adapter on disk: A and B of every matrix, in float32."""
         attention = 2 * (self.hidden + self.queries) + 2 * (self.hidden + self.keys)
         layer = attention + 3 * (self.hidden + self.intermediate)
         return 4 * rank * (self.layers * layer + self.hidden + self.vocabulary)
 
     def state_bytes(self, rank: int) -> int:
-        """The same with the two moments of AdamW."""
+        """Returns the same with the two moments of AdamW."""
         return 3 * self.adapter_bytes(rank)
 
 
@@ -72,7 +73,7 @@ SHAPES = {
 
 
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs do. `sampling_share` of the workers sample; `runs_per_gpu` train side by side."""
+    """A mix of runs. `sampling_share` of the workers sample; `runs_per_gpu` train side by side."""
 
     sampling_share: float
     runs_per_gpu: float
@@ -102,11 +103,12 @@ class Costs:
     def __init__(
         self, found: dict[str, Any], store: str = "sqlite", *, operation_share: float = 1.0
     ) -> None:
-        self._operation_share = operation_share  # of an operation, what is left to the leader
+        # part of an operation's time that is the leader's own
+        self._operation_share = operation_share
         self._store, self._frames, self._slots = found[store], found["frames"], found["slots"]
 
     def call(self, name: str) -> Call:
-        """What one operation costs."""
+        """Returns the cost of one operation."""
         cost = self._store[name]
         return Call(
             leader_s=self._operation_share * cost["cpu_us"] / 1e6,
@@ -116,20 +118,20 @@ class Costs:
 
     @property
     def slice_s(self) -> float:
-        """One sampling call of a worker."""
+        """Returns the leader's seconds for one sampling call of a worker."""
         return float(self._frames["step_sampling"]["cpu_us"]) / 1e6
 
     def idle_share(self, num_slots: int) -> float:
-        """The leader's time that so many idle slots take."""
+        """Returns the share of the leader's time that so many idle slots take."""
         return self._of_slots("idle_cpu_s_per_s", num_slots)
 
     def slot_s(self, num_slots: int) -> float:
-        """What so many slots add to an operation."""
+        """Returns the seconds that so many slots add to an operation."""
         more = self._of_slots("cpu_us", num_slots) - self._slots["1"]["cpu_us"]
         return self._operation_share * max(0.0, more) / 1e6
 
     def _of_slots(self, name: str, num_slots: int) -> float:
-        """Between the numbers of slots that were measured, on a straight line."""
+        """Interpolates linearly between the measured numbers of slots."""
         known = sorted((int(count), float(each[name])) for count, each in self._slots.items())
         for (low, before), (high, after) in itertools.pairwise(known):
             if low <= num_slots <= high:
@@ -138,7 +140,7 @@ class Costs:
 
 
 class TrainingRun:
-    """One tenant's run of SFT: two steps on their way; of RL: sample, train, save, again."""
+    """One tenant's run: SFT with two steps in flight, or RL: sample, train, save, repeat."""
 
     def __init__(self, cluster: Cluster, costs: Costs, name: str, run: Run, *, is_rl: bool) -> None:
         self._cluster, self._run, self._name = cluster, run, name
@@ -193,7 +195,7 @@ class TrainingRun:
 
 
 def device_of(shape: Shape) -> Device:
-    """The assumed device."""
+    """Returns the assumed device."""
     adapter = shape.adapter_bytes(RANK)
     return Device(
         train_tokens_per_s=10_000.0,
@@ -216,7 +218,7 @@ def simulate(
     seconds: float = MEASURED_S,
     slices_per_s: float = SLICES_PER_S,
 ) -> dict[str, Any]:
-    """What a cluster of so many workers does under a mix of runs."""
+    """Simulates a cluster of so many workers under a mix of runs."""
     samplers = 0 if size == 1 else round(size * mix.sampling_share)
     trainers = size - samplers
     cluster = Cluster(
@@ -281,7 +283,7 @@ def _quantiles(values: list[float]) -> str | None:
 
 
 def null_calls_per_s(num_workers: int, leader_s: float, delay_s: float = 0.05) -> float:
-    """Calls a second of null engines: 32 runs, two operations on their way."""
+    """Returns calls per second of null engines: 32 runs, two operations in flight each."""
     nothing = Device(
         train_tokens_per_s=1e12,
         call_s=delay_s,
@@ -311,13 +313,13 @@ def null_calls_per_s(num_workers: int, leader_s: float, delay_s: float = 0.05) -
 
 
 def _repeat(cluster: Cluster, name: str, call: Call, _: float = 0.0) -> None:
-    """Sends an operation now, and the next one at each answer."""
+    """Sends an operation now, and the next one at each response."""
     again = partial(_repeat, cluster, name, call)
     cluster.train(name, "tenant", "forward_backward", 8, call, again)
 
 
 def compare(costs: Costs) -> None:
-    """Prints what is simulated beside what `bench_workers.py` measured on a quiet machine."""
+    """Prints simulated results beside those that `bench_workers.py` measured on a quiet machine."""
     leader_s = costs.call("forward_backward 1x64").leader_s
     for count, measured in QUIET_PER_S.items():
         simulated = null_calls_per_s(count, leader_s)
@@ -326,7 +328,7 @@ def compare(costs: Costs) -> None:
 
 
 def validate() -> None:
-    """Measures schedulers with 1 to 8 null engines beside what is simulated of them.
+    """Measures schedulers with 1 to 8 null engines beside their simulation.
 
     Everything shares this machine, so an operation takes the leader as long as it takes all there
     is: that is measured just before and after, with engines that take no time.
@@ -344,7 +346,7 @@ def validate() -> None:
 
 
 def table(row: dict[str, Any], *, has_head: bool) -> str:
-    """A row of a table of Markdown, below its head."""
+    """Returns a row of a Markdown table, below its head."""
     cells = [
         "-" if each is None else each if isinstance(each, str) else f"{each:,}"
         for each in row.values()

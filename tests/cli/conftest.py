@@ -67,12 +67,12 @@ def live(tmp_path_factory: pytest.TempPathFactory, model: str) -> Iterator[dict[
             "serve", *arguments, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1
         )
         assert process.stdout is not None
-        told = ""
-        while not (match := re.search(r"export TINKER_API_KEY=(\S+)", told)):
+        output = ""
+        while not (match := re.search(r"export TINKER_API_KEY=(\S+)", output)):
             line = process.stdout.readline()
             assert line, f"the server ended: {(folder / 'log').read_text()}"
-            told += line
-        url = re.search(r"Listening on (\S+)", told)
+            output += line
+        url = re.search(r"Listening on (\S+)", output)
         assert url is not None
         try:
             yield {"TINKER_BASE_URL": url[1], "TINKER_API_KEY": match[1]}

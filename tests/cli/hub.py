@@ -41,9 +41,9 @@ class Hub:
         """What the hub says."""
         path = path.partition("?")[0]
         if path == "/api/repos/create":
-            asked = json.loads(body)
-            name = f"{asked['organization']}/{asked['name']}"
-            self.repos[name] = asked
+            request = json.loads(body)
+            name = f"{request['organization']}/{request['name']}"
+            self.repos[name] = request
             return {"url": f"{self.url}/{name}"}
         if path == "/api/whoami-v2":
             return {"type": "user", "name": "me"}

@@ -166,14 +166,14 @@ def test_lists_have_the_columns_that_are_named(shell: Shell, runs: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--columns", "id,colour"], "no column 'colour'; there are: id, name, model"),
         (["--csv", "-", "--json"], "do not go with --json"),
         (["--columns", "id", "-q"], "do not go with --json or --quiet"),
     ],
 )
-def test_wrong_columns_are_refused(shell: Shell, arguments: list[str], told: str) -> None:
+def test_wrong_columns_are_refused(shell: Shell, arguments: list[str], message: str) -> None:
     ran = shell("run", "list", *arguments)
     assert ran.returncode == 2
-    assert told in ran.stderr
+    assert message in ran.stderr

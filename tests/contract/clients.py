@@ -30,10 +30,10 @@ _INSTALL_S = 600
 
 def chosen_versions() -> tuple[str, ...]:
     """The versions to run: `TINKEX_CONTRACT_VERSIONS` is `all`, or a list with commas."""
-    asked = os.environ.get("TINKEX_CONTRACT_VERSIONS", "")
-    if asked == "all":
+    versions = os.environ.get("TINKEX_CONTRACT_VERSIONS", "")
+    if versions == "all":
         return ALL_VERSIONS
-    return tuple(part.strip() for part in asked.split(",") if part.strip()) or DEFAULT_VERSIONS
+    return tuple(part.strip() for part in versions.split(",") if part.strip()) or DEFAULT_VERSIONS
 
 
 def python_of(version: str) -> str:

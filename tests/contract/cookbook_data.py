@@ -31,8 +31,8 @@ def make_datasets(folder: Path, num_rows: int = NUM_ROWS) -> None:
 
 
 def _conversation(number: int) -> dict[str, Any]:
-    asked = {"role": "user", "content": f"Say {number}."}
-    return {"messages": [asked, {"role": "assistant", "content": f"It is {number}."}]}
+    question = {"role": "user", "content": f"Say {number}."}
+    return {"messages": [question, {"role": "assistant", "content": f"It is {number}."}]}
 
 
 def _problem(number: int) -> dict[str, Any]:
@@ -40,8 +40,8 @@ def _problem(number: int) -> dict[str, Any]:
 
 
 def _comparison(number: int) -> dict[str, Any]:
-    asked = f"\n\nHuman: Say {number}.\n\nAssistant:"
-    return {"chosen": f"{asked} {number}.", "rejected": f"{asked} No."}
+    prompt = f"\n\nHuman: Say {number}.\n\nAssistant:"
+    return {"chosen": f"{prompt} {number}.", "rejected": f"{prompt} No."}
 
 
 def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:

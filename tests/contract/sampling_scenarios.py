@@ -290,10 +290,10 @@ def sparse_targets_come_back_sparse(world: World) -> None:
     ids = tokens(10, 4).tolist()
     targets = torch.full((9, 6), -1, dtype=torch.int64)
     targets[0, 5], targets[3, 0], targets[3, 2], targets[8, 1] = 0, 17, 200, 3
-    asked = types.TensorData.from_torch_sparse(targets, pad_value=-1)
-    assert asked.sparse_crow_indices is not None
+    request = types.TensorData.from_torch_sparse(targets, pad_value=-1)
+    assert request.sparse_crow_indices is not None
     answer = sampler.sample(
-        prompt(ids), 1, types.SamplingParams(max_tokens=1), target_prompt_logprobs=asked
+        prompt(ids), 1, types.SamplingParams(max_tokens=1), target_prompt_logprobs=request
     ).result()
     scored = answer.target_prompt_logprobs
     assert scored is not None
@@ -346,12 +346,12 @@ def samplers_of_many_adapters_share_a_batch(world: World) -> None:
     oracles = [world.oracle(adapter=world.exported(each)) for each in clients]
     base, plain = world.service.create_sampling_client(base_model=MODEL), world.oracle()
     prompts = [tokens(4 + n, n).tolist() for n in range(8)]
-    asked = [
+    requests = [
         (sampler.compute_logprobs(prompt(ids)), oracle, ids)
         for ids in prompts
         for sampler, oracle in zip([*samplers, base], [*oracles, plain], strict=True)
     ]
-    for future, oracle, ids in asked:
+    for future, oracle, ids in requests:
         world.agree("adapters in one batch", future.result()[1:], _scores(oracle, ids), 1e-4)
 
 

@@ -32,19 +32,19 @@ def server(folder: Path) -> Iterator[EmbeddedServer]:
 def test_the_scaler_reads_a_number(server: EmbeddedServer, folder: Path) -> None:
     found = manifests(rendered(WITH_KEDA))
     (trigger,) = find(found, "ScaledObject", "lab-tinkex-sampler")["spec"]["triggers"]
-    asked = trigger["metadata"]
+    metadata = trigger["metadata"]
     service = find(found, "Service", "lab-tinkex")["spec"]["ports"][0]
-    address = urlsplit(asked["url"])
+    address = urlsplit(metadata["url"])
     assert address.netloc == f"lab-tinkex.training.svc:{service['port']}"
-    assert (asked["authMode"], asked["method"]) == ("apiKey", "header")
+    assert (metadata["authMode"], metadata["method"]) == ("apiKey", "header")
 
     url = f"{server.base_url}{address.path}"
     assert httpx.get(url).status_code == 401
     token = (folder / "operator-token").read_text().split()[0]
-    answer = httpx.get(url, headers={asked["keyParamName"]: token})
+    answer = httpx.get(url, headers={metadata["keyParamName"]: token})
     assert answer.status_code == 200, answer.text
     figure = reduce(
-        lambda value, name: value[name], asked["valueLocation"].split("."), answer.json()
+        lambda value, name: value[name], metadata["valueLocation"].split("."), answer.json()
     )
     assert type(figure) is int
 

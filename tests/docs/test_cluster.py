@@ -124,8 +124,8 @@ def train(url: str, key: str, path: str | None = None) -> str:
 def samples(url: str, key: str) -> int:
     with httpx.Client(base_url=url, timeout=60) as client:
         http = Http(client, key)
-        asked = {"session_id": http.session(), "sampling_session_seq_id": 0, "base_model": "qwen"}
-        sampler = http.post("create_sampling_session", asked)["sampling_session_id"]
+        request = {"session_id": http.session(), "sampling_session_seq_id": 0, "base_model": "qwen"}
+        sampler = http.post("create_sampling_session", request)["sampling_session_id"]
         body = {"num_samples": 1, "prompt": {"chunks": [{"type": "encoded_text", "tokens": [3]}]}}
         body |= {"sampling_session_id": sampler, "seq_id": 0, "sampling_params": {"max_tokens": 4}}
         return len(http.result(http.post("asample", body)["request_id"])["sequences"])

@@ -130,8 +130,8 @@ def test_a_route_without_a_key_answers_and_others_refuse(
                 assert answer.status_code == 200, path
             else:
                 assert answer.status_code == 401, path
-                told = answer.json()
-                code = told["error"]["code"] if is_openai_path(path) else told["code"]
+                error = answer.json()
+                code = error["error"]["code"] if is_openai_path(path) else error["code"]
                 assert code in refused
 
 

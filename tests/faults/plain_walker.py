@@ -61,8 +61,8 @@ class PlainWalker:
             self._result(self._post("unload_model", {"model_id": self._model}))
             self._recorder.ok(number, "unload")
             self._post(f"sessions/{self._session}/finish", {"reason": {"type": "success"}})
-        asked = {"tags": [], "user_metadata": {}, "sdk_version": "0.36.0"}
-        self._session = self._post("create_session", asked)["session_id"]
+        request = {"tags": [], "user_metadata": {}, "sdk_version": "0.36.0"}
+        self._session = self._post("create_session", request)["session_id"]
         self._seq, self._sent, self._answered = 0, {}, []
         self._model = f"{self._session}:train:0"
         seed = self._dice.randrange(1000)
@@ -140,14 +140,14 @@ class PlainWalker:
         asked_session = {**session, "base_model": self._task.base_model}
         made = self._post("create_sampling_session", asked_session)
         self._samples += 1
-        asked = {
+        request = {
             "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
             "sampling_params": {"max_tokens": 3, "seed": 1},
             "num_samples": 1,
             "sampling_session_id": made["sampling_session_id"],
             "seq_id": self._samples,
         }
-        promise = self._post("asample", asked)
+        promise = self._post("asample", request)
         self._post("cancel_future", {"request_id": promise["request_id"]})
         answer = self._poll(promise["request_id"])
         if answer.headers["content-type"] != PROTOBUF:

@@ -187,9 +187,9 @@ def test_a_sampler_on_its_way_to_the_disk_outlives_its_model(
     work.scheduler._slots[0].driver.forget([model])
     work.scheduler._slots[0].driver.free(sampler_ids=[session], model_ids=[])
     time.sleep(0.3)
-    asked = work.sample(session, 1)
+    request = work.sample(session, 1)
     threading.Timer(0.5, disk.takes_part.set).start()
-    assert work.result(asked).body == before
+    assert work.result(request).body == before
 
 
 def test_the_end_takes_no_snapshot_twice(bench: Make, disk: Disk) -> None:

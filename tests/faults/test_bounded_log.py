@@ -65,13 +65,13 @@ def steps(http: Http, model: str, number: int, session: str, count: int) -> int:
         http.step(model, first + 1)
         save = {"model_id": model, "seq_id": first + 2, "sampling_session_seq_id": first}
         saved = http.post("save_weights_for_sampler", save)
-    asked = {
+    request = {
         "sampling_session_id": http.result(saved["request_id"])["sampling_session_id"],
         "seq_id": 0,
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
         "sampling_params": {"max_tokens": 4},
     }
-    http.result(http.post("asample", asked)["request_id"])
+    http.result(http.post("asample", request)["request_id"])
     http.post("session_heartbeat", {"session_id": session})
     return number + 3 * count
 
@@ -146,9 +146,9 @@ def test_a_trimmed_result_is_reported_and_its_number_never_runs_again(
         http.result(request_id)
     time.sleep(2.5)
     http = restarted(brief)
-    told = wait_gone(http, first)
-    assert (told.status_code, told.json()["code"]) == (410, "result-dropped")
-    assert "no longer kept" in told.json()["detail"]
+    error = wait_gone(http, first)
+    assert (error.status_code, error.json()["code"]) == (410, "result-dropped")
+    assert "no longer kept" in error.json()["detail"]
     again = http.train(model, 1)
     assert (again.status_code, again.json()["code"]) == (410, "result-dropped")
     usage = http.get(f"training_runs/{model}")["usage"]
@@ -196,6 +196,6 @@ def test_results_go_early_when_a_tenant_has_too_many(tmp_path: Path) -> None:
         server.kill()
         server.start()
         time.sleep(1.0)
-        told = wait_gone(http, ids[0])
-        assert told.json()["code"] == "result-dropped"
+        error = wait_gone(http, ids[0])
+        assert error.json()["code"] == "result-dropped"
         assert http.poll(ids[-1]).status_code == 200, "the youngest stay"

@@ -82,13 +82,13 @@ def test_what_is_alive_stays_alive(http: Http, jumps: BrokenOs, jump_s: int) -> 
     assert renewed.call("GET", "auth/apikey/me").status_code == 200, "nor is the token"
     link = next(iter(urls["urls"].values()))
     assert httpx.get(link).status_code == 200, "nor the link"
-    asked = {
+    request = {
         "sampling_session_id": sampler["sampling_session_id"],
         "seq_id": 0,
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1]}]},
         "sampling_params": {"max_tokens": 1},
     }
-    assert "error" not in http.result(http.post("asample", asked)["request_id"])
+    assert "error" not in http.result(http.post("asample", request)["request_id"])
     assert http.result(http.step(model, 4)["request_id"])["metrics"]["grad_norm"] > 0
 
 

@@ -32,13 +32,13 @@ class Client:
     def __init__(self, http: Http) -> None:
         self.http = http
         self.refusals: list[httpx.Response] = []
-        asked = {
+        request = {
             "session_id": http.session(),
             "model_seq_id": 0,
             "base_model": MODEL,
             "lora_config": {"rank": 8, "seed": 1},
         }
-        made = self.result(lambda: http.call("POST", "create_model", asked))
+        made = self.result(lambda: http.call("POST", "create_model", request))
         self.model = made["model_id"]
 
     def retried(self, call: Any) -> Any:
@@ -97,8 +97,8 @@ def test_a_full_disk_is_reported_and_the_run_ends_with_the_same_numbers(
             seen += client.run(4, start=9)
             relief.join()
             assert client.refusals, "the full disk was noticed"
-            told = {answer.json()["code"] for answer in client.refusals}
-            assert told <= {"disk-full", "disk-failed"}
+            codes = {answer.json()["code"] for answer in client.refusals}
+            assert codes <= {"disk-full", "disk-failed"}
             seen += client.run(4, start=17)
             assert seen == expected
             assert server.pid == pid

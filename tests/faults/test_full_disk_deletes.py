@@ -54,8 +54,8 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def save(http: Http, model: str, seq_id: int, name: str, **also: Any) -> Any:
-    asked = {"model_id": model, "path": name, "seq_id": seq_id, **also}
-    return http.result(http.post("save_weights", asked)["request_id"])
+    request = {"model_id": model, "path": name, "seq_id": seq_id, **also}
+    return http.result(http.post("save_weights", request)["request_id"])
 
 
 def listed(http: Http) -> set[str]:
@@ -97,8 +97,8 @@ def tiny_config(disk: SmallDisk, tiny: Path) -> ServerConfig:
 
 
 def tiny_model(http: Http) -> str:
-    asked = {"session_id": http.session(), "model_seq_id": 0, "base_model": TINY}
-    promise = http.post("create_model", {**asked, "lora_config": {"rank": RANK, "seed": 1}})
+    request = {"session_id": http.session(), "model_seq_id": 0, "base_model": TINY}
+    promise = http.post("create_model", {**request, "lora_config": {"rank": RANK, "seed": 1}})
     return str(http.result(promise["request_id"])["model_id"])
 
 
@@ -106,8 +106,8 @@ def fill_with_saves(http: Http, model: str) -> tuple[list[str], int]:
     """The paths of the saves that fitted, and the next number."""
     paths: list[str] = []
     for number in range(1, 200):
-        asked = {"model_id": model, "path": f"n{number}", "seq_id": number}
-        answer = http.call("POST", "save_weights", asked)
+        request = {"model_id": model, "path": f"n{number}", "seq_id": number}
+        answer = http.call("POST", "save_weights", request)
         if answer.status_code == 503:
             return paths, number
         saved = http.result(answer.json()["request_id"])
@@ -177,8 +177,8 @@ def test_retention_frees_samplers_results_and_sessions_with_no_byte_free(disk: S
         model, ended = http.model(session), http.model(left)
         for number in range(1, 21):
             http.result(http.train(model, number).json()["request_id"])
-        asked = {"model_id": model, "seq_id": 21, "sampling_session_seq_id": 0}
-        http.result(http.post("save_weights_for_sampler", asked)["request_id"])
+        request = {"model_id": model, "seq_id": 21, "sampling_session_seq_id": 0}
+        http.result(http.post("save_weights_for_sampler", request)["request_id"])
         wait_until(lambda: len(folders_of(disk, "samplers")) == 1)
         http.result(http.train(ended, 1).json()["request_id"])
         saved = save(http, ended, 2, "state")["path"]

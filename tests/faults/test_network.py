@@ -95,8 +95,8 @@ def test_a_bad_network_changes_nothing(
 
 def follow(client: str, walks: list[Walk]) -> Any:
     """What a client in its own process saw on its walks."""
-    asked = msgspec.json.encode(walks).decode()
-    running = start_module("tests.faults.network_client", client, asked)
+    request = msgspec.json.encode(walks).decode()
+    running = start_module("tests.faults.network_client", client, request)
     output, errors = running.communicate(timeout=LONGEST_S)
     assert running.returncode == 0, f"{client} (TINKEX_SEED={walks[0].seed}): {errors[-4000:]}"
     return json.loads(output.strip().splitlines()[-1])

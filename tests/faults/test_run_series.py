@@ -43,7 +43,7 @@ def work(server: EmbeddedServer) -> None:
         sampling.sample(types.ModelInput.from_ints([1, 2, 3]), 2, params).result(45)
 
 
-def told(server: EmbeddedServer) -> dict[str, Any]:
+def reported(server: EmbeddedServer) -> dict[str, Any]:
     """The series and the usage, but for times."""
     with httpx.Client(base_url=server.base_url, timeout=60) as client:
         http = Http(client, server.api_key)
@@ -65,7 +65,7 @@ def told(server: EmbeddedServer) -> dict[str, Any]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with EmbeddedServer(null_config(tmp_path_factory.mktemp("quiet"))) as server:
         work(server)
-        found = told(server)
+        found = reported(server)
     assert found["page"]["columns"]["step"][-1] == STEPS
     assert found["tokens"]["tokens_sampled"] == 8
     return found
@@ -97,4 +97,4 @@ def test_a_kill_changes_neither_series_nor_usage(
         server.start()
         thread.join()
         assert failures == []
-        assert told(server) == undisturbed
+        assert reported(server) == undisturbed

@@ -152,18 +152,18 @@ class Walker:
         sampler = self._dice.choice(list(self._samplers))
         prompt = [self._dice.randrange(1, 60) for _ in range(self._dice.randint(1, 4))]
         for _ in range(self._dice.randint(1, 3)):
-            asked = {
+            request = {
                 "prompt": prompt,
                 "seed": self._dice.randrange(1000),
                 "count": self._dice.randint(1, 2),
             }
             self._ask(
                 "sample",
-                {"sampler": sampler, **asked},
-                lambda asked=asked: self._samplers[sampler].sample(
+                {"sampler": sampler, **request},
+                lambda request=request: self._samplers[sampler].sample(
                     self._types.ModelInput.from_ints(prompt),
-                    asked["count"],
-                    self._types.SamplingParams(max_tokens=3, seed=asked["seed"]),
+                    request["count"],
+                    self._types.SamplingParams(max_tokens=3, seed=request["seed"]),
                 ),
                 _sampling_value,
             )

@@ -92,9 +92,9 @@ def test_a_promise_that_was_lost(server: LoopbackServer, connect: Connect) -> No
 def test_attempts_go_on_over_errors_and_end(
     server: LoopbackServer, connect: Connect, events: list[str]
 ) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
     _, run = saved_run(
-        connect, policy(max_attempts=3, on_exhausted=lambda *given: told.append(given))
+        connect, policy(max_attempts=3, on_exhausted=lambda *given: reported.append(given))
     )
     old = run.client
     server.on("get_training_run").reply(404, json_body=GONE).always()
@@ -104,7 +104,7 @@ def test_attempts_go_on_over_errors_and_end(
     assert run.client is old
     assert events.count("exhausted") == 1
     assert events[-1] == "exhausted"
-    assert told == [(old.model_id, failed.value)]
+    assert reported == [(old.model_id, failed.value)]
 
 
 def test_an_outage_costs_attempts_and_no_checkpoint(
@@ -148,9 +148,9 @@ def test_an_unreachable_server_is_no_lost_run(server: LoopbackServer, connect: C
     monitor, run = saved_run(connect, policy(poll_s=0.01))
     headers = {"x-should-retry": "false"}
     server.on("get_training_run").reply(503, json_body={}, headers=headers).always()
-    asked = server.count("get_training_run")
+    num_before = server.count("get_training_run")
     with monitor:
-        server.wait_for("get_training_run", asked + 3)
+        server.wait_for("get_training_run", num_before + 3)
         with pytest.raises(TinkexError):
             run.recover()
     assert run.last_recovery is None
@@ -203,8 +203,8 @@ def test_a_monitor_closes_while_a_server_does_not_answer(
     monkeypatch.setattr("tinkex.client.recovery._CLOSE_S", 0.05)
     monitor, _ = saved_run(connect, policy(poll_s=0.01))
     frozen = server.on("get_training_run").hold().always()
-    asked = server.count("get_training_run")
-    server.wait_for("get_training_run", asked + 1)
+    num_before = server.count("get_training_run")
+    server.wait_for("get_training_run", num_before + 1)
     monitor.close()
     server.on("get_training_run").reply(403, json_body={"detail": "no"}).always()
     frozen.release()

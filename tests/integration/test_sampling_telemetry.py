@@ -125,8 +125,8 @@ def test_a_shared_poll_reports_the_queue_only_when_it_changes(
     server.on("retrieve_futures").reply(json_body=_answer("active", None)).times(2)
     server.on("retrieve_futures").reply(json_body=paused)
     sampling = connect().create_sampling_client(base_model=MODEL)
-    told: list[Queue] = []
-    sampling.queue_observer = told.append
+    reported: list[Queue] = []
+    sampling.queue_observer = reported.append
     server.hold("asample")
     with hearing(QUEUE) as heard:
         handles = [sampling.sample(PROMPT, 1, PARAMS) for _ in range(4)]
@@ -136,8 +136,8 @@ def test_a_shared_poll_reports_the_queue_only_when_it_changes(
             handle.result(20)
 
     states = ["paused_capacity", "active", "paused_capacity", "active"]
-    assert [queue.state for queue in told] == states
-    assert told[0].reason == "All places are taken."
+    assert [queue.state for queue in reported] == states
+    assert reported[0].reason == "All places are taken."
     assert [each.about["queue_state"] for each in heard] == states
     assert heard[0].about["queue_state_reason"] == "All places are taken."
     assert heard[0].about["sampling_session_id"] == sampling.sampling_session_id

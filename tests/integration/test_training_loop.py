@@ -405,9 +405,9 @@ def test_alpha_is_sent_only_when_it_is_given(server: LoopbackServer, connect: Co
     service = connect()
     service.create_lora_training_client(base_model=MODEL)
     service.create_lora_training_client(base_model=MODEL, alpha=16)
-    plain, asked = (call.decoded["lora_config"] for call in server.calls("create_model"))
+    plain, requested = (call.decoded["lora_config"] for call in server.calls("create_model"))
     assert "alpha" not in plain
-    assert asked["alpha"] == 16.0
+    assert requested["alpha"] == 16.0
 
 
 def test_alpha_is_refused_before_a_request_to_a_server_without_it(

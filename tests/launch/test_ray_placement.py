@@ -45,8 +45,8 @@ def samplers(operator: Operator) -> list[dict[str, Any]]:
 
 def many_samples(http: Http, count: int) -> list[str]:
     """Sends so many requests of one session; their ids."""
-    asked = {"session_id": http.session(), "sampling_session_seq_id": 0, "base_model": MODEL}
-    sampler = http.post("create_sampling_session", asked)["sampling_session_id"]
+    request = {"session_id": http.session(), "sampling_session_seq_id": 0, "base_model": MODEL}
+    sampler = http.post("create_sampling_session", request)["sampling_session_id"]
     bodies = [
         {
             "sampling_session_id": sampler,

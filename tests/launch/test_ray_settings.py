@@ -48,7 +48,7 @@ def test_the_launcher_gets_absolute_paths_and_threads_as_reserved(
         ServedModel(name="hub", source="org/model"),
     )
     config = ServerConfig(data_dir=Path("data"), models=models, ray="auto", ray_cpus_per_worker=2.5)
-    told = launch_settings(config, store_id="s", worker_port=1, server_url="http://h")
-    assert told.spec.models == (f"local={tmp_path / 'tiny'}", "hub=org/model")
-    assert told.spec.num_threads == 2
-    assert told.token_file == str(tmp_path / "data" / "worker-token")
+    settings = launch_settings(config, store_id="s", worker_port=1, server_url="http://h")
+    assert settings.spec.models == (f"local={tmp_path / 'tiny'}", "hub=org/model")
+    assert settings.spec.num_threads == 2
+    assert settings.token_file == str(tmp_path / "data" / "worker-token")

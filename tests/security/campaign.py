@@ -111,20 +111,20 @@ def judge(call: Call, status: int, headers: http.client.HTTPMessage, body: bytes
     if status >= 400 and any(word in body for word in _SECRETS):
         raise Problem(f"internals in {body[:500]!r} for {shown(call)}")
     if status >= 400 and headers.get("content-type") == "application/json":
-        told = msgspec.json.decode(body)
+        error = msgspec.json.decode(body)
         # What is no HTTP is refused before there is a path.
-        if call.prefix != "/api/v1" and told.get("code") != "malformed-request":
-            if told.keys() != {"error"} or not told["error"]["message"]:
+        if call.prefix != "/api/v1" and error.get("code") != "malformed-request":
+            if error.keys() != {"error"} or not error["error"]["message"]:
                 raise Problem(f"{status} not in OpenAI's form: {body[:300]!r} for {shown(call)}")
             return
-        if status == 408 and "queue_state" in told:
+        if status == 408 and "queue_state" in error:
             return
-        if told.keys() != {"detail", "code", "hint"} or not told["detail"]:
+        if error.keys() != {"detail", "code", "hint"} or not error["detail"]:
             raise Problem(f"{status} without its reason: {body[:300]!r} for {shown(call)}")
-        if status == 501 and told["code"] != "unknown-transfer-coding":
-            raise Problem(f"501 {told} for {shown(call)}")
-        if status == 503 and told["code"] not in {"not-ready", "store-failed", "over-capacity"}:
-            raise Problem(f"503 {told} for {shown(call)}")
+        if status == 501 and error["code"] != "unknown-transfer-coding":
+            raise Problem(f"501 {error} for {shown(call)}")
+        if status == 503 and error["code"] not in {"not-ready", "store-failed", "over-capacity"}:
+            raise Problem(f"503 {error} for {shown(call)}")
 
 
 def shown(call: Call) -> str:
@@ -221,8 +221,8 @@ def _one_loop(http: Http) -> None:
     assert trained.status_code == 200, trained.text
     http.result(trained.json()["request_id"])
     assert "metrics" in http.result(http.step(model, 2)["request_id"])
-    asked = {"model_id": model, "sampling_session_seq_id": 0, "seq_id": 3}
-    saved = http.result(http.post("save_weights_for_sampler", asked)["request_id"])
+    request = {"model_id": model, "sampling_session_seq_id": 0, "seq_id": 3}
+    saved = http.result(http.post("save_weights_for_sampler", request)["request_id"])
     sample = {
         "sampling_session_id": saved["sampling_session_id"],
         "seq_id": 0,

@@ -105,13 +105,15 @@ class Tenant:
 
     async def place(self, wire: Wire, kind: str) -> str:
         """A run to train, or a sampler."""
-        asked: dict[str, object] = {"tags": [], "user_metadata": {}, "sdk_version": "0"}
-        session_id = (await self._told(wire, "create_session", asked))["session_id"]
-        asked = {"session_id": session_id, "base_model": MODEL}
+        request: dict[str, object] = {"tags": [], "user_metadata": {}, "sdk_version": "0"}
+        session_id = (await self._answer(wire, "create_session", request))["session_id"]
+        request = {"session_id": session_id, "base_model": MODEL}
         if kind == "sample":
-            made = {**asked, "sampling_session_seq_id": 0}
-            return (await self._told(wire, "create_sampling_session", made))["sampling_session_id"]
-        promise = await self._told(wire, "create_model", {**asked, "model_seq_id": 0})
+            made = {**request, "sampling_session_seq_id": 0}
+            return (await self._answer(wire, "create_sampling_session", made))[
+                "sampling_session_id"
+            ]
+        promise = await self._answer(wire, "create_model", {**request, "model_seq_id": 0})
         await self._result(wire, promise)
         return f"{session_id}:train:0"
 
@@ -128,23 +130,25 @@ class Tenant:
 
     async def sample_at_length(self, wire: Wire, place: str, number: int) -> None:
         """One request for as many tokens as the model's context holds, and its result."""
-        asked = {
+        request = {
             "sampling_session_id": place,
             "seq_id": number,
             "num_samples": 1,
             "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
             "sampling_params": {"max_tokens": 30_000, "stop": []},
         }
-        promise = await self.call(wire, "asample", json.dumps(asked).encode())
+        promise = await self.call(wire, "asample", json.dumps(request).encode())
         await self._result(wire, json.loads(promise))
 
     async def _result(self, wire: Wire, promise: dict[str, str]) -> None:
-        asked = json.dumps({"request_id": promise["request_id"]}).encode()
-        await self.call(wire, "retrieve_future", asked)
+        request = json.dumps({"request_id": promise["request_id"]}).encode()
+        await self.call(wire, "retrieve_future", request)
 
-    async def _told(self, wire: Wire, path: str, asked: dict[str, object]) -> dict[str, str]:
-        told: dict[str, str] = json.loads(await self.call(wire, path, json.dumps(asked).encode()))
-        return told
+    async def _answer(self, wire: Wire, path: str, request: dict[str, object]) -> dict[str, str]:
+        answer: dict[str, str] = json.loads(
+            await self.call(wire, path, json.dumps(request).encode())
+        )
+        return answer
 
 
 async def polite(url: str, key: str, kind: str, seconds: float) -> list[float]:

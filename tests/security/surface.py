@@ -45,8 +45,8 @@ class Call(NamedTuple):
     @property
     def target(self) -> str:
         """The path under the prefix, with its query."""
-        asked = "&".join(f"{quote(k)}={quote(v)}" for k, v in self.query.items())
-        return f"{self.prefix}{self.path}" + (f"?{asked}" if asked else "")
+        request = "&".join(f"{quote(k)}={quote(v)}" for k, v in self.query.items())
+        return f"{self.prefix}{self.path}" + (f"?{request}" if request else "")
 
 
 class Entry(NamedTuple):

@@ -161,8 +161,8 @@ def test_two_greedy_keys_leave_room_for_a_third(
     refused = answered(later, MOST - RESERVE // 2)
     check_over_share(refused[0], RESERVE // 2)
     assert served(small, new_key()) == 200
-    told = answered(polls, 2 * MOST - FOR_ALL)
-    next(each for each in polls if each not in told).half_close()
+    ended = answered(polls, 2 * MOST - FOR_ALL)
+    next(each for each in polls if each not in ended).half_close()
     waiting.finish(connect())
     answered(polls, 2 * MOST)
     more = [second.poll(connect()) for _ in range(MOST // 3)]

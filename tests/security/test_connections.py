@@ -123,11 +123,11 @@ def test_requests_in_a_row_have_their_answers_in_a_row(connect) -> None:
     last = b"HEAD /quick HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     connection = connect()
     connection.sendall(3 * GET + last)
-    told = read_all(connection)
-    assert told.count(b"HTTP/1.1 200") == 3
-    assert told.count(b"here") == 3
-    assert told.count(b"HTTP/1.1 405") == 1
-    assert told.endswith(b"\r\n\r\n")
+    received = read_all(connection)
+    assert received.count(b"HTTP/1.1 200") == 3
+    assert received.count(b"here") == 3
+    assert received.count(b"HTTP/1.1 405") == 1
+    assert received.endswith(b"\r\n\r\n")
 
 
 def test_a_head_request_does_not_keep_its_answer_back(connect) -> None:
@@ -210,10 +210,10 @@ def test_too_many_headers_are_named(connect) -> None:
     connection.sendall(b"GET /quick HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 40 + b"\r\n")
     answer = connection.recv(65536)
     assert b"431" in answer
-    told = json.loads(answer.partition(b"\r\n\r\n")[2])
-    assert told["code"] == "head-too-large"
-    assert "41 headers" in told["detail"]
-    assert "40" in told["detail"]
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert error["code"] == "head-too-large"
+    assert "41 headers" in error["detail"]
+    assert "40" in error["detail"]
 
 
 @pytest.mark.parametrize("where", ["path", "header"])

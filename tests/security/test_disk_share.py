@@ -48,14 +48,14 @@ def tiny_config(disk: SmallDisk, tiny: Path) -> ServerConfig:
 
 
 def new_model(http: Http) -> str:
-    asked = {"session_id": http.session(), "model_seq_id": 0, "base_model": TINY}
-    promise = http.post("create_model", {**asked, "lora_config": {"rank": 64, "seed": 1}})
+    request = {"session_id": http.session(), "model_seq_id": 0, "base_model": TINY}
+    promise = http.post("create_model", {**request, "lora_config": {"rank": 64, "seed": 1}})
     return str(http.result(promise["request_id"])["model_id"])
 
 
 def save(http: Http, model: str, number: int) -> httpx.Response:
-    asked: dict[str, Any] = {"model_id": model, "path": f"n{number}", "seq_id": number}
-    return http.call("POST", "save_weights", asked)
+    request: dict[str, Any] = {"model_id": model, "path": f"n{number}", "seq_id": number}
+    return http.call("POST", "save_weights", request)
 
 
 def save_until_refused(http: Http, model: str) -> tuple[httpx.Response, int]:
@@ -87,12 +87,12 @@ def test_one_tenant_leaves_a_fifth_of_the_space_to_others(disk: SmallDisk, tiny:
         assert advertised == pytest.approx(0.8 * space, abs=2 * MB)
         model = new_model(greedy)
         refused, number = save_until_refused(greedy, model)
-        told, kept = refused.json(), kept_bytes(greedy)
-        assert (refused.status_code, told["code"]) == (422, "quota-exceeded")
-        assert str(kept) in told["detail"]
-        assert "80 %" in told["detail"]
-        assert "tinkex checkpoint delete" in told["hint"]
-        assert "--max-disk-bytes-per-owner" in told["hint"]
+        error, kept = refused.json(), kept_bytes(greedy)
+        assert (refused.status_code, error["code"]) == (422, "quota-exceeded")
+        assert str(kept) in error["detail"]
+        assert "80 %" in error["detail"]
+        assert "tinkex checkpoint delete" in error["hint"]
+        assert "--max-disk-bytes-per-owner" in error["hint"]
         assert disk.free_bytes() > 0.1 * space, "the rest is left"
         assert limit_of(greedy) > 0.85 * advertised, "files do not change it, the log a little"
 

@@ -59,8 +59,8 @@ def answer_of(connection: socket.socket) -> tuple[int, dict[str, str]]:
 def test_a_body_that_stops_is_given_up(server: EmbeddedServer) -> None:
     with start(server, 100) as connection:
         connection.sendall(b"{")
-        status, told = answer_of(connection)
-    assert (status, told["code"]) == (408, "slow-body")
+        status, error = answer_of(connection)
+    assert (status, error["code"]) == (408, "slow-body")
 
 
 def test_a_body_that_trickles_is_given_up(server: EmbeddedServer) -> None:
@@ -97,9 +97,9 @@ def test_more_bodies_than_fit_are_refused_with_a_retry_time(
         first.sendall(b"{")
         time.sleep(0.1)
         with start(server, 3_500_000) as second:
-            status, told = answer_of(second)
-        assert (status, told["code"]) == (429, "rate-limited")
-        assert "6000000" in told["detail"]
+            status, error = answer_of(second)
+        assert (status, error["code"]) == (429, "rate-limited")
+        assert "6000000" in error["detail"]
         assert tenant.session(), "a small request passes all the same"
     time.sleep(0.1)
     with start(server, 3_500_000) as third:

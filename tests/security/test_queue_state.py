@@ -47,19 +47,19 @@ def tenants(server: EmbeddedServer, folder: Path) -> Iterator[list[Http]]:
 def state_of(http: Http, request_id: str) -> tuple[str, str | None]:
     answer = http.poll(request_id)
     assert answer.status_code == 408, answer.text
-    told = msgspec.json.decode(answer.content)
-    assert told["type"] == "try_again"
-    return told["queue_state"], told["queue_state_reason"]
+    error = msgspec.json.decode(answer.content)
+    assert error["type"] == "try_again"
+    return error["queue_state"], error["queue_state_reason"]
 
 
 def sample(http: Http, sampler: str, number: int) -> str:
-    asked = {
+    request = {
         "sampling_session_id": sampler,
         "seq_id": number,
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]},
         "sampling_params": {"max_tokens": 2},
     }
-    return str(http.post("asample", asked)["request_id"])
+    return str(http.post("asample", request)["request_id"])
 
 
 def test_alone_nothing_is_said(tenants: list[Http]) -> None:
@@ -88,8 +88,8 @@ def test_beside_another_tenant_capacity_is_short(tenants: list[Http]) -> None:
 def test_a_sample_without_a_slot_reports_paused_capacity(tenants: list[Http]) -> None:
     http = tenants[0]
     session = http.session()
-    asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL}
-    sampler = http.post("create_sampling_session", asked)["sampling_session_id"]
+    request = {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL}
+    sampler = http.post("create_sampling_session", request)["sampling_session_id"]
     promises = [sample(http, sampler, number) for number in range(4)]
     state, reason = state_of(http, promises[-1])
     assert state == "paused_capacity"
@@ -104,8 +104,8 @@ def test_a_shared_poll_reports_when_samples_wait(
     """Also before a poll's time is over; one that does not ask gets the protocol's answer."""
     http = tenants[0]
     session = http.session()
-    asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL}
-    sampler = http.post("create_sampling_session", asked)["sampling_session_id"]
+    request = {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL}
+    sampler = http.post("create_sampling_session", request)["sampling_session_id"]
     promises = [sample(http, sampler, number) for number in range(12)]
     target = {"type": "sampling_session", "sampling_session_id": sampler}
     body: dict[str, object] = {"target": target, "known_queue_state": "active", "prev_cursor": 0}

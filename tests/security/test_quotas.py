@@ -41,16 +41,16 @@ def tenant(server: EmbeddedServer, folder: Path) -> Iterator[Callable[[], Http]]
 
 def refused(answer: httpx.Response, *numbers: int) -> None:
     assert answer.status_code == 422, answer.text
-    told = answer.json()
-    assert told["code"] == "quota-exceeded"
-    assert told["hint"]
+    error = answer.json()
+    assert error["code"] == "quota-exceeded"
+    assert error["hint"]
     for number in numbers:
-        assert str(number) in told["detail"]
+        assert str(number) in error["detail"]
 
 
 def open_session(http: Http) -> httpx.Response:
-    asked = {"tags": [], "user_metadata": {}, "sdk_version": "1"}
-    return http.call("POST", "create_session", asked)
+    request = {"tags": [], "user_metadata": {}, "sdk_version": "1"}
+    return http.call("POST", "create_session", request)
 
 
 def test_open_sessions(tenant: Callable[[], Http]) -> None:
@@ -66,18 +66,20 @@ def test_open_sessions(tenant: Callable[[], Http]) -> None:
 def test_models_of_open_sessions(tenant: Callable[[], Http]) -> None:
     http = tenant()
     session = http.session()
-    asked = {"session_id": session, "base_model": MODEL, "lora_config": {"rank": 1, "seed": 1}}
-    first, _ = (http.post("create_model", {**asked, "model_seq_id": number}) for number in range(2))
-    refused(http.call("POST", "create_model", {**asked, "model_seq_id": 2}), 2)
-    again = http.post("create_model", {**asked, "model_seq_id": 0})
+    request = {"session_id": session, "base_model": MODEL, "lora_config": {"rank": 1, "seed": 1}}
+    first, _ = (
+        http.post("create_model", {**request, "model_seq_id": number}) for number in range(2)
+    )
+    refused(http.call("POST", "create_model", {**request, "model_seq_id": 2}), 2)
+    again = http.post("create_model", {**request, "model_seq_id": 0})
     assert again == first, "a model that is there already is not one more"
     http.post(f"sessions/{session}/finish", {"reason": {"type": "success"}})
     http.model()
 
 
 def save(http: Http, model: str, seq_id: int, name: str) -> httpx.Response:
-    asked: dict[str, Any] = {"model_id": model, "path": name, "seq_id": seq_id}
-    return http.call("POST", "save_weights", asked)
+    request: dict[str, Any] = {"model_id": model, "path": name, "seq_id": seq_id}
+    return http.call("POST", "save_weights", request)
 
 
 def test_bytes_on_disk(tenant: Callable[[], Http], folder: Path, server: EmbeddedServer) -> None:
@@ -90,13 +92,13 @@ def test_bytes_on_disk(tenant: Callable[[], Http], folder: Path, server: Embedde
     refused(answer, SAVE_BYTES)
     refused(http.call("POST", "copy_weights", {"source_path": f"tinker://{model}/weights/n0"}))
     assert len(saved) >= 3
-    told = http.get("billing/usage/checkpoints/current")["data"]
-    assert told[0]["checkpoint_count"] == len(saved)
+    reported = http.get("billing/usage/checkpoints/current")["data"]
+    assert reported[0]["checkpoint_count"] == len(saved)
     db = Database(f"sqlite:///{folder / 'tinkex.db'}", readers=1)
     me = http.get("auth/apikey/me")["details"]["user_details"]["email"].partition("@")[0]
     counted = db.read(quotas.disk_use, me)
     db.close()
-    assert counted.checkpoints == told[0]["size_bytes"] >= SAVE_BYTES
+    assert counted.checkpoints == reported[0]["size_bytes"] >= SAVE_BYTES
     for name in saved[:2]:
         http.call("DELETE", f"training_runs/{model}/checkpoints/weights/{name}")
     answer = save(http, model, len(saved) + 2, "again")
@@ -124,8 +126,8 @@ def test_every_kind_of_file_is_counted(tenant: Callable[[], Http], folder: Path)
     session = http.session()
     model = http.model(session)
     http.result(http.train(model, 1).json()["request_id"])
-    asked = {"model_id": model, "sampling_session_seq_id": 0, "seq_id": 2}
-    sampler = http.result(http.post("save_weights_for_sampler", asked)["request_id"])
+    request = {"model_id": model, "sampling_session_seq_id": 0, "seq_id": 2}
+    sampler = http.result(http.post("save_weights_for_sampler", request)["request_id"])
     me = http.get("auth/apikey/me")["details"]["user_details"]["email"].partition("@")[0]
     db = Database(f"sqlite:///{folder / 'tinkex.db'}", readers=1)
     while not db.read(quotas.disk_use, me).samplers:  # written after the answer

@@ -49,12 +49,12 @@ class Sampling:
 
     def __init__(self, http: Http) -> None:
         self.http = http
-        asked = {
+        request = {
             "session_id": http.session(),
             "base_model": "tiny",
             "sampling_session_seq_id": 0,
         }
-        self._session = http.post("create_sampling_session", asked)["sampling_session_id"]
+        self._session = http.post("create_sampling_session", request)["sampling_session_id"]
         self._count = 0
 
     def sample(self, num_samples: int, max_tokens: int) -> str:

@@ -253,9 +253,9 @@ def test_rotation_says_what_it_did_and_shows_no_secret(
 ) -> None:
     assert rotate(tmp_path / "data", "--json") == 0
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert told["file"] == str(tmp_path / "data" / FILE)
-    assert told["overlap_s"] == 3600
+    printed = json.loads(shown.out)
+    assert printed["file"] == str(tmp_path / "data" / FILE)
+    assert printed["overlap_s"] == 3600
     for word in (tmp_path / "data" / FILE).read_text().split():
         assert len(word) < 64 or word not in shown.out + shown.err
 

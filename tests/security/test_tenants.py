@@ -61,14 +61,14 @@ def bob(server: EmbeddedServer, new_key: NewKey) -> Iterator[Http]:
 def hers(alice: Http) -> Things:
     """Alice's things, every text of hers marked."""
     things = Things.make(alice)
-    asked = {
+    request = {
         "tags": [MARK],
         "user_metadata": {MARK: MARK},
         "sdk_version": "1",
         "project_id": MARK,
         "display_name": f"{MARK} run one",
     }
-    alice.post("create_session", asked)
+    alice.post("create_session", request)
     alice.call("PUT", f"sessions/{things.session}/project", {"project_id": MARK})
     return things
 
@@ -82,8 +82,8 @@ def send(http: Http, call: Call) -> httpx.Response:
     )
 
 
-def told(answer: httpx.Response, things: Things) -> Any:
-    """The answer without the ids that were asked for."""
+def without_ids(answer: httpx.Response, things: Things) -> Any:
+    """The answer without the ids in the request."""
     text = answer.text
     for name in things.ids():
         text = text.replace(name, "<id>")
@@ -98,11 +98,11 @@ def test_another_owners_id_is_like_an_unknown_id(
     nobodys, make = Things.of_nobody(), REQUESTS[route].make
     answer = send(bob, make(hers))
     assert answer.status_code == 404, answer.text
-    assert told(answer, hers) == told(send(bob, make(nobodys)), nobodys)
+    assert without_ids(answer, hers) == without_ids(send(bob, make(nobodys)), nobodys)
     assert MARK not in answer.text
 
 
-CHANGING = {  # what these are asked of is no longer there, or no longer hers alone
+CHANGING = {  # the target of these calls no longer exists, or is no longer hers alone
     ("POST", "/sessions/{session_id}/finish"),
     ("DELETE", "/training_runs/{run_id}/checkpoints/{kind}/{name}"),
     ("POST", "/training_runs/{run_id}/checkpoints/{kind}/{name}/publish"),
@@ -147,7 +147,7 @@ def test_a_link_with_another_signature_reveals_nothing(
 
     nobodys = Things.of_nobody()
     assert forged(hers).status_code == 401
-    assert told(forged(hers), hers) == told(forged(nobodys), nobodys)
+    assert without_ids(forged(hers), hers) == without_ids(forged(nobodys), nobodys)
     for change in ({"expires": "99999999999"}, {"expires": "1"}, {}):
         call = REQUESTS[route].make(hers)
         query = {**call.query, **change} if change else {}
@@ -199,7 +199,7 @@ def test_her_things_inside_my_requests(name: str, bob: Http, hers: Things) -> No
     mine, nobodys = Things.make(bob), Things.of_nobody()
     answer = send(bob, MIXED[name](mine, hers))
     assert answer.status_code == 404
-    assert told(answer, hers) == told(send(bob, MIXED[name](mine, nobodys)), nobodys)
+    assert without_ids(answer, hers) == without_ids(send(bob, MIXED[name](mine, nobodys)), nobodys)
 
 
 def test_another_owners_weights_fail_to_load_like_unknown_ones(bob: Http, hers: Things) -> None:
@@ -207,8 +207,8 @@ def test_another_owners_weights_fail_to_load_like_unknown_ones(bob: Http, hers: 
 
     def load(things: Things, seq_id: int) -> str:
         path = f"tinker://{things.model}/weights/{things.weights}"
-        asked = {"model_id": mine.model, "seq_id": seq_id, "path": path, "optimizer": False}
-        return json.dumps(bob.result(bob.post("load_weights", asked)["request_id"])).replace(
+        request = {"model_id": mine.model, "seq_id": seq_id, "path": path, "optimizer": False}
+        return json.dumps(bob.result(bob.post("load_weights", request)["request_id"])).replace(
             things.model, "<id>"
         )
 

@@ -69,14 +69,14 @@ class Http:
 
     def session(self) -> str:
         """A new session."""
-        asked = {"tags": [], "user_metadata": {}, "sdk_version": "0.36.0"}
-        return str(self.post("create_session", asked)["session_id"])
+        request = {"tags": [], "user_metadata": {}, "sdk_version": "0.36.0"}
+        return str(self.post("create_session", request)["session_id"])
 
     def model(self, session_id: str | None = None, number: int = 0) -> str:
         """A new model, made."""
-        asked = {"session_id": session_id or self.session(), "model_seq_id": number}
+        request = {"session_id": session_id or self.session(), "model_seq_id": number}
         promise = self.post(
-            "create_model", {**asked, "base_model": MODEL, "lora_config": {"rank": 8}}
+            "create_model", {**request, "base_model": MODEL, "lora_config": {"rank": 8}}
         )
         return str(self.result(promise["request_id"])["model_id"])
 

@@ -19,8 +19,8 @@ _numbers = itertools.count()
 
 def base_sampler(http: Http, model: str) -> str:
     """A sampling session on a base model."""
-    asked = {"session_id": http.session(), "sampling_session_seq_id": 0, "base_model": model}
-    return str(http.post("create_sampling_session", asked)["sampling_session_id"])
+    request = {"session_id": http.session(), "sampling_session_seq_id": 0, "base_model": model}
+    return str(http.post("create_sampling_session", request)["sampling_session_id"])
 
 
 def submit(http: Http, sampler: str, **fields: Any) -> str:
@@ -28,7 +28,7 @@ def submit(http: Http, sampler: str, **fields: Any) -> str:
     own = {"num_samples", "stream", "topk_sample_logprobs", "prompt_logprobs"}
     body = {name: fields.pop(name) for name in list(fields) if name in own}
     tokens = fields.pop("tokens", [1, 2, 3])
-    asked = {
+    request = {
         "sampling_session_id": sampler,
         "seq_id": next(_numbers),
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": tokens}]},
@@ -36,7 +36,7 @@ def submit(http: Http, sampler: str, **fields: Any) -> str:
         "stream": True,
         **body,
     }
-    return str(http.post("asample", asked)["request_id"])
+    return str(http.post("asample", request)["request_id"])
 
 
 @contextmanager

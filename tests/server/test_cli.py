@@ -124,8 +124,8 @@ def test_keys_are_made_and_revoked_beside_a_running_server(
 def test_every_number_is_a_flag_and_a_variable(tmp_path: Path) -> None:
     with serving(tmp_path, "--max-num-samples", "3", TINKEX_MAX_RANK="5") as server:
         headers = {"X-API-Key": server["keys"][0]}
-        told = httpx.get(f"{server['url']}/api/v1/get_server_capabilities", headers=headers).json()
-    assert (told["limits"]["max_rank"], told["limits"]["max_num_samples"]) == (5, 3)
+        error = httpx.get(f"{server['url']}/api/v1/get_server_capabilities", headers=headers).json()
+    assert (error["limits"]["max_rank"], error["limits"]["max_num_samples"]) == (5, 3)
     names = [each.name for each in settings()]
     assert len(names) == len(set(names))
     values = {each.name: each.default for each in settings()}

@@ -89,8 +89,8 @@ def refused(answer: httpx.Response, status: int, code: str) -> str:
 
 
 def test_the_server_says_that_it_runs_them(tenant: Callable[[], Http]) -> None:
-    asked = {"sdk_version": "0.36.0", "project_id": None}
-    assert tenant().post("client/config", asked)["custom_loss_server_side"] is True
+    request = {"sdk_version": "0.36.0", "project_id": None}
+    assert tenant().post("client/config", request)["custom_loss_server_side"] is True
 
 
 def test_a_number_makes_one_loss_however_often_it_comes(tenant: Callable[[], Http]) -> None:
@@ -142,9 +142,9 @@ def test_what_is_hostile_or_too_large_is_refused_at_once(tenant: Callable[[], Ht
         return http.call("POST", "create_custom_loss", wanted(session_id, 0, *nodes, **changes))
 
     evil = {**SUM, "op": "call_function", "target": "os.system", "args": ["id"]}
-    told = refused(answer(evil), 422, "bad-custom-loss")
-    assert "graph.nodes[1] (s)" in told
-    assert "'os.system'" in told
+    error = refused(answer(evil), 422, "bad-custom-loss")
+    assert "graph.nodes[1] (s)" in error
+    assert "'os.system'" in error
     many = [{**SUM, "name": f"s{n}", "target": "exp"} for n in range(MAX_NODES)]
     assert str(MAX_NODES) in refused(answer(*many), 422, "bad-custom-loss")
     refused(answer(name="n" * 1000), 422, "limit-exceeded")

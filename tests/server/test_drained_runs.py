@@ -33,8 +33,8 @@ class Run:
     def __init__(self, http: Http) -> None:
         self._http = http
         self._session = http.session()
-        asked = {"session_id": self._session, "model_seq_id": 0, "base_model": "tiny"}
-        created = {**asked, "lora_config": {"rank": 4, "seed": 7}}
+        request = {"session_id": self._session, "model_seq_id": 0, "base_model": "tiny"}
+        created = {**request, "lora_config": {"rank": 4, "seed": 7}}
         self._model = http.result(http.post("create_model", created)["request_id"])["model_id"]
         self._seq = 0
         self._samplers: list[str] = []
@@ -60,9 +60,9 @@ class Run:
     def snapshot(self) -> None:
         """Makes a sampler of the weights of this moment."""
         self._seq += 1
-        asked = {"sampling_session_seq_id": len(self._samplers)}
+        request = {"sampling_session_seq_id": len(self._samplers)}
         promise = self._http.post(
-            "save_weights_for_sampler", {"model_id": self._model, "seq_id": self._seq, **asked}
+            "save_weights_for_sampler", {"model_id": self._model, "seq_id": self._seq, **request}
         )
         made = self._http.result(promise["request_id"])
         self._samplers.append(made["sampling_session_id"])
@@ -72,14 +72,14 @@ class Run:
         found = []
         for sampler in self._samplers:
             self._num_samples += 1
-            asked = {
+            request = {
                 "prompt": PROMPT,
                 "sampling_params": {"max_tokens": 5, "seed": 3},
                 "num_samples": 2,
                 "sampling_session_id": sampler,
                 "seq_id": self._num_samples,
             }
-            found.append(self.result(self._http.post("asample", asked)["request_id"]))
+            found.append(self.result(self._http.post("asample", request)["request_id"]))
         return found
 
     def save(self) -> None:

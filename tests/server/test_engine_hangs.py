@@ -113,8 +113,8 @@ def test_an_engine_that_hangs_in_sampling_changes_nothing(tiny_server: EmbeddedS
     with httpx.Client(base_url=tiny_server.base_url, timeout=60) as client:
         http = Http(client, tiny_server.api_key)
         session = http.session()
-        asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": "tiny"}
-        sampler = http.post("create_sampling_session", asked)["sampling_session_id"]
+        request = {"session_id": session, "sampling_session_seq_id": 0, "base_model": "tiny"}
+        sampler = http.post("create_sampling_session", request)["sampling_session_id"]
         expected = [http.result(each) for each in sampled(http, sampler, 0)]
         before = engine_pid(tiny_server)
         promises = sampled(http, sampler, 100)

@@ -152,15 +152,15 @@ def test_completions_of_a_sampling_session_come_once_each(http: Http) -> None:
         "create_sampling_session",
         {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL},
     )["sampling_session_id"]
-    asked = {
+    request = {
         "sampling_session_id": sampler,
         "num_samples": 1,
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]},
         "sampling_params": {"max_tokens": 2},
     }
-    promises = [http.post("asample", {**asked, "seq_id": n}) for n in range(5)]
+    promises = [http.post("asample", {**request, "seq_id": n}) for n in range(5)]
     assert [len(promise["sample_sequence_ids"]) for promise in promises] == [1] * 5
-    assert http.post("asample", {**asked, "seq_id": 0}) == promises[0]
+    assert http.post("asample", {**request, "seq_id": 0}) == promises[0]
     seen, cursor = [], 0
     target = {"type": "sampling_session", "sampling_session_id": sampler, "cloned_sampler_id": 0}
     while len(seen) < 5:

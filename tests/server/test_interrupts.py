@@ -244,8 +244,8 @@ def test_ctrl_c_in_the_official_client_leaves_nothing_running(watched: Watched) 
 
 
 def begin_sample(http: Http, session: str, max_tokens: int) -> str:
-    asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": "tiny"}
-    sampler = http.post("create_sampling_session", asked)["sampling_session_id"]
+    request = {"session_id": session, "sampling_session_seq_id": 0, "base_model": "tiny"}
+    sampler = http.post("create_sampling_session", request)["sampling_session_id"]
     promise = http.post(
         "asample",
         {
@@ -315,6 +315,6 @@ def test_training_of_a_session_that_is_gone_is_done(watched: Watched, http: Http
 
 
 def _model(http: Http) -> str:
-    asked = {"session_id": http.session(), "model_seq_id": 0, "base_model": "tiny"}
-    promise = http.post("create_model", {**asked, "lora_config": {"rank": 8}})
+    request = {"session_id": http.session(), "model_seq_id": 0, "base_model": "tiny"}
+    promise = http.post("create_model", {**request, "lora_config": {"rank": 8}})
     return str(http.result(promise["request_id"])["model_id"])

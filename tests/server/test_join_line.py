@@ -40,8 +40,8 @@ def test_the_printed_command_joins_a_worker(tmp_path: Path) -> None:
             (join,) = re.findall(r"join with: (tinkex worker .+)", log.read_text())
             worker = start(join.replace("FOLDER", shlex.quote(str(folder))), tmp_path, "worker")
             wait_until(lambda: client.get("/healthz").status_code == 200)
-            asked = {"session_id": http.session(), "model_seq_id": 0, "base_model": "base"}
-            promise = http.post("create_model", {**asked, "lora_config": {"rank": 4}})
+            request = {"session_id": http.session(), "model_seq_id": 0, "base_model": "base"}
+            promise = http.post("create_model", {**request, "lora_config": {"rank": 4}})
             assert http.result(promise["request_id"])["model_id"]
     finally:
         for process in (server, worker):

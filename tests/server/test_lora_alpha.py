@@ -74,7 +74,7 @@ def test_samplers_of_one_rank_and_different_alpha_are_what_peft_says(
         for _ in range(3):
             _step(training)
     samplers = {a: run.save_weights_and_get_sampling_client() for a, run in runs.items()}
-    asked = {alpha: sampler.compute_logprobs(PROMPT) for alpha, sampler in samplers.items()}
+    futures = {alpha: sampler.compute_logprobs(PROMPT) for alpha, sampler in samplers.items()}
     rest = service.create_rest_client()
     for alpha, training in runs.items():
         assert training.get_info().lora_alpha == alpha
@@ -87,7 +87,7 @@ def test_samplers_of_one_rank_and_different_alpha_are_what_peft_says(
         with torch.no_grad():
             scores = Oracle(model_folder, folder).all_logprobs(np.array(IDS))
         theirs = scores[np.arange(len(IDS) - 1), IDS[1:]]
-        np.testing.assert_allclose(asked[alpha].result()[1:], theirs, atol=1e-4)
+        np.testing.assert_allclose(futures[alpha].result()[1:], theirs, atol=1e-4)
 
 
 def test_a_resumed_run_keeps_its_alpha_and_goes_on_bit_for_bit(service: ServiceClient) -> None:
@@ -120,7 +120,7 @@ def test_a_replay_after_kill_9_keeps_alpha(
 
 @pytest.mark.parametrize("alpha", [0, -1, 65_537, "much"])
 def test_an_impossible_alpha_is_refused(alpha: object, http: Http) -> None:
-    asked = {"session_id": http.session(), "model_seq_id": 0, "base_model": MODEL}
-    answer = http.call("POST", "create_model", {**asked, "lora_config": {"alpha": alpha}})
+    request = {"session_id": http.session(), "model_seq_id": 0, "base_model": MODEL}
+    answer = http.call("POST", "create_model", {**request, "lora_config": {"alpha": alpha}})
     assert answer.status_code in (400, 422)
     assert "alpha" in answer.text

@@ -140,16 +140,16 @@ def test_creating_a_run_from_state_of_another_optimizer_is_422(http: Http) -> No
     saved = http.result(
         http.post("save_weights", {"model_id": model, "path": "s", "seq_id": 1})["request_id"]
     )
-    asked = {"session_id": http.session(), "model_seq_id": 0, "path": saved["path"]}
-    body = {**asked, "optimizer": True, "optimizer_config": {"type": "sgd"}}
+    request = {"session_id": http.session(), "model_seq_id": 0, "path": saved["path"]}
+    body = {**request, "optimizer": True, "optimizer_config": {"type": "sgd"}}
     refused = http.post("load_weights", body, status=422)
     assert "holds the state of the optimizer 'adamw', not of 'sgd'" in str(refused)
 
 
 @pytest.mark.parametrize("config", [{"type": "lion"}, {"type": "dimuon", "version": 2}, {}, "sgd"])
 def test_an_unknown_optimizer_is_refused(config: object, http: Http) -> None:
-    asked = {"session_id": http.session(), "model_seq_id": 0, "base_model": MODEL}
-    answer = http.call("POST", "create_model", {**asked, "optimizer_config": config})
+    request = {"session_id": http.session(), "model_seq_id": 0, "base_model": MODEL}
+    answer = http.call("POST", "create_model", {**request, "optimizer_config": config})
     assert answer.status_code in (400, 422)
     assert "optimizer_config" in answer.text
 

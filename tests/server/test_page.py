@@ -83,7 +83,7 @@ def test_other_names_of_the_server_are_refused(get: Get) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "host", "is_allowed"),
+    ("allowed_hosts", "host", "is_allowed"),
     [
         (("gpu.example.org",), "gpu.example.org:443", True),
         (("GPU.example.org",), "gpu.example.ORG.", True),
@@ -98,10 +98,12 @@ def test_other_names_of_the_server_are_refused(get: Get) -> None:
         ((), "[::1", True),
     ],
 )
-def test_allowed_hosts(told: tuple[str, ...], host: str, is_allowed: bool, tmp_path: Path) -> None:
+def test_allowed_hosts(
+    allowed_hosts: tuple[str, ...], host: str, is_allowed: bool, tmp_path: Path
+) -> None:
     config = null_config(
         tmp_path,
-        allowed_hosts=told,
+        allowed_hosts=allowed_hosts,
         public_url="https://public.example.org/",
         host="tinkex.internal",
     )

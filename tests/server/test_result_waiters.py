@@ -43,7 +43,7 @@ def test_a_result_wakes_only_its_own_waiters() -> None:
 def test_one_result_is_not_published_after_another_tenants_many() -> None:
     async def scene() -> list[str]:
         waiters = Waiters()
-        told: list[str] = []
+        reported: list[str] = []
         names = [*(f"greedy{n}" for n in range(20)), "polite", "unknown", *("greedy20", "greedy21")]
         for name in names:
             if name != "unknown":
@@ -52,17 +52,17 @@ def test_one_result_is_not_published_after_another_tenants_many() -> None:
         async def poll(name: str) -> None:
             with waiters.watch(name) as future:
                 await wait_for(future, 5.0)
-                told.append(name)
+                reported.append(name)
 
         polls = [asyncio.create_task(poll(name)) for name in names]
         await asyncio.sleep(0)
         waiters.publish(dict.fromkeys(names, DONE), set())
         await asyncio.gather(*polls)
-        return told
+        return reported
 
-    told = asyncio.run(scene())
-    assert set(told[:2]) == {"polite", "unknown"}
-    assert told[2:] == [f"greedy{n}" for n in range(22)], "one's own stay in order"
+    reported = asyncio.run(scene())
+    assert set(reported[:2]) == {"polite", "unknown"}
+    assert reported[2:] == [f"greedy{n}" for n in range(22)], "one's own stay in order"
 
 
 def test_closing_wakes_all_waiters() -> None:

@@ -79,7 +79,7 @@ def datum(first: int = 5, weights: tuple[float, ...] = (0.0, 1.0, 0.5, 2.0, 1.0)
 
 def train(training: TrainingClient, steps: int) -> list[dict[str, float]]:
     """What the client was told of each step, of two batches each."""
-    told = []
+    reported = []
     for step in range(steps):
         batches = [
             training.forward_backward([datum(n), datum(n + 1)], CROSS_ENTROPY)
@@ -88,8 +88,8 @@ def train(training: TrainingClient, steps: int) -> list[dict[str, float]]:
         optim = training.optim_step(AdamParams(learning_rate=1e-2)).result(60)
         losses = [each.result(60).metrics["loss:sum"] for each in batches]
         assert optim.metrics is not None
-        told.append({"loss:sum": sum(losses), "grad_norm": optim.metrics["grad_norm"]})
-    return told
+        reported.append({"loss:sum": sum(losses), "grad_norm": optim.metrics["grad_norm"]})
+    return reported
 
 
 def new(service: ServiceClient, **metadata: Any) -> TrainingClient:
@@ -100,18 +100,18 @@ def test_a_point_has_the_metrics_of_the_steps_result(
     service: ServiceClient, rest: RestClient
 ) -> None:
     training = new(service)
-    told = train(training, 2)
+    reported = train(training, 2)
     training.forward([datum()], CROSS_ENTROPY).result(60)
     assert training.forward_backward([datum()], CROSS_ENTROPY, {"bad": 1.0}).outcome(60).error
-    told += train(training, 1)
+    reported += train(training, 1)
     page = rest.get_run_metrics(training.model_id).result(60)
     assert page.columns["index"] == page.columns["step"] == [1, 2, 3]
     assert page.columns["tokens"] == [20, 40, 60]
     for name in ("loss:sum", "grad_norm"):
-        assert page.columns[name] == pytest.approx([each[name] for each in told], rel=1e-6)
+        assert page.columns[name] == pytest.approx([each[name] for each in reported], rel=1e-6)
     learned = 2 * 2 * 4  # four targets of each datum have a weight
     assert page.columns["loss_per_token"] == pytest.approx(
-        [each["loss:sum"] / learned for each in told], rel=1e-6
+        [each["loss:sum"] / learned for each in reported], rel=1e-6
     )
     assert page.columns["learning_rate"] == [1e-2] * 3
     assert not page.has_more
@@ -127,13 +127,13 @@ def test_what_is_logged_counts_for_the_steps_called_before_it(
     service: ServiceClient, rest: RestClient
 ) -> None:
     training = new(service)
-    told = []
+    reported = []
     for step in range(4):
         training.forward_backward([datum(step)], CROSS_ENTROPY)
         training.optim_step(AdamParams())
-        told.append(training.log_metrics({"reward": step, NAME: math.nan}))
-    told.append(asyncio.run(training.log_metrics_async({"other": math.inf}, step=100)))
-    assert [each.result(60).step for each in told] == [1, 2, 3, 4, 100]
+        reported.append(training.log_metrics({"reward": step, NAME: math.nan}))
+    reported.append(asyncio.run(training.log_metrics_async({"other": math.inf}, step=100)))
+    assert [each.result(60).step for each in reported] == [1, 2, 3, 4, 100]
     wait_until(lambda: len(points(rest, training, ["loss:sum"])["index"]) == 9)
     columns = points(rest, training)
     logged = [n for n, value in enumerate(columns["reward"]) if value is not None]

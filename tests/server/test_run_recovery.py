@@ -167,20 +167,20 @@ def test_the_error_of_an_ended_run_leads_to_its_recovery(
 def test_the_monitor_recovers_by_itself(
     server: EmbeddedServer, service: tinkex.ServiceClient, data_dir: Path
 ) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
     policy = tinkex.RecoveryPolicy(
         poll_s=0.05,
-        on_detected=lambda run_id, reason: told.append((run_id, reason)),
-        on_recovered=told.append,
+        on_detected=lambda run_id, reason: reported.append((run_id, reason)),
+        on_recovered=reported.append,
     )
     training = service.create_lora_training_client("tiny", rank=4, seed=1)
     training.save_state("start").result()
     with tinkex.RecoveryMonitor(service, policy) as monitor:
         run = monitor.watch(training)
         unload(server, training.model_id, data_dir)
-        wait_until(lambda: len(told) == 2)
+        wait_until(lambda: len(reported) == 2)
         recovered = run.recover(ValueError("an error of the work with the lost run"))
-    assert told == [(training.model_id, "ended"), recovered]
+    assert reported == [(training.model_id, "ended"), recovered]
     step(recovered.client)
 
 
@@ -251,13 +251,13 @@ def test_without_a_checkpoint_there_is_nothing_to_go_on_from(
 ) -> None:
     training = service.create_lora_training_client("tiny", rank=4, seed=1)
     unload(server, training.model_id, data_dir)
-    told: list[Any] = []
-    policy = tinkex.RecoveryPolicy(on_exhausted=lambda *given: told.append(given), **QUICK)
+    reported: list[Any] = []
+    policy = tinkex.RecoveryPolicy(on_exhausted=lambda *given: reported.append(given), **QUICK)
     with tinkex.RecoveryMonitor(service, policy) as monitor:
         run = monitor.watch(training)
         with pytest.raises(tinkex.RecoveryFailedError, match="no checkpoint") as failed:
             run.recover()
-    assert told == [(training.model_id, failed.value)]
+    assert reported == [(training.model_id, failed.value)]
     names = [event.rpartition(".")[2] for event, _, _ in seen]
     assert names == ["detected", "started", "failed", "exhausted"]
     assert "no checkpoint" in seen[-1][2]["error"]

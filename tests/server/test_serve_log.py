@@ -100,17 +100,17 @@ def test_start_report_and_important_events_by_default(tmp_path: Path) -> None:
         model = train_and_save(server)
         assert server.stop() == 0
     lines = server.lines()
-    told = "\n".join(lines)
+    output = "\n".join(lines)
     assert f"listens on {server.url}" in lines[0]
     assert f"Data folder: {tmp_path / 'data'}" in lines
     assert f"Database: sqlite:///{tmp_path / 'data' / 'tinkex.db'}" in lines
     assert "Models: null; two (also three)" in lines
-    assert "Device: null, base weights in float32" in told
-    assert "Ctrl-C stops" in told
-    assert "-v adds one line per request" in told
-    assert re.search(r"Engine ready after [\d.]+ s: null \(", told)
-    assert f"Run created: {model} on " in told
-    assert f"Checkpoint saved: tinker://{model}/weights/kept (" in told
+    assert "Device: null, base weights in float32" in output
+    assert "Ctrl-C stops" in output
+    assert "-v adds one line per request" in output
+    assert re.search(r"Engine ready after [\d.]+ s: null \(", output)
+    assert f"Run created: {model} on " in output
+    assert f"Checkpoint saved: tinker://{model}/weights/kept (" in output
     assert server.requests() == []
 
 
@@ -215,10 +215,10 @@ def test_start_report_holds_no_password(tmp_path: Path, database_url: str) -> No
         models=(ServedModel(name="a", source="x"),),
         bootstrap_key=KEY,
     )
-    told = "\n".join(start_report(config, "http://127.0.0.1:1"))
-    assert "db.example.org/name" in told
-    assert "the-password" not in told
-    assert KEY not in told
+    output = "\n".join(start_report(config, "http://127.0.0.1:1"))
+    assert "db.example.org/name" in output
+    assert "the-password" not in output
+    assert KEY not in output
 
 
 def test_line_of_a_hostile_request_is_one_plain_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,8 +24,8 @@ def test_a_finished_session_has_no_heartbeat(http: Http) -> None:
     assert finish(http, session, "errored") == 200, "the first reason wins, no error"
     answer = http.call("POST", "session_heartbeat", {"session_id": session})
     assert answer.status_code == 410
-    asked = {"session_id": session, "model_seq_id": 0, "base_model": MODEL}
-    assert http.call("POST", "create_model", asked).status_code == 410
+    request = {"session_id": session, "model_seq_id": 0, "base_model": MODEL}
+    assert http.call("POST", "create_model", request).status_code == 410
 
 
 def sampler_folder(data_dir: Path, sampling_session_id: str) -> Path:
@@ -50,19 +50,19 @@ def test_ephemeral_samplers_end_with_their_session(http: Http, data_dir: Path) -
     http.result(http.step(model, 2)["request_id"])
     finish(http, session)
     wait_until(lambda: not folder.exists())
-    asked = {
+    request = {
         "sampling_session_id": sampler,
         "seq_id": 0,
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1]}]},
         "sampling_params": {"max_tokens": 1},
     }
-    ended = http.result(http.post("asample", asked)["request_id"])
+    ended = http.result(http.post("asample", request)["request_id"])
     assert ended["category"] == "user"
 
 
 def open_session(http: Http, **fields: Any) -> str:
-    asked = {"tags": ["t"], "user_metadata": {}, "sdk_version": "0.36.0", **fields}
-    return str(http.post("create_session", asked)["session_id"])
+    request = {"tags": ["t"], "user_metadata": {}, "sdk_version": "0.36.0", **fields}
+    return str(http.post("create_session", request)["session_id"])
 
 
 def test_sessions_are_found_by_what_they_are(http: Http) -> None:

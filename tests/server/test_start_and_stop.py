@@ -99,8 +99,8 @@ def test_a_login_that_the_store_refuses_is_reported(
 
     monkeypatch.setenv("TINKEX_CREDENTIALS_FILE", str(tmp_path / "credentials.json"))
     monkeypatch.setattr("tinkex.server.admin.create_key", fail)
-    told = about_keys(Started(url="http://127.0.0.1:9"), null_config(tmp_path), is_login=True)
-    assert told.lines[:2] == [
+    reported = about_keys(Started(url="http://127.0.0.1:9"), null_config(tmp_path), is_login=True)
+    assert reported.lines[:2] == [
         "Not logged in: The disk of the server is full.",
         "  Delete checkpoints.",
     ]

@@ -78,9 +78,9 @@ def refused(ended: Ended, *words: str) -> None:
     assert "API key" not in ended.out, "no key is shown by a server that does not run"
     errors = [line for line in ended.err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1, ended.err
-    told = ended.err[ended.err.index("Error: ") :]
+    output = ended.err[ended.err.index("Error: ") :]
     for word in words:
-        assert word in told, told
+        assert word in output, output
     assert ended.left == []
 
 

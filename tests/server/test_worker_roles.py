@@ -69,8 +69,8 @@ def test_requests_wait_for_a_worker_of_their_role_and_say_so(tmp_path: Path) -> 
         wait_until(lambda: httpx.get(url).json()["engine"].get("missing_roles") == ["train"])
         with httpx.Client(base_url=server.base_url, timeout=60) as client:
             http = Http(client, server.api_key)
-            asked = {"session_id": http.session(), "model_seq_id": 0, "base_model": MODEL}
-            created = {**asked, "lora_config": {"rank": 4, "seed": 7}}
+            request = {"session_id": http.session(), "model_seq_id": 0, "base_model": MODEL}
+            created = {**request, "lora_config": {"rank": 4, "seed": 7}}
             request_id = http.post("create_model", created)["request_id"]
             state = http.post("retrieve_future", {"request_id": request_id}, status=408)
             assert state["queue_state"] == "paused_capacity"

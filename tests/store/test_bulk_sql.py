@@ -67,10 +67,10 @@ def append_together(db: Database, new: list[NewOperation]) -> list[Appended | Ba
 
         holding = db.submit(hold)
         await asyncio.to_thread(is_held.wait, 10)
-        asked = [asyncio.ensure_future(db.awrite(APPEND, each)) for each in new]
+        requests = [asyncio.ensure_future(db.awrite(APPEND, each)) for each in new]
         await asyncio.sleep(0)  # all are handed in
         go_on.set()
-        found = await asyncio.gather(*asked, return_exceptions=True)
+        found = await asyncio.gather(*requests, return_exceptions=True)
         holding.result(10)
         return found
 
@@ -97,11 +97,11 @@ def test_new_operations_of_many_models_are_appended_at_once(
     new = [new_operation(each, number) for number in range(1, 11) for each in model_ids]
     found = append_together(db, new)
     assert at_once == [30]
-    for asked, told in zip(new, found, strict=True):
-        assert isinstance(told, Appended)
-        assert told.is_new
-        kept = db.read(operations.find, asked.model_id, asked.seq_id)
-        assert kept == told.operation
+    for request, reported in zip(new, found, strict=True):
+        assert isinstance(reported, Appended)
+        assert reported.is_new
+        kept = db.read(operations.find, request.model_id, request.seq_id)
+        assert kept == reported.operation
     assert len(log_of(db)) == 30
 
 

@@ -100,9 +100,9 @@ def _of_prompt(prompt: list[int], step: int, body: dict[str, Any]) -> dict[str, 
         found["topk_prompt"] = _top(prompt, k, step)
     if k := body.get("prompt_alt_tokens_k"):
         found["prompt_alt_tokens"] = _alternatives(prompt[1:], k, step)
-    if (asked := body.get("target_prompt_logprobs")) and "sparse_crow_indices" not in asked:
-        values = [0.0 if token < 0 else logprob(token, step) for token in asked["data"]]
-        found["target_prompt_logprobs"] = types.TensorData(values, "float32", asked["shape"])
+    if (targets := body.get("target_prompt_logprobs")) and "sparse_crow_indices" not in targets:
+        values = [0.0 if token < 0 else logprob(token, step) for token in targets["data"]]
+        found["target_prompt_logprobs"] = types.TensorData(values, "float32", targets["shape"])
     return found
 
 

@@ -1,4 +1,4 @@
-"""`tinkex auth`: a key kept for this user, so that no terminal needs it pasted again.
+"""`tinkex auth`: stores a server's key for this user, for all terminals.
 
 The key is never an argument: the list of processes and the shell's history show those to others.
 """
@@ -159,7 +159,7 @@ def logout(base_url: str | None, is_all: bool) -> None:
 
 
 def store_key(url: str, api_key: str) -> Path:
-    """Keeps the key of a server for this user; the file it is in."""
+    """Stores the key of a server for this user; returns the file."""
     path = credentials_path(Config())
     update(path, lambda store: store.with_key(normalize_base_url(url), api_key))
     return path
@@ -169,7 +169,7 @@ def check_key(config: Config) -> None:
     """Checks whether the server accepts the key.
 
     Raises:
-        TinkexError: it does not, or there is no server.
+        TinkexError: it does not, or the server cannot be reached.
     """
     from tinkex.client.service import ServiceClient
 
@@ -187,7 +187,7 @@ def _given_key(url: str, file: str | None) -> str:
 
 
 def _refusal(config: Config) -> Exception | None:
-    """Why the key in force cannot be used; None if it can."""
+    """Returns why the key in force cannot be used; None if it can."""
     from tinkex.errors import TinkexError
 
     try:
@@ -203,7 +203,8 @@ def _masked(config: Config) -> str | None:
 
 
 def _say_what_wins(url: str, path: Path) -> None:
-    """Says so if what was just stored is not what commands in this terminal use."""
+    """Prints a warning if commands in this terminal use another key or server than
+    the stored one."""
     config, here = Config(), f"file {path}"
     for name, is_stored in (
         ("api_key", config.origin("api_key") == here),

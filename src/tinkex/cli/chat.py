@@ -79,7 +79,7 @@ def command(
 
 
 def talk(chat: Chat) -> None:
-    """Reads and answers until the end."""
+    """Reads messages and answers them until the end of input."""
     _allow_line_editing()
     while True:
         try:
@@ -109,17 +109,17 @@ def _answer(chat: Chat, text: str) -> None:
 
 
 def _show(piece: str) -> None:
-    """A piece of an answer, at once."""
+    """Prints a piece of an answer at once."""
     click.echo(printable_lines(piece), nl=False)
 
 
 def say_lines(text: str) -> None:
-    """A longer remark on stderr."""
+    """Prints a longer message on stderr."""
     click.echo(printable_lines(text), err=True)
 
 
 class Chat:
-    """A conversation so far, and how to go on with it."""
+    """A conversation so far, and the settings to continue it."""
 
     def __init__(
         self,
@@ -138,16 +138,16 @@ class Chat:
 
     @property
     def has_template(self) -> bool:
-        """Whether turns are marked; without a template the text simply goes on."""
+        """Whether the model has a chat template; without one the text is simply continued."""
         return bool(self._tokenizer.chat_template)
 
     def reset(self) -> None:
-        """Forgets everything but the system message."""
+        """Drops everything but the system message."""
         self.messages = [{"role": "system", "content": self._system}] if self._system else []
 
     def answer(self, text: str, show: Callable[[str], None]) -> None:
-        """Shows what the model says to a text, as it comes. The conversation grows by what was
-        said, also if it is broken off."""
+        """Prints the model's answer to a text as it is sampled, and adds both to the conversation,
+        also if the answer is interrupted."""
         from tinkex.client.text_stream import TextStream
         from tinkex.types.model_input import ModelInput
 
@@ -178,7 +178,7 @@ class Chat:
         return ids
 
     def obey(self, text: str) -> bool:
-        """Does what a line with a slash says; False means: leave."""
+        """Runs a command that begins with a slash; returns False to leave the chat."""
         name, _, rest = text.partition(" ")
         rest = rest.strip()
         if name in ("/quit", "/exit"):
@@ -212,7 +212,7 @@ class Chat:
 
 
 def _wait(stream: SampleStream) -> None:
-    """Waits for the first tokens, and shows that it does."""
+    """Waits for the first tokens, with a status line."""
     started = time.monotonic()
     with StatusLine() as status:
         while not stream.wait(0.1):

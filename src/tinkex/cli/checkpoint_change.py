@@ -22,7 +22,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def duration(text: str) -> int:
-    """The seconds a text means: a number, or one with a unit as in 90m, 12h, 30d, 2w."""
+    """Returns the seconds of a duration: a number, or one with a unit as in 90m, 12h, 30d, 2w."""
     match = re.fullmatch(r"(\d+)([smhdw]?)", text.strip().lower())
     if not match or not int(match[1]):
         raise click.BadParameter(f"{text!r} is no duration such as 3600, 12h or 30d.")
@@ -125,10 +125,11 @@ def _change(
 def do_each(
     paths: Sequence[str], action: Callable[[str], Future[None]]
 ) -> tuple[list[str], dict[str, TinkexError]]:
-    """Does it to every path, several at once; those it worked for, and the errors of the others.
+    """Applies the action to every path, several at once; returns the successful paths, and the
+    errors of the others.
 
     Raises:
-        InvalidPathError: one of them is no path at all; nothing was done to any.
+        InvalidPathError: one of them is not a path; no action was applied.
     """
     from tinkex.client.futures import stream
     from tinkex.wire.paths import TinkerPath
@@ -147,12 +148,12 @@ def do_each(
 
 
 def as_failures(failed: dict[str, TinkexError]) -> list[dict[str, str]]:
-    """Failures as they stand in JSON."""
+    """Returns failures in their JSON form."""
     return [{"tinker_path": path, "error": error.message} for path, error in failed.items()]
 
 
 def end_with(context: click.Context, failed: dict[str, TinkexError], *, is_json: bool) -> None:
-    """Ends the command well, or with the exit code all failures share (1 if they differ).
+    """Ends the command with 0, or with the exit code that all failures share (1 if they differ).
 
     A single failure is raised, so that it is printed in full.
     """

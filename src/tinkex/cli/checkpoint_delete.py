@@ -1,4 +1,4 @@
-"""`tinkex checkpoint delete`: with filters, a question first, and a way to only look."""
+"""`tinkex checkpoint delete`: with filters, a confirmation, and a dry run."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def download(
 
 
 def show_downloaded(path: TinkerPath, folder: Path, is_json: bool) -> None:
-    """Says which files there are now."""
+    """Prints the downloaded files."""
     files = sorted(each for each in folder.rglob("*") if each.is_file())
     size = sum(each.stat().st_size for each in files)
     if is_json:
@@ -75,19 +75,20 @@ def show_downloaded(path: TinkerPath, folder: Path, is_json: bool) -> None:
 
 
 def default_folder(path: TinkerPath) -> str:
-    """The folder's name if none is given; run ids have colons, which some systems refuse."""
+    """Returns the folder's name if none is given; run ids have colons, which
+    some systems refuse."""
     return f"{path.run_id.replace(':', '-')}_{path.kind}_{path.name}"
 
 
 def fetch(service: ServiceClient, path: TinkerPath, folder: Path) -> None:
-    """Puts the files of a checkpoint into a folder."""
+    """Downloads the files of a checkpoint into a folder."""
     with StatusLine() as status, _exported(service, path, status) as exported:
         rest = service.create_rest_client()
         rest.download_checkpoint(exported, folder, on_progress(status)).result()
 
 
 def on_progress(status: StatusLine) -> Progress:
-    """What shows how far a download is."""
+    """Returns the callback that shows a download's progress."""
 
     def show(name: str, so_far: int, total: int | None) -> None:
         bar = f"{status.bar(so_far, total)} " if total else ""
@@ -99,7 +100,8 @@ def on_progress(status: StatusLine) -> Progress:
 
 @contextmanager
 def _exported(service: ServiceClient, path: TinkerPath, status: StatusLine) -> Iterator[str]:
-    """The path of an exported form of the checkpoint; one made for this is deleted afterwards."""
+    """Yields the path of an exported form of the checkpoint; an export made
+    here is deleted afterwards."""
     if path.kind == "external_weights":
         yield str(path)
         return
@@ -124,7 +126,7 @@ def check_free(folder: Path, is_forced: bool) -> None:
     """Returns if the folder may be written.
 
     Raises:
-        ValidationError: there is something, and it is not to be replaced.
+        ValidationError: the folder exists and must not be replaced.
     """
     if folder.exists() and not folder.is_dir():
         raise ValidationError(f"{folder} is a file.", hint="Choose another folder with --output.")

@@ -35,7 +35,7 @@ KINDS = ("weights", "sampler_weights", "external_weights")
 
 
 def moment(text: str) -> datetime:
-    """The date or time a text names, as in ISO 8601; UTC unless it says otherwise."""
+    """Parses a date or time in ISO 8601; UTC unless the text has another zone."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -63,7 +63,7 @@ def filter_options(command: Command) -> Command:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which checkpoints are meant."""
+    """The filters that select checkpoints."""
 
     run_id: str | None = None
     kind: str | None = None
@@ -71,7 +71,7 @@ class Filters:
     after: datetime | None = None
 
     def fits(self, checkpoint: Checkpoint) -> bool:
-        """Whether a checkpoint is meant."""
+        """Returns whether the filters select the checkpoint."""
         when = checkpoint.time if checkpoint.time.tzinfo else checkpoint.time.replace(tzinfo=UTC)
         return (
             (self.kind is None or checkpoint.checkpoint_id.startswith(f"{self.kind}/"))
@@ -81,7 +81,7 @@ class Filters:
 
 
 def chosen(rest: RestClient, filters: Filters, limit: int = 0) -> list[Checkpoint]:
-    """The checkpoints that fit, at most `limit` of them (0 is all)."""
+    """Returns the selected checkpoints, at most `limit` of them (0: all)."""
     found: list[Checkpoint] = []
     is_filtered = filters.kind or filters.before or filters.after
     page = min(PAGE, limit) if limit and not is_filtered else PAGE
@@ -188,10 +188,10 @@ def info(path: str, is_json: bool, **connection: Any) -> None:
 
 
 def find(rest: RestClient, path: str) -> Checkpoint:
-    """The checkpoint at a path.
+    """Returns the checkpoint at a path.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no such checkpoint.
     """
     from tinkex.wire.paths import TinkerPath
 

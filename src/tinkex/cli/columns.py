@@ -1,4 +1,4 @@
-"""Lists as tables for people or as CSV for programs: which columns, and how values are written."""
+"""Lists as tables for people or as CSV for programs: the columns, and how values are formatted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ csv_option = click.option(
 
 
 class Column(NamedTuple, Generic[Row]):
-    """A column: its name for `--columns` and CSV, its heading, and how its value is read.
+    """A column: its name for `--columns` and CSV, its heading, and the reader of its value.
 
     `shown` makes the value readable in a table; CSV has the value itself.
     """
@@ -42,14 +42,14 @@ class Column(NamedTuple, Generic[Row]):
     shown: Callable[[Any], object] | None = None
 
     def cell(self, row: Row) -> object:
-        """The value for a table."""
+        """Returns the value for a table."""
         value = self.read(row)
         if self.shown is not None:
             return self.shown(value)
         return time_text(value) if isinstance(value, datetime) else value
 
     def field(self, row: Row) -> object:
-        """The value for CSV."""
+        """Returns the value for CSV."""
         value = self.read(row)
         return value.isoformat() if isinstance(value, datetime) else value
 
@@ -69,7 +69,7 @@ def list_format(
     csv_path: str | None = None,
     others: Sequence[bool] = (),
 ) -> ListFormat[Row]:
-    """The format that `--columns` and `--csv` choose; `others` are the flags of other formats.
+    """Returns the format that `--columns` and `--csv` select; `others` are flags of other ones.
 
     A table has the usual columns unless `names` are given, CSV has all.
 

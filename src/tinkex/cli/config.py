@@ -51,6 +51,6 @@ def show(has_origin: bool, is_json: bool, **connection: Any) -> None:
 
 
 def _shown(value: object) -> object:
-    """Lists, mappings and truth values as in JSON, the rest as it is."""
+    """Formats lists, mappings and truth values as in JSON, other values as they are."""
     is_structured = isinstance(value, bool | list | dict)
     return json.dumps(value, ensure_ascii=False) if is_structured else value

@@ -11,7 +11,7 @@ import click
 
 
 def default_data_dir() -> Path:
-    """The default data folder of a server."""
+    """Returns the default data folder of a server."""
     try:
         from platformdirs import user_data_path
     except ImportError:  # it comes with the server's packages

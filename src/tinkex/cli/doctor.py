@@ -1,4 +1,4 @@
-"""`tinkex doctor`: is everything in place to train and sample from here?"""
+"""`tinkex doctor`: checks whether everything to train and sample is in place."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MARKS: dict[Status, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found, and what to do about it."""
+    """The result of one check, with advice."""
 
     name: str
     status: Status
@@ -124,7 +124,7 @@ def _checks(
 
 
 def check_python(found: tuple[int, ...]) -> Finding:
-    """Whether this Python is new enough."""
+    """Checks whether this Python is new enough."""
     text = ".".join(map(str, found))
     if found >= LEAST_PYTHON:
         return Finding("python", "ok", f"{text} at {sys.executable}")
@@ -133,7 +133,7 @@ def check_python(found: tuple[int, ...]) -> Finding:
 
 
 def check_package() -> Finding:
-    """Whether what the client needs is installed."""
+    """Checks whether the client's dependencies are installed."""
     from tinkex.cli.version import dependencies
 
     missing = [name for name, installed in dependencies() if installed is None]
@@ -148,7 +148,7 @@ def check_package() -> Finding:
 
 
 def check_torch(find: Callable[[str], str] = version) -> Finding:
-    """Whether there is a PyTorch: for a server of one's own, and for custom losses."""
+    """Checks for PyTorch, which a local server and custom losses need."""
     try:
         return Finding("torch", "ok", find("torch"))
     except PackageNotFoundError:
@@ -161,7 +161,7 @@ def check_torch(find: Callable[[str], str] = version) -> Finding:
 
 
 def check_kernels() -> Finding:
-    """Whether a server of one's own would sample by compiled kernels."""
+    """Checks whether a local server would sample by compiled kernels."""
     try:
         from tinkex.server.models.engine_factory import kernels_trouble
 
@@ -179,7 +179,7 @@ def check_kernels() -> Finding:
 
 
 def check_model(folder: Path) -> Finding:
-    """Whether a server of one's own would run this model by its fastest means."""
+    """Checks whether a local server would run this model on its fastest path."""
     try:
         from tinkex.server.models.engine_factory import model_trouble
 
@@ -192,7 +192,7 @@ def check_model(folder: Path) -> Finding:
 
 
 def check_disk(folder: Path, free_bytes: int | None = None) -> Finding:
-    """Whether there is room for a checkpoint or two."""
+    """Checks whether the disk has space for a checkpoint or two."""
     free = shutil.disk_usage(folder).free if free_bytes is None else free_bytes
     detail = f"{size_text(free)} free in {folder}"
     if free >= LEAST_DISK_BYTES:
@@ -201,7 +201,7 @@ def check_disk(folder: Path, free_bytes: int | None = None) -> Finding:
 
 
 def check_server(config: Config, base_model: str | None) -> Iterator[Finding]:
-    """Server, key, models and tokenizer, as far as each lets us get to the next."""
+    """Checks server, key, models and tokenizer, each as far as the previous ones succeed."""
     if not config.has_api_key:
         yield Finding(
             "key",
@@ -263,7 +263,7 @@ def _server_trouble(error: TinkexError, config: Config) -> Iterator[Finding]:
 
 
 def check_tokenizer(config: Config, name: str) -> Finding:
-    """Whether the tokenizer of a model can be loaded here."""
+    """Checks whether the tokenizer of a model can be loaded here."""
     from tinkex.client.service import ServiceClient
 
     try:

@@ -1,4 +1,4 @@
-"""What went wrong, as an exit code and as words (or JSON) on stderr.
+"""Reports errors as an exit code and as text (or JSON) on stderr.
 
 | exit code | meaning |
 |---|---|
@@ -49,7 +49,7 @@ _NEXT_STEPS: tuple[tuple[type[BaseException], str], ...] = (
     ),
     (errors.TinkexError, "See 'tinkex COMMAND --help', or 'tinkex doctor'."),
 )
-"""What to do next in the words of the command line, where an error has no advice of its own."""
+"""Advice in terms of the command line, for errors that have no advice of their own."""
 
 _ANY_OS_STEP = "Check the name and the permissions, then try again."
 _OS_STEPS = {
@@ -80,7 +80,7 @@ _BY_CLASS: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code of this error."""
+    """Returns the exit code of this error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, errors.TinkexError) and error.code == "missing-api-key":
@@ -93,7 +93,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def report(error: BaseException, *, is_json: bool, is_debug: bool) -> None:
-    """Print the error on stderr; with a traceback only if `is_debug`."""
+    """Prints the error on stderr; with a traceback only if `is_debug`."""
     if isinstance(error, SystemExit):
         return
     if is_debug:
@@ -106,7 +106,7 @@ def report(error: BaseException, *, is_json: bool, is_debug: bool) -> None:
 
 
 def as_json(error: BaseException) -> dict[str, Any]:
-    """The error as scripts read it; every field is always there."""
+    """Returns the error as JSON for scripts; every field is always present."""
     message, hint = _words(error)
     code = _name_of(error)
     request_id = getattr(error, "request_id", None)
@@ -114,7 +114,7 @@ def as_json(error: BaseException) -> dict[str, Any]:
 
 
 def as_text(error: BaseException) -> str:
-    """The error as people read it: what happened, what to do, and its code."""
+    """Returns the error as text: what happened, what to do, and its code."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return "\n  ".join(part for part in _words(error) if part)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -151,7 +151,7 @@ def _words(error: BaseException) -> tuple[str, str]:
 
 
 def address_advice(error: errors.TinkexError) -> str:
-    """What to change in the server's address, where the error shows a usual slip; else ""."""
+    """Returns the correction of a common mistake in the server's address; "" if there is none."""
     if isinstance(error, errors.APIConnectionError) and "WRONG_VERSION_NUMBER" in error.message:
         return "It seems this port speaks plain HTTP: write http:// instead of https://."
     if isinstance(error, errors.NotFoundError) and error.code == "no-such-route":
@@ -160,7 +160,7 @@ def address_advice(error: errors.TinkexError) -> str:
 
 
 def _advice(error: errors.TinkexError) -> str:
-    """The error's own advice; the SDK's general advice in the words of the command line."""
+    """Returns the error's own advice; the SDK's general advice in terms of the command line."""
     if error.code == "no-chat-template":
         return "Use a model that has one, or plain texts: 'run' without --chat, 'train --plain'."
     if error.code == "not-an-operator":

@@ -1,4 +1,4 @@
-"""The pip command that adds packages to this installation, wherever it came from."""
+"""The pip command that adds packages to this installation, from its own source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["install_command"]
 
 
 def install_command(extra: str = "") -> str:
-    """A command line that installs Tinkex again, with an extra, from where it was installed.
+    """Returns a command line that installs Tinkex again, with an extra, from the same source.
 
     pip keeps that source with the package: a clone's folder, a file, a repository, or nothing for
     a package index. Without any record the command is for the folder of a clone.

@@ -22,7 +22,7 @@ _MAX_OWNER_CHARS = 128
 def _checked_owner(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:
-    """The name, if an owner can have it."""
+    """Returns the name if it is valid for an owner."""
     if value is None:
         return None
     if not value.strip() or not value.isprintable() or len(value) > _MAX_OWNER_CHARS:
@@ -206,7 +206,8 @@ def rotate_signing(
 
 
 def _say_whose(owner: Owner, *, is_chosen: bool) -> None:
-    """Says whose work a new key sees, and how to get one that does not if that was the default."""
+    """Prints whose work a new key sees, and how to get a key for a new owner if that
+    was the default."""
     work = f"{counted(owner.num_runs, 'run')}, {counted(owner.num_checkpoints, 'checkpoint')}"
     say(f"It is for owner {owner.owner} ({work}) and sees all of that owner's work.")
     if not is_chosen and owner.num_keys > 1:

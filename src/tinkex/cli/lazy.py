@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Lazy(NamedTuple):
-    """Where a command is ("module:attribute"), and its line in the list of commands."""
+    """The location of a command ("module:attribute"), and its line in the list of commands."""
 
     target: str
     summary: str
@@ -37,11 +37,11 @@ class LazyGroup(click.Group):
         self.aliases = dict(aliases or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, loaded or not."""
+        """Returns all names, loaded or not."""
         return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, imported now."""
+        """Returns the command of this name, imported now."""
         cmd_name = self.aliases.get(cmd_name, cmd_name)
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant; for an unknown one, an error that names those like it."""
+        """Returns the command; for an unknown name, raises an error that lists similar names."""
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
@@ -63,13 +63,13 @@ class LazyGroup(click.Group):
         return self.aliases.get(name, name) if name else name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, from the summaries alone."""
+        """Formats the list of commands, from the summaries alone."""
         if rows := [(name, self._summary(ctx, name)) for name in self.list_commands(ctx)]:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The names that fit, from the summaries alone, and this group's own options."""
+        """Completes names from the summaries alone, and this group's own options."""
         from click.shell_completion import CompletionItem
 
         fitting = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
@@ -84,7 +84,7 @@ class LazyGroup(click.Group):
 
 
 class ActingGroup(LazyGroup):
-    """A group that does something itself when none of its commands is named.
+    """A group that acts itself if none of its commands is named.
 
     Its function is called in either case and must return at once if `ctx.invoked_subcommand`.
     """
@@ -93,13 +93,13 @@ class ActingGroup(LazyGroup):
         super().__init__(*args, invoke_without_command=True, **kwargs)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """`[OPTIONS] [list|info]`: the commands are few, and naming one is optional."""
+        """Returns `[OPTIONS] [list|info]`: the commands are few, and naming one is optional."""
         return ["[OPTIONS]", f"[{'|'.join(self.list_commands(ctx))}]"]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant; `run --json list` would lose an option, so it is refused."""
+        """Returns the command; `run --json list` would drop an option, so it is refused."""
         resolved = super().resolve_command(ctx, args)
         given = [
             parameter.opts[0]

@@ -1,4 +1,4 @@
-"""The command line's front door: finds the command, runs it, turns what happens into an exit code.
+"""The entry point of the command line: finds the command, runs it, and returns its exit code.
 
 To add a command, write it in a file of its own and name it in `COMMANDS`. This module loads click
 and little else, so that `tinkex --help` is quick; a command's module is loaded when it is called.
@@ -50,7 +50,7 @@ TINKEX_DEBUG=1 shows tracebacks.
 
 
 class CommandOutcome(NamedTuple):
-    """How a command ended: its exit code, and the error unless it is 0."""
+    """The result of a command: its exit code, and the error unless the code is 0."""
 
     exit_code: int
     error: BaseException | None = None
@@ -62,7 +62,7 @@ class CommandOutcome(NamedTuple):
 
 
 def run(argv: Sequence[str] | None = None) -> CommandOutcome:
-    """Run one command line and say how it ended; never ends the process.
+    """Runs one command line and returns its outcome; never ends the process.
 
     Results are on stdout, everything else on stderr. `argv` is without the program's name.
     """
@@ -81,17 +81,17 @@ def run(argv: Sequence[str] | None = None) -> CommandOutcome:
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run one command line and end the process with its exit code."""
+    """Runs one command line and ends the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if callable(reconfigure := getattr(stream, "reconfigure", None)):
-            reconfigure(errors="backslashreplace")  # a narrow terminal is no reason to fail
+            reconfigure(errors="backslashreplace")  # a terminal's encoding is no reason to fail
     outcome = run(argv)
     flushed = _flush(is_reported=not outcome.is_ok)
     sys.exit(outcome.exit_code or flushed)
 
 
 def _flush(*, is_reported: bool) -> int:
-    """0 if everything printed has arrived, or if its reader has gone; 1 if it was lost.
+    """Flushes stdout; returns 0 if all data arrived or the reader closed it, 1 if some was lost.
 
     `is_reported` says that the command has reported its failure, so that this one adds no other.
     """
@@ -107,7 +107,7 @@ def _flush(*, is_reported: bool) -> int:
 
 
 def _silence_stdout() -> None:
-    """Has the interpreter's own flush at exit go nowhere: it would only fail again."""
+    """Discards the interpreter's own flush at exit, which would only fail again."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

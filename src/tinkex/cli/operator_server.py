@@ -1,4 +1,4 @@
-"""Options that say which server an operator means, and where its operator token is."""
+"""Options that select a server and its operator token."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def operator_options(command: Command) -> Command:
 def operator_api(
     base_url: str | None, data_dir: Path, operator_token_file: Path | None
 ) -> OperatorApi:
-    """The operator's routes of the server that the options name.
+    """Returns the operator's routes of the server that the options name.
 
     Raises:
         click.UsageError: they name none.
@@ -50,7 +50,7 @@ def operator_api(
 
 
 def _token(path: Path) -> str:
-    """The first word of the file."""
+    """Returns the first word of the file."""
     from tinkex.errors import ConfigError
 
     try:

@@ -24,10 +24,10 @@ QUICK_BUDGET_S = 1.0
 
 
 class _Finite:
-    """Refuses nan and infinity, which a range lets through; put before a type of click's."""
+    """Refuses nan and infinity, which a range accepts; a mixin before a type of click's."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number."""
+        """Returns the number."""
         number = super().convert(value, param, ctx)  # type: ignore[misc]
         if not math.isfinite(number):
             raise click.BadParameter(f"{value} is not a finite number.", ctx, param)
@@ -109,7 +109,7 @@ def config_from(
     timeout_s: float | None,
     api_key_file: str | None = None,
 ) -> Config:
-    """The Config for the options of `connection_options`.
+    """Returns the Config for the options of `connection_options`.
 
     Raises:
         click.UsageError: the key is given twice.
@@ -129,15 +129,15 @@ def config_from(
 
 
 def quick_config(**connection: Any) -> Config:
-    """Like `config_from`, for interactive commands: they give up after seconds."""
+    """Like `config_from`, for interactive commands: they time out after seconds."""
     return quick(config_from(**connection))
 
 
 def reached_config(**connection: Any) -> Config:
-    """Like `config_from`, for longer work: patient, but only once the server has answered.
+    """Like `config_from`, for longer work: long timeouts, after one check that the server answers.
 
     Raises:
-        TinkexError: there is no server, or it refuses the key.
+        TinkexError: the server cannot be reached, or refuses the key.
     """
     from tinkex.client.service import ServiceClient
 
@@ -148,7 +148,7 @@ def reached_config(**connection: Any) -> Config:
 
 
 def quick(config: Config) -> Config:
-    """The config with short timeouts, unless they are set."""
+    """Returns the config with short timeouts, unless they are set."""
     if config.origin("retry_budget_s") != "default":
         return config
     return config.replace(retry_budget_s=QUICK_BUDGET_S)
@@ -158,7 +158,7 @@ def one_model(base_model: str | None, model_path: str | None) -> None:
     """Checks that exactly one model is named.
 
     Raises:
-        click.UsageError: none is, or two are.
+        click.UsageError: no model is named, or two are.
     """
     if base_model is not None and model_path is not None:
         raise click.UsageError("Give --base-model or --model-path, not both.")
@@ -170,7 +170,8 @@ def one_model(base_model: str | None, model_path: str | None) -> None:
 
 
 def given_options(context: click.Context, names: tuple[str, ...]) -> list[str]:
-    """Those of the named parameters that stand on the command line, as written there."""
+    """Returns those of the named parameters that were given on the command
+    line, as written there."""
     return [
         parameter.opts[0]
         for parameter in context.command.params
@@ -181,7 +182,7 @@ def given_options(context: click.Context, names: tuple[str, ...]) -> list[str]:
 
 
 def read_text(name: str) -> str:
-    """The text of a file, or of stdin for '-'.
+    """Returns the text of a file, or of stdin for '-'.
 
     Raises:
         click.UsageError: it is not UTF-8.
@@ -197,7 +198,7 @@ def read_text(name: str) -> str:
 
 
 def first_line(name: str) -> str:
-    """The key on the first line of a file, or of stdin for '-'.
+    """Returns the key on the first line of a file, or of stdin for '-'.
 
     Raises:
         click.UsageError: there is nothing on it.

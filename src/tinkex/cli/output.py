@@ -1,4 +1,4 @@
-"""What commands print: data on stdout, talk on stderr.
+"""Output of commands: data on stdout, messages on stderr.
 
 Every command loads this, so it loads little itself.
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Prints one JSON document on stdout."""
     import json
 
     click.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def print_table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ()) -> None:
-    """Aligned columns on stdout, two blanks apart."""
+    """Prints aligned columns on stdout, two blanks apart."""
     table = [[printable(cell) for cell in row] for row in ([header] if header else []) + [*rows]]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
@@ -34,12 +34,12 @@ def print_table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ())
 
 
 def say(text: str) -> None:
-    """A remark for the person at the terminal, on stderr."""
+    """Prints a message for the user on stderr."""
     click.echo(printable(text), err=True)
 
 
 def printable(value: object) -> str:
-    """A value as text that cannot steer a terminal: control characters are written out."""
+    """Returns a value as text that cannot control a terminal: control characters are escaped."""
     text = "-" if value is None else str(value)
     if text.isprintable():
         return text
@@ -47,21 +47,21 @@ def printable(value: object) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Like `printable` for a longer text: line ends and tabs stay as they are."""
+    """Like `printable` for a longer text: line ends and tabs are kept."""
     return "\n".join(
         "\t".join(printable(cell) for cell in line.split("\t")) for line in text.split("\n")
     )
 
 
 def plain(value: Any) -> Any:
-    """A struct of the protocol as plain JSON values, under the protocol's names."""
+    """Returns a struct of the protocol as plain JSON values, under the protocol's names."""
     import msgspec
 
     return msgspec.to_builtins(value)
 
 
 def size_text(size_bytes: int | None) -> str | None:
-    """A size for people.
+    """Returns a size in bytes with a readable unit.
 
     >>> size_text(1_234_567)
     '1.2 MB'
@@ -77,7 +77,7 @@ def size_text(size_bytes: int | None) -> str | None:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things.
+    """Returns a count with its noun.
 
     >>> counted(1, "step"), counted(2, "step")
     ('1 step', '2 steps')
@@ -86,19 +86,19 @@ def counted(number: int, noun: str) -> str:
 
 
 def time_text(when: datetime | None) -> str | None:
-    """A moment for people, to the minute, in UTC."""
+    """Returns a time for display, to the minute, in UTC."""
     from datetime import UTC
 
     return None if when is None else f"{when.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def is_interactive() -> bool:
-    """Whether a prompt can be shown: both stdin and stderr are terminals."""
+    """Returns whether a prompt can be shown: both stdin and stderr are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str, *, is_agreed: bool) -> None:
-    """Prompts before something that cannot be undone, unless `--yes` was given.
+    """Asks for confirmation of an irreversible action, unless `--yes` was given.
 
     Raises:
         click.UsageError: there is no terminal, and --yes was not given.

@@ -20,7 +20,7 @@ BAR_WIDTH = 24
 
 
 class StatusLine:
-    """The line. Use it as a context; what is said through it stays above the line."""
+    """The status line, a context manager; messages printed through it stay above the line."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -40,7 +40,7 @@ class StatusLine:
         self.clear()
 
     def show(self, text: str, *, is_urgent: bool = False) -> None:
-        """Puts a text on the line; too frequent ones are skipped unless urgent."""
+        """Shows a text on the line; too frequent ones are skipped unless urgent."""
         now = time.monotonic()
         if not self.is_live or (now - self._last < REFRESH_S and not is_urgent):
             return
@@ -48,19 +48,19 @@ class StatusLine:
         self._write(printable(text)[: self._width() - 1])
 
     def say(self, text: str) -> None:
-        """A remark that stays."""
+        """Prints a message that stays."""
         self.clear()
         click.echo(printable(text), err=True)
 
     def clear(self) -> None:
-        """Leaves the line empty."""
+        """Clears the line."""
         if self._shown:
             self._write("")
             self._stream.write("\r")
             self._stream.flush()
 
     def bar(self, done: float, total: float) -> str:
-        """A bar that is full when `done` reaches `total`."""
+        """Returns a bar that is full when `done` reaches `total`."""
         full, empty = ("━", "─") if _is_unicode(self._stream) else ("#", "-")
         filled = round(BAR_WIDTH * min(1.0, done / total)) if total > 0 else 0
         return full * filled + empty * (BAR_WIDTH - filled)
@@ -79,7 +79,7 @@ class StatusLine:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration for people.
+    """Returns a duration in seconds as text.
 
     >>> duration_text(3723.4)
     '1:02:03'

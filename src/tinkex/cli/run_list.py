@@ -121,13 +121,13 @@ def info(run_id: str, is_json: bool, **connection: Any) -> None:
 
 
 def _trained(lora: LoraConfig) -> list[str]:
-    """The parts of the model that have an adapter."""
+    """Returns the names of the parts of the model that have an adapter."""
     parts = {"attention": lora.train_attn, "MLP": lora.train_mlp, "unembedding": lora.train_unembed}
     return [name for name, is_trained in parts.items() if is_trained]
 
 
 def _all_runs(rest: RestClient, limit: int) -> Iterator[TrainingRun]:
-    """Runs, page by page, until the limit or the end."""
+    """Returns runs, page by page, until the limit or the end."""
     seen = 0
     while limit == 0 or seen < limit:
         wanted = min(PAGE, limit - seen) if limit else PAGE

@@ -1,4 +1,4 @@
-"""`tinkex run metrics`: what training measured of a run, and what was logged."""
+"""`tinkex run metrics`: metrics of a run, measured in training or logged by users."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def metrics(
 
 
 def run_id_of(text: str) -> str:
-    """The run that an id or the path of a checkpoint names."""
+    """Returns the run that an id or the path of a checkpoint names."""
     from tinkex.wire.paths import TinkerPath
 
     return TinkerPath.parse(text).run_id if text.startswith("tinker://") else text
 
 
 def sparkline(values: Values, width: int = _WIDTH) -> str:
-    """The course of the values in so many characters; what is missing is left out.
+    """Returns the course of the values in this many characters; missing values are left out.
 
     >>> sparkline([1.0, None, 2.0, 3.0])
     '▁▅█'
@@ -111,7 +111,7 @@ def sparkline(values: Values, width: int = _WIDTH) -> str:
 def _pages(
     rest: RestClient, run_id: str, names: list[str] | None, *, after: int, with_chain: bool
 ) -> Iterator[RunMetricsResponse]:
-    """All points after the cursor, page by page."""
+    """Yields all points after the cursor, page by page."""
     while True:
         page = rest.get_run_metrics(run_id, names, after=after, with_chain=with_chain).result()
         yield page
@@ -121,7 +121,7 @@ def _pages(
 
 
 def _joined(pages: Sequence[RunMetricsResponse]) -> dict[str, list[int | float | None]]:
-    """The columns of all pages; a page without a metric has none of its values."""
+    """Returns the columns of all pages; a page that lacks a metric adds None values."""
     names = dict.fromkeys(name for page in pages for name in page.columns)
     found: dict[str, list[int | float | None]] = {name: [] for name in names}
     for page in pages:
@@ -144,7 +144,7 @@ def _show(columns: dict[str, list[int | float | None]], names: Sequence[str]) ->
 
 
 def _follow(rest: RestClient, run_id: str, names: list[str] | None, *, with_chain: bool) -> None:
-    """Prints each point, until the run is over or Ctrl-C."""
+    """Prints each point, until the run ends or Ctrl-C."""
     after = 0
     while True:
         for page in _pages(rest, run_id, names, after=after, with_chain=with_chain):

@@ -142,7 +142,7 @@ def _tell_queue(queue: Queue) -> None:
 
 
 class Prompt(NamedTuple):
-    """What was given to continue: a text, or token ids."""
+    """The prompt to continue: a text, or token ids."""
 
     text: str
     tokens: list[int] | None = None
@@ -162,7 +162,7 @@ def _read_prompt(prompt: str | None, prompt_file: str | None, options: dict[str,
 
 
 def _tokens_in(text: str, name: str) -> list[int] | None:
-    """The token ids a file holds, or None if it is a text."""
+    """Returns the token ids a file holds, or None if it is a text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Samples printed as they come: one after the other, the first of them live."""
+"""Prints samples as they are sampled: one after the other, the first of them live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["print_samples", "sample_foot"]
 
 
 def print_samples(deltas: Iterable[SampleDelta], tokenizer: Tokenizer) -> None:
-    """Prints the samples whose tokens these are. If they break off, the line is ended."""
+    """Prints the samples of these token streams. If they end early, the line is ended."""
     samples: dict[int, _Sample] = {}
     shown = 0  # the sample that is printed live; those after it wait for its end
     try:
@@ -33,13 +33,13 @@ def print_samples(deltas: Iterable[SampleDelta], tokenizer: Tokenizer) -> None:
 
 
 def sample_foot(stop_reason: str, logprobs: list[float] | None, num_tokens: int) -> str:
-    """The line under a sample."""
+    """Returns the line under a sample."""
     average = f"{sum(logprobs) / len(logprobs):.4f}" if logprobs else "unknown"
     return f"[stop reason: {stop_reason} · {num_tokens} tokens · average logprob: {average}]"
 
 
 class _Sample:
-    """What has come of one sample, and what of it is to be printed."""
+    """The text of one sample so far, and the part that is not printed yet."""
 
     def __init__(self, index: int, tokenizer: Tokenizer) -> None:
         self._text = TextStream(tokenizer)
@@ -58,7 +58,7 @@ class _Sample:
             self._unshown += f"{printable_lines(self._text.end())}\n{foot}"
 
     def show(self) -> bool:
-        """Whether the sample is over; what is there of it is printed."""
+        """Prints the new text; returns whether the sample is complete."""
         click.echo(self._unshown, nl=False)
         self._unshown = ""
         return self._is_over

@@ -1,6 +1,6 @@
 """The options of commands that sample, made from the declarations of `SamplingParams`.
 
-A parameter declared there is an option here without another word: its name, type, range and help.
+A parameter declared there becomes an option here, with its name, type, range and help.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tinkex.types.sampling import SamplingParams
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _DEFAULTS = {"max_tokens": 256}
-"""Where a command does not have the default of `SamplingParams`."""
+"""Defaults that differ from those of `SamplingParams`."""
 
 _SHOWN_DEFAULTS = ("max_tokens", "temperature")
-"""Of the others the default is "off"."""
+"""Defaults of the other options, as "off"."""
 
 
 def sampling_options(command: Command) -> Command:
@@ -39,7 +39,7 @@ def sampling_options(command: Command) -> Command:
 
 
 def sampling_params(stop: tuple[str, ...], **options: Any) -> SamplingParams:
-    """The SamplingParams for the options of `sampling_options`.
+    """Returns the SamplingParams for the options of `sampling_options`.
 
     Raises:
         ValidationError: a value lies outside its range.
@@ -72,7 +72,8 @@ def _option(field: Field) -> Callable[[Command], Command]:
 
 
 def _type(field: Field) -> click.ParamType[Any]:
-    """The type with its range; a value that switches the parameter off lies outside of that."""
+    """Returns the type with its range; a value that switches the parameter off is
+    outside that range."""
     parameter = field.parameter
     if parameter.off is not None:
         return click.INT if field.kind is int else FiniteFloat()
@@ -86,7 +87,7 @@ def _type(field: Field) -> click.ParamType[Any]:
 
 
 def _token_number(text: str) -> tuple[int, float]:
-    """`ID=NUMBER`: a token id and what it is given."""
+    """Parses `ID=NUMBER`: a token id and its number."""
     token, _, number = text.partition("=")
     try:
         return int(token), float(number)

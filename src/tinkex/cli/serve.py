@@ -31,7 +31,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _number_options(command: Command) -> Command:
-    """One option for each number that can be set."""
+    """Adds one option for each number that can be set."""
     for setting in reversed(settings()):
         command = click.option(
             setting.flag,
@@ -263,7 +263,7 @@ def command(
 
 
 def _refuse_twice(names: list[str]) -> None:
-    """Two models of one name: only one of them could ever be reached."""
+    """Refuses two models of one name, since only one of them could be reached."""
     for place, name in enumerate(names):
         if name in names[:place]:
             raise click.BadParameter(f"the name {name!r} is given twice.", param_hint="--model")
@@ -280,7 +280,7 @@ def _report(config: ServerConfig, started: Started) -> None:
 
 
 def _greet(started: Started, names: list[ModelNames], keys: AboutKeys) -> None:
-    """Says where the server is and how to use it; a new key is shown this once.
+    """Prints the server's address and how to use it; a new key is shown only here.
 
     Raises:
         ConfigError: it cannot be written, so that nothing would know the key.

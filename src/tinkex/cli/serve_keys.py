@@ -1,5 +1,4 @@
-"""What `tinkex serve` says about keys: the one it made, or whose work is there and how to get back
-to it without the key."""
+"""Messages of `tinkex serve` about keys: the new key, or the owners and how to get another key."""
 
 from __future__ import annotations
 
@@ -19,14 +18,15 @@ _OWNERS_SHOWN = 8
 
 
 class AboutKeys(NamedTuple):
-    """What the report of a start says about keys, and the key as a shell would take it."""
+    """The messages about keys at a start, and the key as a shell would take it."""
 
     lines: list[str]
     value: str
 
 
 def about_keys(started: Started, config: ServerConfig, is_login: bool) -> AboutKeys:
-    """The key that was made, or the owners; with `is_login` the key is stored and not shown."""
+    """Returns messages about the new key, or the owners; with `is_login` the key is stored
+    and not shown."""
     if is_login:
         try:
             return _logged_in(started, config)
@@ -62,7 +62,8 @@ def _logged_in(started: Started, config: ServerConfig) -> AboutKeys:
 
 
 def _usable_key(url: str, config: ServerConfig) -> str:
-    """A stored key that this server takes, whatever address it had before; else a new one."""
+    """Returns a stored key that this server accepts, whatever address it had before;
+    else a new one."""
     from tinkex.config import Config, credentials_path
     from tinkex.credentials import Credentials, read
     from tinkex.server.admin import create_key, find_key
@@ -76,7 +77,8 @@ def _usable_key(url: str, config: ServerConfig) -> str:
 
 
 def _reachable(url: str) -> str:
-    """The address for clients on this machine, where a server listens on all of its addresses."""
+    """Returns the address for clients on this machine, if a server listens on
+    all of its addresses."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
@@ -103,7 +105,7 @@ def _about(owner: Owner) -> str:
 
 
 def _way_back(owners: list[Owner], config: ServerConfig) -> list[str]:
-    """How to make another key for the same work."""
+    """Returns the command that makes another key for the same owner."""
     name = shlex.quote(printable(owners[0].owner)) if len(owners) == 1 else "NAME"
     return [
         "Lost a key? This makes another for the same work:",
@@ -112,7 +114,8 @@ def _way_back(owners: list[Owner], config: ServerConfig) -> list[str]:
 
 
 def _where(config: ServerConfig) -> str:
-    """The options with which other commands find this server's store; a URL may hold a password."""
+    """Returns the options by which other commands find this server's store; a URL
+    may hold a password."""
     options = ""
     if config.data_dir != default_data_dir():
         options += f" --data-dir {shlex.quote(str(config.data_dir))}"

@@ -1,4 +1,4 @@
-"""The models a server offers, each once with all its names."""
+"""The models of a server, each listed once with all its names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OfferedModel(NamedTuple):
 
 
 def offered_models(capabilities: GetServerCapabilitiesResponse) -> list[OfferedModel]:
-    """The models, in the server's order. A server that reports no aliases has none."""
+    """Returns the models in the server's order. A server that reports no aliases has none."""
     main_of = capabilities.aliases
     listed = {each.model_name for each in capabilities.supported_models}
     return [

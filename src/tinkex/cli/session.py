@@ -1,4 +1,4 @@
-"""`tinkex session`: what is known of a session."""
+"""`tinkex session`: exports the trace of a session."""
 
 from __future__ import annotations
 

@@ -43,22 +43,24 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Token ids, and for each whether loss is taken on predicting it."""
+    """Token ids, and for each whether its prediction counts in the loss."""
 
     tokens: list[int]
     is_learned: list[bool]
 
     @property
     def num_learned(self) -> int:
-        """How many tokens loss is taken on; the first has nothing before it to predict it from."""
+        """The number of tokens that count in the loss; the first has no context to
+        predict it from."""
         return sum(self.is_learned[1:])
 
     def cut(self, max_length: int) -> Example:
-        """The example without what is beyond the length."""
+        """Returns the example, cut to the length."""
         return Example(self.tokens[:max_length], self.is_learned[:max_length])
 
     def to_datum(self) -> Datum:
-        """The example as it is sent: shifted by one, weight 1 where loss is taken."""
+        """Returns the example as a datum: shifted by one, weight 1 where the token counts
+        in the loss."""
         from tinkex.types.datum import Datum
         from tinkex.types.model_input import ModelInput
 
@@ -72,7 +74,7 @@ class Example:
 
 
 class DataSet(NamedTuple):
-    """What can be trained on, and what had to be changed or left out to get there."""
+    """The examples to train on, and counts of those that were cut or left out."""
 
     examples: list[Example]
     num_cut: int
@@ -80,21 +82,21 @@ class DataSet(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """All tokens of one epoch."""
+        """The number of tokens of one epoch."""
         return sum(len(each.tokens) for each in self.examples)
 
 
 def sha256_of(path: Path) -> str:
-    """The hash by which a resumed run knows its data again."""
+    """Returns the hash by which a resumed run checks that its data are the same."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_records(path: Path) -> list[Record]:
-    """All lines of a file, checked.
+    """Returns all lines of a file, checked.
 
     Raises:
-        ValidationError: a line is malformed; the message names it. Or there are none.
+        ValidationError: a line is malformed (the message names it), or there are no lines.
     """
     records: list[Record] = []
     with path.open("rb") as file:
@@ -109,7 +111,7 @@ def read_records(path: Path) -> list[Record]:
 def encode(
     records: Sequence[Record], tokenizer: Tokenizer, *, is_plain: bool, max_length: int | None
 ) -> DataSet:
-    """The records as examples, cut to the length; one without anything to learn is left out.
+    """Returns the records as examples, cut to the length, without those with nothing to learn.
 
     Raises:
         ValidationError: no record is of use, or the chat template refuses one.
@@ -166,7 +168,7 @@ def _read(line: bytes, number: int, path: Path) -> Record:
 
 
 def _parse(line: bytes, refuse: Any) -> Any:
-    """The line as JSON, every text in it fit to be sent."""
+    """Parses the line as JSON and checks that all texts in it can be sent."""
     try:
         value = json.loads(line)
         json.dumps(value, ensure_ascii=False).encode()
@@ -187,7 +189,7 @@ def _checked(messages: Any, refuse: Any) -> list[dict[str, Any]]:
 
 
 def _checked_message(message: Any, place: int, refuse: Any) -> dict[str, Any]:
-    """The message with its content as one text."""
+    """Returns the message with its content as one text."""
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise refuse(f"message {place} has no role")
     if message["role"] not in _ROLES:
@@ -201,7 +203,8 @@ def _checked_message(message: Any, place: int, refuse: Any) -> dict[str, Any]:
 
 
 def _content(message: dict[str, Any], place: int, refuse: Any) -> str:
-    """The content as a text: templates write anything else as Python does, brackets and all."""
+    """Returns the content as a text: templates write other types as Python does,
+    brackets and all."""
     content = message["content"]
     if isinstance(content, str):
         return content

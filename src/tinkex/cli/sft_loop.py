@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 IN_FLIGHT = 2
 _PATIENCE_S = 2.0
-"""A step that takes longer has the line say for how long it waits, and why."""
+"""Seconds after which the status line shows for how long a step has waited, and why."""
 _QUEUE_WORDS = {
     "paused_capacity": "paused: the server is at capacity",
     "paused_rate_limit": "paused: rate limit",
@@ -46,7 +46,8 @@ _QUEUE_WORDS = {
 
 
 class StopRequest:
-    """While it is open, Ctrl-C (or SIGTERM) requests a stop; a second Ctrl-C stops at once."""
+    """Handles Ctrl-C (or SIGTERM) as a request to stop while it is open; a second Ctrl-C
+    stops at once."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self.is_set = False
@@ -79,7 +80,7 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A step under way; `number` counts from 1."""
+    """A step that was sent; `number` counts from 1."""
 
     number: int
     num_tokens: int
@@ -91,7 +92,7 @@ class _Sent:
 
 
 class Trainer:
-    """Trains by a plan and keeps the run's folder up to date."""
+    """Trains by a plan and updates the run's folder."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class Trainer:
         training.queue_observer = self._on_queue
 
     def train(self, stop: StopRequest) -> bool:
-        """Does the steps that are left; False if it was stopped before the last, but saved."""
+        """Runs the remaining steps; returns False if it was stopped before the last, but saved."""
         under_way: deque[_Sent] = deque()
         for step in range(self.step, self._plan.num_steps):
             if stop.is_set:
@@ -194,7 +195,7 @@ class Trainer:
         )
 
     def _await(self, future: Future[T], number: int) -> T:
-        """The result; while it takes long, the line says for how long and why."""
+        """Waits for the result; if it takes long, the status line shows for how long and why."""
         began = time.monotonic()
         while self._status.is_live:
             try:
@@ -205,7 +206,7 @@ class Trainer:
                 self._status.show(f"step {number}/{self._plan.num_steps} waits {took}: {why}")
         return future.result()
 
-    # What is shown ------------------------------------------------------------------------------
+    # Status line --------------------------------------------------------------------------------
 
     def _show(self, speed: float) -> None:
         total = self._plan.num_steps
@@ -224,7 +225,7 @@ class Trainer:
         )
 
     def _on_queue(self, queue: Queue) -> None:
-        """Called on the client's thread: only remembers."""
+        """Records the queue's state. Called on the client's thread."""
         self._queue_words = queue.reason or _QUEUE_WORDS.get(queue.state, "")
         if queue.state == "active":
             self._queue_words = ""

@@ -1,4 +1,4 @@
-"""Which examples make up which step, at which learning rate: pure functions of the options.
+"""The examples and learning rate of each step: pure functions of the options.
 
 Equal inputs give an equal plan, so that a resumed run neither repeats nor
 misses a batch.
@@ -30,23 +30,23 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many steps see every example once; the last batch may be smaller."""
+        """The number of steps that see every example once; the last batch may be smaller."""
         return math.ceil(self.num_examples / self.batch_size)
 
     @property
     def num_steps(self) -> int:
-        """How many steps the whole run has."""
+        """The number of steps of the whole run."""
         planned = self.steps_per_epoch * self.num_epochs
         return planned if self.max_steps is None else min(planned, self.max_steps)
 
     def batch(self, step: int) -> list[int]:
-        """The numbers of the examples of a step, from 0."""
+        """Returns the indexes of the examples of a step, from 0."""
         epoch, place = divmod(step, self.steps_per_epoch)
         order = _shuffled(self.num_examples, self.seed, epoch)
         return list(order[place * self.batch_size : (place + 1) * self.batch_size])
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, from 0."""
+        """Returns the learning rate of a step, from 0."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
         left = max(1, self.num_steps - self.warmup_steps)

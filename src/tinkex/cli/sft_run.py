@@ -21,7 +21,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a run was started with; a resumed one goes on with the same."""
+    """The options that a run was started with; a resumed run uses the same."""
 
     data: str
     data_sha256: str
@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a run has come. `checkpoint` holds the training state after `step` steps."""
+    """The progress of a run. `checkpoint` holds the training state after `step` steps."""
 
     options: Options
     num_examples: int = 0
@@ -64,7 +64,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, options: Options) -> RunFolder:
-        """A folder for a new run; one whose run never saved anything may be used again.
+        """Creates the folder of a new run; the folder of a run that never saved anything is reused.
 
         Raises:
             ValidationError: there is a run in it already.
@@ -84,7 +84,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of a run that was begun earlier; metrics beyond its checkpoint are dropped.
+        """Opens the folder of an earlier run; drops metrics after its checkpoint.
 
         Raises:
             ValidationError: there is no run in it, or it is of another kind.
@@ -109,13 +109,13 @@ class RunFolder:
         return folder
 
     def note(self, **changes: Any) -> None:
-        """Writes down how far the run has come."""
+        """Writes the run's progress."""
         self.state = msgspec.structs.replace(self.state, **changes)
         text = msgspec.json.format(msgspec.json.encode(self.state), indent=2).decode()
         write_atomically(self.path / RUN_FILE, text + "\n")
 
     def add_metrics(self, metrics: dict[str, Any]) -> None:
-        """One more line of metrics, there for others to read at once."""
+        """Appends a line of metrics and flushes it."""
         if self._metrics is None:
             self._metrics = (self.path / METRICS_FILE).open("a", encoding="utf-8")
         self._metrics.write(json.dumps(metrics) + "\n")
@@ -128,7 +128,7 @@ class RunFolder:
             self._metrics = None
 
     def _drop_metrics_after(self, step: int) -> None:
-        """Steps after the checkpoint are trained again, so their lines would be there twice."""
+        """Drops the metrics after the checkpoint: those steps are trained again."""
         file = self.path / METRICS_FILE
         if not file.exists():
             return
@@ -137,7 +137,7 @@ class RunFolder:
 
 
 def _is_worth_keeping(file: Path) -> bool:
-    """Whether a run file must not be replaced: it knows a checkpoint, or it is not plainly ours.
+    """Whether a run file must not be replaced: it names a checkpoint, or is not certainly ours.
 
     Ours without a checkpoint may be replaced even if its options would be refused now.
     """
@@ -152,7 +152,7 @@ def _is_worth_keeping(file: Path) -> bool:
 
 
 def _step_of(line: str) -> float:
-    """The step of a line; a line that was cut off by a crash is beyond every step."""
+    """Returns the step of a line; infinity for a line that a crash has cut off."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
@@ -160,7 +160,7 @@ def _step_of(line: str) -> float:
 
 
 def resume_command(folder: Path) -> str:
-    """What to type to go on."""
+    """Returns the command that resumes the run."""
     import shlex
 
     return f"tinkex train --resume {shlex.quote(os.fspath(folder))}"

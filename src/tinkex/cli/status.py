@@ -1,4 +1,4 @@
-"""`tinkex status`: what the server does now, on one screen."""
+"""`tinkex status`: the state of the server on one screen."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _NUM_RUNS = 5
 
 
 class StatusSource(NamedTuple):
-    """Where a server's status is read: its address, and the request."""
+    """The source of a server's status: its address, and the request."""
 
     url: str
     fetch: Callable[[], dict[str, Any]]
     runs: Callable[[], list[TrainingRun]]
 
     def screen(self, status: dict[str, Any]) -> list[str]:
-        """The lines that show a status and the last runs, as wide as the terminal."""
+        """Returns the lines that show a status and the last runs, as wide as the terminal."""
         width = shutil.get_terminal_size().columns
         return [*status_lines(status, self.url, width), *run_lines(self.runs(), width)]
 
 
 def source_options(command: Command) -> Command:
-    """Adds the options that say which server, and as whom; see `status_source`."""
+    """Adds the options that select the server and the credential; see `status_source`."""
     operator = click.option(
         "--operator",
         "is_operator",
@@ -56,7 +56,8 @@ def status_source(
     base_url: str | None,
     **connection: Any,
 ) -> StatusSource:
-    """The status source that the options name; a named token file means the operator."""
+    """Returns the status source that the options select; a token file selects
+    the operator's view."""
     if is_operator or operator_token_file is not None:
         api = operator_api(base_url, data_dir, operator_token_file)
         return StatusSource(api.base_url, api.status, list)

@@ -20,7 +20,7 @@ _WORKER_COLUMNS = ("worker", "state", "doing", "busy", "runs", "adapters", "samp
 
 
 def status_lines(status: Mapping[str, Any], url: str, width: int = 80) -> list[str]:
-    """The screen: state, queue, speed, memory, disk, and a line per worker."""
+    """Returns the screen: state, queue, speed, memory, disk, and a line per worker."""
     up, version = duration_text(status["uptime_s"]), status["version"]
     lines = [
         f"Tinkex {version} at {url}: {status['state']}, up {up}",
@@ -37,7 +37,7 @@ def status_lines(status: Mapping[str, Any], url: str, width: int = 80) -> list[s
 
 
 def worker_lines(workers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A table of the workers."""
+    """Returns a table of the workers."""
     if not workers:
         return ["There are no workers now."]
     rows = [
@@ -56,7 +56,8 @@ def worker_lines(workers: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def run_lines(runs: Sequence[TrainingRun], width: int = 80) -> list[str]:
-    """A table of training runs, if there are any. Runs without a name have their id alone."""
+    """Returns a table of training runs, if there are any. Runs without a name show
+    their id alone."""
     if not runs:
         return []
     rows = [
@@ -75,7 +76,7 @@ def run_lines(runs: Sequence[TrainingRun], width: int = 80) -> list[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows with their columns below each other."""
+    """Returns rows with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()

@@ -46,7 +46,7 @@ def command(every_s: float, **source: Any) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("This needs a terminal; 'tinkex status --json' does not.")
     found = status_source(**source)
-    lines = found.screen(found.fetch())  # what is wrong is said before anything is drawn
+    lines = found.screen(found.fetch())  # errors are reported before anything is drawn
     with _screen() as is_ended:
         while True:
             _draw([*_header(), *lines])
@@ -56,7 +56,7 @@ def command(every_s: float, **source: Any) -> None:
 
 
 def _look_again(source: StatusSource, before: list[str]) -> list[str]:
-    """The screen, or the one before with the error on its first line."""
+    """Returns the screen, or the previous one with the error on its first line."""
     from tinkex.errors import TinkexError
 
     try:
@@ -76,7 +76,7 @@ def _columns() -> int:
 
 
 def _draw(lines: list[str]) -> None:
-    """Puts the lines on the screen, as many as it has room for, without clearing it first."""
+    """Draws as many lines as fit, without clearing the screen first."""
     shown = [printable(line) for line in lines[: shutil.get_terminal_size().lines]]
     rest = f"{_REST_OF_LINE}\r\n"
     sys.stdout.write(f"{_HOME}{rest.join(shown)}{_REST_OF_LINE}{_REST_OF_SCREEN}")
@@ -85,7 +85,8 @@ def _draw(lines: list[str]) -> None:
 
 @contextmanager
 def _screen() -> Iterator[Callable[[float], bool]]:
-    """A screen of its own; yields a wait that says whether q was pressed meanwhile."""
+    """Switches to the alternate screen; yields a wait that returns whether q
+    was pressed meanwhile."""
     import termios
     import tty
 
@@ -104,7 +105,8 @@ def _screen() -> Iterator[Callable[[float], bool]]:
 
 
 def _is_ended(stdin: int, wait_s: float) -> bool:
-    """Whether q came within the time, or the terminal is gone; other keys redraw at once."""
+    """Waits; returns whether q was pressed or the terminal was closed. Other keys
+    redraw at once."""
     ready, _, _ = select.select([stdin], [], [], wait_s)
     if not ready:
         return False

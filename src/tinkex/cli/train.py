@@ -1,6 +1,6 @@
 """`tinkex train`: supervised fine-tuning of a LoRA adapter on a JSONL file.
 
-Here are its options alone, so that its help is quick; `train_run` does the work.
+This module has its options only, so that its help is quick; `train_run` does the work.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def command(context: click.Context, /, resume: str | None, is_json: bool, **opti
 
 
 def _options(context: click.Context, data: str | None, **options: Any) -> Options:
-    """The run's options, once the data is known to be readable."""
+    """Returns the run's options after checking that the data is readable."""
     if data is None:
         raise click.UsageError(
             "Which data? Name a JSONL file, or --resume DIR to go on with a run."

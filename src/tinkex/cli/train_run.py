@@ -1,4 +1,4 @@
-"""The work of `tinkex train`: reach the server, prepare the data, train, report the result."""
+"""The implementation of `tinkex train`: connect, prepare the data, train, report the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def checked_options(
     data: str, lora: dict[str, Any] | None, shuffle_seed: int, others: dict[str, Any]
 ) -> Options:
-    """The run's options, once its data are known to be readable."""
+    """Returns the run's options after checking that its data are readable."""
     path = Path(data).expanduser().absolute()
     read_records(path)
     return Options(
@@ -40,7 +40,7 @@ def checked_options(
 
 
 def new_folder(output: str | None, options: Options) -> RunFolder:
-    """The folder for a new run, named after its data unless a name is given."""
+    """Returns the folder for a new run, named after its data unless a name is given."""
     if output is not None:
         return RunFolder.create(Path(output).expanduser(), options)
     name = f"{Path(options.data).stem}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -48,7 +48,7 @@ def new_folder(output: str | None, options: Options) -> RunFolder:
 
 
 def open_folder(name: str) -> RunFolder:
-    """The folder of an earlier run."""
+    """Returns the folder of an earlier run."""
     return RunFolder.open(Path(name).expanduser())
 
 
@@ -99,7 +99,7 @@ def _check_resumable(folder: RunFolder) -> None:
 
 
 def _note_data(folder: RunFolder, data: DataSet) -> None:
-    """Writes down what the data came to, or checks that it comes to the same again."""
+    """Records the summary of the data, or checks that it has not changed."""
     found, state = (len(data.examples), data.num_tokens), folder.state
     known = state.num_examples, state.num_tokens
     if state.checkpoint is None:
@@ -115,7 +115,7 @@ def _note_data(folder: RunFolder, data: DataSet) -> None:
 
 
 def _reach(config: Config, options: Options) -> int | None:
-    """The model's context length, if the server reports it; fails soon without a server."""
+    """Returns the model's context length, if the server reports it; fails soon without a server."""
     from tinkex.client.service import ServiceClient
 
     with ServiceClient(config=quick(config)) as service:
@@ -165,7 +165,7 @@ def _plan_of(options: Options, num_examples: int) -> Plan:
     )
 
 
-# What is said -----------------------------------------------------------------------------------
+# Messages ---------------------------------------------------------------------------------------
 
 
 def _tell_data(data: DataSet, folder: RunFolder, status: StatusLine) -> None:
@@ -199,7 +199,7 @@ def _stopped(folder: RunFolder) -> Stopped:
 
 
 def _advise(error: BaseException, folder: RunFolder, status: StatusLine) -> None:
-    """Prints which step was saved before the run broke off."""
+    """Prints which step was saved before the run stopped."""
     if folder.state.checkpoint is None:
         status.say("No checkpoint was saved yet; 'tinkex train --resume' begins anew.")
     else:
@@ -262,7 +262,7 @@ def tell_plan(config: Config, options: Options, *, is_json: bool) -> None:
 
 
 def _parts(example: Example, tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The example as texts that are learned, or not."""
+    """Returns the example as texts, each learned or not."""
     from itertools import groupby
 
     pairs = zip(example.tokens, example.is_learned, strict=True)

@@ -1,4 +1,4 @@
-"""`tinkex version`: what is installed, from the installed package's metadata.
+"""`tinkex version`: the installed version, from the package's metadata.
 
 No git is run and no repository is needed: the commit is what the installer or the build wrote down,
 and in a clone or an editable install what its own repository has checked out. The package's own
@@ -46,13 +46,13 @@ def command(has_deps: bool, is_json: bool) -> None:
 
 
 def print_version() -> None:
-    """The version on one line, with the commit if it is known."""
+    """Prints the version on one line, with the commit if it is known."""
     known = commit()
     click.echo(f"tinkex {version()}" + (f" ({known[:12]})" if known else ""))
 
 
 def version() -> str:
-    """The version of the installed package."""
+    """Returns the version of the installed package."""
     for line in _own_metadata("METADATA").splitlines():
         if line.startswith("Version:"):
             return line.removeprefix("Version:").strip()
@@ -61,7 +61,7 @@ def version() -> str:
 
 
 def commit() -> str | None:
-    """The commit the package was built from, or is run from; None if it is unknown."""
+    """Returns the commit the package was built from, or is run from; None if it is unknown."""
     if (installed := _commit_of_installer()) is not None:
         return installed
     from pathlib import Path
@@ -72,7 +72,7 @@ def commit() -> str | None:
 
 
 def _commit_of_installer() -> str | None:
-    """What the installer wrote down if it installed straight from a repository."""
+    """Returns the commit that the installer recorded if it installed straight from a repository."""
     text = _own_metadata("direct_url.json")
     if "vcs_info" not in text:
         return None
@@ -86,7 +86,8 @@ def _commit_of_installer() -> str | None:
 
 
 def _own_metadata(name: str) -> str:
-    """A file of `tinkex-<version>.dist-info`, the first on the path; empty if there is none."""
+    """Returns a file of the first `tinkex-<version>.dist-info` on the path; empty if
+    there is none."""
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")  # noqa: PTH208  pathlib costs more than the listing
@@ -104,7 +105,7 @@ def _is_own(name: str) -> bool:
 
 
 def dependencies() -> list[tuple[str, str | None]]:
-    """What Tinkex needs, with installed versions, then those optional ones that are installed."""
+    """Returns Tinkex's dependencies with installed versions, then the installed optional ones."""
     import re
 
     installed = _installed("tinkex")

@@ -111,7 +111,7 @@ def resume(name: str, is_json: bool, **server: Any) -> None:
 
 
 def _require_draining(entry: dict[str, Any]) -> None:
-    """Ends a wait that nothing would end: the worker was resumed meanwhile."""
+    """Raises if the worker was resumed meanwhile, since the wait would never end."""
     if not entry["is_draining"]:
         raise click.ClickException(
             f"{entry['name']} was resumed while it was being drained. Drain it again."

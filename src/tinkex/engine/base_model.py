@@ -1,4 +1,4 @@
-"""One base model in memory: the backbone, what is known of it, its memory plan and its sampler."""
+"""One base model in memory: the backbone, its description, its memory plan and its sampler."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MIN_ATTENTION_TOKENS = 1024.0
 
 
 class BaseModel:
-    """A loaded base and everything that is one per base."""
+    """A loaded base model and everything that exists once per base model."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class BaseModel:
         self.sampler = Sampler(runner, info, decode or _no_text, limits)
 
     def step_sampling(self) -> list[SampleResult]:
-        """The results of one step of the sampler; if it fails, every request in it ends with that
-        failure."""
+        """Returns the results of one step of the sampler; if it fails, every request in it ends
+        with that failure."""
         try:
             return self.sampler.step()
         except Exception as error:  # a defect of the sampler must not end the adapters in training
@@ -82,13 +82,13 @@ class BaseModel:
 def load_base_model(
     name: str, folder: Path, options: EngineOptions, num_to_load: int = 1
 ) -> BaseModel:
-    """The base stored in the folder, on the device and in the type the options say.
+    """Loads the base model stored in the folder, on the device and in the type the options say.
 
     It may use its share of the memory left once it is loaded: all, or less if this and others,
     `num_to_load` in all, have to live on it.
 
     Raises:
-        EngineUserError: there is no model the engine can read, or no such device or type.
+        EngineUserError: the engine cannot read a model there, or has no such device or type.
     """
     try:
         return _load(name, folder, options, num_to_load)
@@ -151,7 +151,7 @@ def _info(
 
 
 def _free_bytes(options: EngineOptions) -> int:
-    """What this engine may plan with: all that is free, or what it has left of its part.
+    """Returns the bytes this engine may plan with: all that are free, or the rest of its share.
 
     Parts are of what was free before any engine started, so that a plan is the same after a
     restart beside engines that use theirs.
@@ -164,7 +164,7 @@ def _free_bytes(options: EngineOptions) -> int:
 def _plan_memory(
     backbone: Backbone, info: ModelInfo, options: EngineOptions, total: int
 ) -> MemoryPlan:
-    """Half for activations, a quarter each for the cache and for adapters.
+    """Plans memory: half for activations, a quarter each for the cache and for adapters.
 
     Off the whole comes what sampling takes for weights laid out for few rows.
     """
@@ -193,7 +193,7 @@ def _plan_memory(
 
 
 def _attention_tokens(backbone: Backbone) -> float:
-    """After how many tokens a token's attention takes as long as the rest of its layer.
+    """Returns after how many tokens a token's attention takes as long as the rest of its layer.
 
     By the number of multiplications; in tiny models a step costs more than these, whatever its
     rows. Where steps of few rows take as long as those of many, as on a GPU, shorter ones would

@@ -40,7 +40,7 @@ class RequestError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     value: str = ""
 
     def to_exception(self) -> EngineError | StorageError:
-        """The exception that says the same thing."""
+        """Returns the exception for this failure."""
         if self.kind == "user":
             return EngineUserError(self.message, code=self.code, field=self.field, value=self.value)
         if self.code in STORAGE_CODES:
@@ -61,7 +61,7 @@ class EngineError(Exception):
         self.value = _shorten(value)
 
     def to_request_error(self) -> RequestError:
-        """The same trouble as plain data."""
+        """Returns the same failure as plain data."""
         return RequestError(
             message=self.message,
             code=self.code,
@@ -72,7 +72,7 @@ class EngineError(Exception):
 
 
 class EngineUserError(EngineError, ValueError):
-    """The request is wrong; the message names the part, the value and the remedy."""
+    """The request is wrong; the message names the part, its value, and how to correct it."""
 
     kind: Literal["user", "server"] = "user"
 
@@ -87,44 +87,45 @@ class EngineFailure(EngineError):
 
     @property
     def is_loss_of_engine(self) -> bool:
-        """Whether the engine itself is gone, with all that it held."""
+        """Whether the engine itself is lost, with all adapters and samplers it held."""
         return self.code == "engine-died" or self.is_from_outside
 
     @property
     def is_from_outside(self) -> bool:
-        """Whether the engine was lost by what mostly happens outside it, so that the work it had is
-        rarely to blame: it did not answer (its process was stopped), or the connection to a worker
-        elsewhere ended (the network, or its machine was taken away)."""
+        """Whether the cause of the loss is mostly outside the engine, so that its work is rarely to
+        blame: it did not answer (its process was stopped), or the connection to a remote worker
+        ended (the network failed, or its machine was removed).
+        """
         return self.code in ("engine-hung", "engine-disconnected")
 
 
 class NoWorkerError(EngineFailure):
-    """No worker has come for a slot so far; one may come at any time."""
+    """No worker has connected for this slot yet; one may connect at any time."""
 
 
 class ServerEndingError(EngineFailure):
-    """No engine is started any more."""
+    """The server is ending and starts no engine any more."""
 
 
 def server_ending() -> ServerEndingError:
-    """The error of a start that is aborted because the server is ending."""
+    """Returns the error of a start that is aborted because the server is ending."""
     return ServerEndingError("The server is ending.", code="server-ending")
 
 
 def request_error(error: EngineError | StorageError) -> RequestError:
-    """The same error as plain data."""
+    """Returns the same error as plain data."""
     if isinstance(error, EngineError):
         return error.to_request_error()
     return RequestError(message=error.message, code=error.code, kind="server", field=error.field)
 
 
 def failure_of(what: str, error: Exception) -> EngineFailure:
-    """The failure that an unexpected error in a computation is."""
+    """Returns the `EngineFailure` for an unexpected exception in a computation."""
     return EngineFailure(f"{what} ({type(error).__name__}: {error}). Nothing was changed; retry.")
 
 
 def unknown_name(what: str, name: str) -> EngineUserError:
-    """The error for a model, adapter or sampler that the engine does not have."""
+    """Returns the error for a model, adapter or sampler that the engine does not have."""
     return EngineUserError(
         f"There is no {what} {name!r} in this engine.",
         code=f"unknown-{what}",

@@ -1,4 +1,4 @@
-"""The fingerprint of a PyTorch engine: what its numbers depend on besides the requests."""
+"""The fingerprint of a PyTorch engine: what its results depend on besides the requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["torch_fingerprint"]
 
 
 def torch_fingerprint(options: EngineOptions, *, has_kernels: bool) -> EngineFingerprint:
-    """The fingerprint of an engine in this process. `has_kernels`: compiled kernels sample."""
+    """Returns the fingerprint of an engine in this process. `has_kernels`: sampling uses
+    the compiled kernels."""
     return EngineFingerprint(
         device=options.device,
         hardware=_hardware(torch.device(options.device)),
@@ -28,7 +29,7 @@ def torch_fingerprint(options: EngineOptions, *, has_kernels: bool) -> EngineFin
 
 
 def _hardware(device: torch.device) -> str:
-    """The processor's or accelerator's name: vector widths decide in which order sums are made."""
+    """Returns the processor's or accelerator's name: its vector width decides the order of sums."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:

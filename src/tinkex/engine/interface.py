@@ -1,4 +1,5 @@
-"""What an engine is: plain values in, plain values out. Those of sampling are in `sampling_values`.
+"""The interface of engines: plain values in, plain values out. Those of sampling are in
+`sampling_values`.
 
 Knows nothing of HTTP, sequence numbers or torch, and tenants only as `cache_scope`. Everything here
 is a msgspec struct of numbers, strings and numpy arrays, so that an engine may live in this
@@ -69,7 +70,7 @@ __all__ = [
 ]
 
 StateScope = Literal["weights", "optimizer", "all"]
-"""How much of an adapter a folder holds or gives back.
+"""The part of an adapter that a folder holds or restores.
 
 - "weights": the LoRA weights (what a sampler needs). Loading resets the optimizer and gradients.
 - "optimizer": weights, the optimizer's tensors and step count. Loading drops pending gradients.
@@ -79,7 +80,7 @@ StateScope = Literal["weights", "optimizer", "all"]
 Role = Literal["train", "sample"]
 
 ROLES: tuple[Role, ...] = ("train", "sample")
-"""What a worker can be for; one that names no roles has all of them."""
+"""The tasks a worker may have; a worker that names no roles has all of them."""
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,12 +99,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     losses: tuple[str, ...] = ()  # names of the losses it can be trained with
 
     def is_same_base(self, other: ModelInfo) -> bool:
-        """Whether both are names of one base model: adapters of the one fit the other."""
+        """Whether both names stand for one base model, so that adapters of one fit the other."""
         return self.name == other.name or (bool(self.path) and self.path == other.path)
 
 
 class EngineFingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine's numbers depend on besides its base models and the requests.
+    """Everything an engine's results depend on besides its base models and the requests.
 
     Engines with equal fingerprints and equal base models give the same bits for the same requests.
     """
@@ -118,7 +119,7 @@ class EngineFingerprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoraSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What an adapter trains. The same spec on the same base gives exactly the same start.
+    """The description of an adapter. The same spec on the same base gives exactly the same start.
 
     At least one of the three switches must be on. A caller without a seed draws one and keeps it,
     so that the creation can be replayed. The change of a weight is `(alpha / rank) * B @ A`.
@@ -200,13 +201,13 @@ class Engine(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether the engine reads and writes folders where the server's disk may not be: it puts
-        what it saves into the depot itself, and fetches from there what it loads."""
+        """Whether the engine reads and writes folders that may not be on the server's disk: it
+        uploads what it saves into the depot itself, and fetches from there what it loads."""
         ...
 
     @property
     def worker(self) -> str:
-        """What operators call the worker that the engine runs in, with its process."""
+        """The operators' name for the worker that the engine runs in, with its process."""
         ...
 
     @property
@@ -221,7 +222,7 @@ class Engine(Protocol):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """What the worker is for. Every engine can do everything; the scheduler keeps to it."""
+        """The roles of the worker. Every engine can do everything; the scheduler heeds them."""
         ...
 
     @property
@@ -231,45 +232,45 @@ class Engine(Protocol):
 
     @property
     def silent_seconds(self) -> float:
-        """For how many seconds the engine has not answered pings; 0 while it answers."""
+        """Seconds for which the engine has not answered pings; 0 while it answers."""
         ...
 
     @property
     def busy_seconds(self) -> float:
-        """For how many seconds the engine has computed since its start."""
+        """Seconds for which the engine has computed since its start."""
         ...
 
     def fingerprint(self) -> EngineFingerprint:
-        """What the engine's numbers depend on besides its base models and the requests."""
+        """Everything the engine's results depend on besides its base models and the requests."""
         ...
 
     def models(self) -> list[ModelInfo]:
-        """The base models this engine holds."""
+        """Returns the base models this engine holds."""
         ...
 
     def adapters(self) -> list[AdapterInfo]:
-        """The adapters in memory, by creation."""
+        """Returns the adapters in memory, in the order of their creation."""
         ...
 
     def create_adapter(self, adapter_id: str, model: str, spec: LoraSpec) -> AdapterInfo:
-        """A fresh adapter that does not change the base model until it is trained."""
+        """Creates an adapter that does not change the base model until it is trained."""
         ...
 
     def save_adapter(self, adapter_id: str, folder: Path, scope: StateScope = "weights") -> int:
-        """The size in bytes of the PEFT folder written, whole or not at all, at `folder`.
+        """Writes the adapter as a PEFT folder at `folder`, whole or not at all; returns its bytes.
 
         A folder already there is replaced.
         """
         ...
 
     def start_saving(self, adapter_id: str, folder: Path, scope: StateScope) -> Future[int]:
-        """What `save_adapter` gives, of the adapter as it is now; work may go on meanwhile."""
+        """Starts `save_adapter` of the adapter's present state; returns a future of its result."""
         ...
 
     def load_adapter(
         self, adapter_id: str, model: str, folder: Path, scope: StateScope = "weights"
     ) -> AdapterInfo:
-        """The adapter as the folder has it: created, or replaced if it is in memory."""
+        """Loads the adapter from the folder: creates it, or replaces it if it is in memory."""
         ...
 
     def unload_adapter(self, adapter_id: str) -> None:
@@ -277,19 +278,19 @@ class Engine(Protocol):
         ...
 
     def forward_backward(self, batch: list[TrainRequest]) -> list[TrainResult | RequestError]:
-        """One answer per request, in order, computed together."""
+        """Returns one result per request, in order; the requests are computed together."""
         ...
 
     def optim_step(self, batch: list[OptimRequest]) -> list[OptimResult | RequestError]:
-        """One answer per request, in order. Pending gradients are used up."""
+        """Returns one result per request, in order. Pending gradients are used up."""
         ...
 
     def snapshot(self, adapter_id: str, sampler_id: str) -> None:
-        """A copy of the adapter's weights to sample from, untouched by later training."""
+        """Copies the adapter's weights to sample from; later training does not change the copy."""
         ...
 
     def load_sampler(self, sampler_id: str, model: str, folder: Path) -> None:
-        """A sampler made from a saved adapter folder."""
+        """Creates a sampler from a saved adapter folder."""
         ...
 
     def unload_sampler(self, sampler_id: str) -> None:
@@ -309,7 +310,7 @@ class Engine(Protocol):
         ...
 
     def cancel_sample(self, request_id: str) -> None:
-        """Drops the request at the next step; it then gives no result. Unknown ids are fine."""
+        """Drops the request at the next step; it then has no result. Unknown ids are fine."""
         ...
 
     def step_sampling(self, budget_s: float = 0.05) -> SamplingProgress:
@@ -318,7 +319,7 @@ class Engine(Protocol):
         ...
 
     def check_fits(self, request: TrainRequest | SampleRequest) -> None:
-        """Returns if the request is valid and can be served within the engine's memory.
+        """Returns if the request is valid and fits into the engine's memory.
 
         Raises:
             EngineUserError: it is wrong, or too large; the message says by how much.
@@ -330,9 +331,9 @@ class Engine(Protocol):
         ...
 
     def trim(self) -> None:
-        """Gives back memory that is kept for speed alone; changes no number."""
+        """Frees memory that is kept for speed alone; changes no result."""
         ...
 
     def close(self) -> None:
-        """Frees everything; the engine is of no use afterwards."""
+        """Frees everything; the engine cannot be used afterwards."""
         ...

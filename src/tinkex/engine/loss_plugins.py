@@ -20,7 +20,7 @@ GROUP = "tinkex.losses"
 
 
 def load_losses(names: Sequence[str] = ()) -> Mapping[str, Loss]:
-    """The built-in losses, then the named ones of installed packages, by their names.
+    """Returns the built-in losses and the named ones of installed packages, by name.
 
     Raises:
         EngineUserError: a named loss is not installed, is named twice, or cannot be used.

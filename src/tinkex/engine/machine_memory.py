@@ -1,4 +1,4 @@
-"""Memory of this machine: what is free on it, and what this process has taken. Without torch."""
+"""Memory of this machine: how much is free, and how much this process has taken. Without torch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def available_bytes() -> int:
 
 
 def own_bytes() -> int:
-    """Memory that only the end of this process gives back; 0 if unknown. Mapped files are not
-    counted: the system drops their pages when it needs the room."""
+    """Memory, in bytes, that only the end of this process frees; 0 if unknown. Mapped files are not
+    counted: the system drops their pages under memory pressure."""
     path = Path("/proc/self/status")
     if not path.is_file():
         return 0

@@ -1,6 +1,6 @@
-"""How much memory work will take, reckoned before it is let in.
+"""Estimates of the memory that work takes, made before the work is admitted.
 
-Estimates, on the safe side: better a clear refusal than a process killed half way.
+The estimates are upper bounds: a clear refusal is better than a process killed half way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """One base model's share of memory, and what a token costs in it."""
+    """One base model's share of memory, in bytes, and the bytes that a token costs in it."""
 
     activation_bytes: int
     cache_bytes: int
@@ -31,11 +31,11 @@ class MemoryPlan:
 
     @property
     def cache_tokens(self) -> int:
-        """How many tokens the cache may hold."""
+        """The maximum number of tokens in the KV cache."""
         return self.cache_bytes // self.cache_bytes_per_token
 
     def microbatch_tokens(self, wanted: int) -> int:
-        """The largest micro-batch that fits, at most `wanted`."""
+        """Returns the size in tokens of the largest micro-batch that fits, at most `wanted`."""
         return max(1, min(wanted, self.activation_bytes // self.train_bytes_per_token))
 
     def check_train(self, request: TrainRequest) -> None:
@@ -74,7 +74,7 @@ class MemoryPlan:
             )
 
     def check_sample(self, request: SampleRequest, model: ModelInfo) -> None:
-        """Returns if one sequence of the request fits; several take turns if they must.
+        """Returns if one sequence of the request fits; several can run one after the other.
 
         Raises:
             EngineUserError: it does not.
@@ -95,7 +95,7 @@ class MemoryPlan:
 
 
 def trim_malloc() -> None:
-    """Returns freed memory to the system; what the allocator keeps would count as ours."""
+    """Returns freed memory to the system; memory that the allocator keeps would count as ours."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need it less
     if trim is not None:
         trim(0)

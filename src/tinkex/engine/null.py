@@ -59,7 +59,7 @@ _MAX_NEW_TOKENS = 16  # what a request without max_tokens gets, so that load tes
 
 
 class _State(msgspec.Struct, kw_only=True):
-    """All there is to a null adapter: digests in place of weights and gradients."""
+    """The whole state of a null adapter: digests in place of weights and gradients."""
 
     model: str
     spec: LoraSpec
@@ -247,7 +247,7 @@ class NullEngine(InProcessEngine):
         return self._adapters[adapter_id]
 
     def _written(self, adapter_id: str, folder: Path, scope: StateScope) -> Callable[[], int]:
-        """Writes the adapter as it is at this moment, when it is called."""
+        """Returns the writer of the adapter in the state it has at the call."""
         with self._lock:
             content = msgspec.json.encode(_trimmed(self._adapter(adapter_id), scope))
 

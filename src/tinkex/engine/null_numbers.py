@@ -29,7 +29,7 @@ __all__ = [
 def hashed_sequence(
     weights: str, request: SampleRequest, index: int, count: int, info: ModelInfo
 ) -> SampledSequence:
-    """Sample `index` of the request: tokens fixed by weights, seed and prompt."""
+    """Returns sample `index` of the request: tokens fixed by weights, seed and prompt."""
     seed = digest(weights, str(request.params.seed), str(index), request.tokens.tobytes().hex())
     rng = np.random.default_rng(int(seed[:16], 16))
     tokens = rng.integers(0, info.vocab_size, size=count, dtype=np.int32)
@@ -48,7 +48,7 @@ def hashed_sequence(
 
 
 def whole_sequences(result: SampleResult) -> list[SequenceDelta]:
-    """All tokens of a result as they are streamed."""
+    """Returns all tokens of a result as they are streamed."""
     return [
         SequenceDelta(
             request_id=result.request_id,
@@ -64,7 +64,7 @@ def whole_sequences(result: SampleResult) -> list[SequenceDelta]:
 
 
 def hashed_prompt_scores(result: SampleResult, weights: str, request: SampleRequest) -> None:
-    """Fills in the prompt scores that the request wants."""
+    """Fills in the prompt scores that the request asks for."""
     rows = request.tokens.size - 1
     if request.prompt_logprobs:
         scores = hashed_logprobs(weights, request.tokens)
@@ -88,7 +88,7 @@ def hashed_topk(weights: str, rows: int, k: int) -> TopK:
 
 
 def hashed_logprobs(weights: str, tokens: np.ndarray) -> FloatArray:
-    """A number in (-8, 0] for each token, fixed by the weights, the token and its place."""
+    """Returns a number in (-8, 0] for each token, fixed by the weights, the token and its place."""
     key = np.uint64(int(digest(weights)[:15], 16))
     place = np.arange(tokens.size, dtype=np.uint64).reshape(tokens.shape)
     mixed = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -98,5 +98,5 @@ def hashed_logprobs(weights: str, tokens: np.ndarray) -> FloatArray:
 
 
 def digest(*parts: str) -> str:
-    """A hash of these texts, in hexadecimal."""
+    """Returns a hash of these texts, in hexadecimal."""
     return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()

@@ -11,7 +11,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine holds and how much it may use.
+    """The models of an engine and its resource limits.
 
     `models` maps a name to a model folder; several names may share one folder, which is then
     loaded once. None and 0 mean "as large as the machine allows".

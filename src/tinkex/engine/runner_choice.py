@@ -1,4 +1,4 @@
-"""Which way a base model's steps of sampling are computed."""
+"""Choice of the implementation that computes a base model's sampling steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def runner_for(backbone: Backbone, limits: SamplerLimits, *, with_kernels: bool) -> StepRunner:
-    """The fastest there is for the model and the machine; the log says why none is faster."""
+    """Returns the fastest runner for the model and the machine; logs why none is faster."""
     if not isinstance(backbone, Decoder):
         return UncachedRunner(backbone)
     reason = _why_no_kernels(backbone)

@@ -1,4 +1,4 @@
-"""The values of sampling that cross the engine's border: requests, results, tokens on their way."""
+"""The values of sampling that cross the engine's interface: requests, results, streamed tokens."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SampledSequence(msgspec.Struct, kw_only=True):
 
 
 class SampleResult(msgspec.Struct, kw_only=True):
-    """What one request got. With `error` set the other fields are empty.
+    """The result of one request. With `error` set the other fields are empty.
 
     Prompt scores are of the untempered distribution. `prompt_logprobs` has len(prompt) entries,
     the first NaN, and NaN before the requested suffix; `topk_prompt` has as many rows, empty

@@ -59,7 +59,7 @@ __all__ = ["TorchEngine"]
 
 _log = logging.getLogger(__name__)
 
-_spinning = SpinGovernor()  # one for all engines here: they share the process's threads
+_spinning = SpinGovernor()  # one lock for all engines here: they share the process's threads
 
 
 class TorchEngine(InProcessEngine):
@@ -287,7 +287,7 @@ class TorchEngine(InProcessEngine):
     def _train(
         self, requests: list[TrainRequest], *, is_last_try: bool = False
     ) -> list[TrainResult | RequestError]:
-        """Answers requests that are valid and on one base, computed as one batch.
+        """Answers valid requests on one base model, computed as one batch.
 
         If that fails (no memory, mostly), each is tried once more, alone.
         """
@@ -317,7 +317,7 @@ class TorchEngine(InProcessEngine):
     def _train_without(
         self, refused: Mapping[int, EngineUserError], requests: list[TrainRequest]
     ) -> list[TrainResult | RequestError]:
-        """Refuses these and computes the rest again, untouched by them."""
+        """Refuses these requests and computes the rest again, unaffected by them."""
         good = [request for i, request in enumerate(requests) if i not in refused]
         answers = iter(self._train(good) if good else [])
         return [
@@ -368,7 +368,7 @@ class TorchEngine(InProcessEngine):
         return [each for base in self._unique_bases() for each in base.sampler.streamed.take()]
 
     def _held_bytes(self, base: BaseModel) -> int:
-        """What the base's adapters and samplers take now."""
+        """Bytes that the base model's adapters and samplers take now."""
         adapters = [s.size_bytes for m, s in self._adapters.values() if self._bases[m] is base]
         samplers = [w for m, w in self._samplers.values() if self._bases[m] is base]
         return sum(adapters) + sum(map(base.sampler.bytes_for, samplers))

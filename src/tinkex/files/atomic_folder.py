@@ -40,7 +40,7 @@ Content = bytes | Callable[[], Iterable[Any]]
 
 
 class ListedFile(msgspec.Struct, frozen=True):
-    """What a folder's list says of one of its files."""
+    """The entry of one file in a folder's list of files."""
 
     size: int
     sha256: str
@@ -52,7 +52,7 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 def write_folder(folder: Path, files: Mapping[str, Content]) -> None:
-    """Puts a folder with these files at `folder`, replacing what was there.
+    """Writes a folder with these files at `folder`, replacing an existing one.
 
     The files are written and synced under a hidden name beside it, then renamed into place. A sync
     that fails is not tried again: what the disk has then is unknown, so all of it is thrown away.
@@ -88,7 +88,7 @@ def write_folder(folder: Path, files: Mapping[str, Content]) -> None:
 
 
 def verify_folder(folder: Path) -> None:
-    """Returns if every file is as it was written; a folder without a list is taken as it is.
+    """Returns if every file is as it was written; a folder without a list is accepted as it is.
 
     Raises:
         StorageError: a file was changed, cut, exchanged or lost; the message names it.
@@ -108,7 +108,7 @@ def verify_folder(folder: Path) -> None:
 
 
 def listed_files(folder: Path) -> dict[str, ListedFile]:
-    """The files that the folder's list names; none if it carries no list.
+    """Returns the files that the folder's list names; none if it has no list.
 
     Raises:
         StorageError: the list is damaged.
@@ -122,7 +122,7 @@ def listed_files(folder: Path) -> dict[str, ListedFile]:
 
 
 def decode_manifest(raw: bytes, name: str) -> dict[str, ListedFile]:
-    """The files that the list of the folder of this name holds.
+    """Decodes the list of files of the folder of this name.
 
     Raises:
         StorageError: it is damaged.
@@ -138,7 +138,7 @@ def decode_manifest(raw: bytes, name: str) -> dict[str, ListedFile]:
 
 
 def manifest_digest(folder: Path) -> str | None:
-    """The digest of the folder's list of files; None if it has no list."""
+    """Returns the digest of the folder's list of files; None if it has no list."""
     path = folder / MANIFEST
     with translate_os_errors(f"{folder.name} could not be read"):
         if not path.is_file():
@@ -147,17 +147,18 @@ def manifest_digest(folder: Path) -> str | None:
 
 
 def payload_files(folder: Path) -> list[Path]:
-    """The folder's files, by name, but for the list of them."""
+    """Returns the folder's files by name, without the list of files."""
     return sorted(path for path in folder.iterdir() if path.is_file() and path.name != MANIFEST)
 
 
 def folder_size_bytes(folder: Path) -> int:
-    """The sum of the sizes of the folder's files, but for the list of them."""
+    """Returns the total bytes of the folder's files, without the list of files."""
     return sum(path.stat().st_size for path in payload_files(folder))
 
 
 def _write_file(path: Path, content: Content) -> ListedFile:
-    """What was written. Synced by the handle that wrote it, or an error could go unseen."""
+    """Writes one file; returns its entry. Synced by the handle that wrote it, so that no
+    error is lost."""
     size, digest = 0, hashlib.sha256()
     with path.open("xb", buffering=0) as handle:
         for part in (content,) if isinstance(content, bytes) else content():

@@ -1,4 +1,4 @@
-"""Which database a folder of adapters belongs to: a file in it, written once and never changed.
+"""The database that a folder of adapters belongs to: a file in it, written once and never changed.
 
 A server deletes folders that its database does not name, so two databases must never share one.
 """
@@ -16,9 +16,10 @@ CLAIM = "tinkex-depot-id"
 
 
 def claim_folder(root: Path, database_id: str) -> str:
-    """The id of the database that the folder belongs to: this one, if none had claimed it.
+    """Claims the folder for the database; returns the id of the database that owns it, this one if
+    it was unclaimed.
 
-    Of servers that claim a folder in the same moment, one succeeds, and all see which.
+    If several servers claim a folder at the same time, one succeeds, and all get its id.
 
     Raises:
         OSError: the folder cannot be read or written.
@@ -38,16 +39,16 @@ def claim_folder(root: Path, database_id: str) -> str:
 
 
 def claimed_by(root: Path) -> str:
-    """The id of the database that the folder belongs to.
+    """Returns the id of the database that the folder belongs to.
 
     Raises:
-        OSError: none has claimed it, or it cannot be read.
+        OSError: the folder is not claimed, or cannot be read.
     """
     return (root / CLAIM).read_text(errors="replace")
 
 
 def _create(claim: Path, draft: Path) -> None:
-    """Puts the draft's text at `claim`, unless there is a file."""
+    """Writes the draft's text to `claim`, unless the file exists."""
     try:
         os.link(draft, claim)  # never half written, also on NFS
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""The error of a disk: what could not be written or read, with a code clients can act on."""
+"""The error of a disk: files that could not be written or read, with a code clients can act on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STORAGE_CODES = frozenset(
 
 
 class StorageError(OSError):
-    """Files could not be written, or are not as they were written; nothing of them was used.
+    """Files could not be written, or differ from what was written; no part of them was used.
 
     `code` is one of STORAGE_CODES; `field` names a file.
     """

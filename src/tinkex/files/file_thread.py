@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class FileThread:
-    """A thread of its own, begun with its first piece of work; what it is given runs in order.
+    """A thread for file work, started with its first job; jobs run in order.
 
-    It does not keep the process from ending: a folder that was being written is then not there.
+    It does not keep the process from ending: a folder that is being written then does not appear.
     """
 
     def __init__(self, name: str) -> None:
@@ -26,7 +26,7 @@ class FileThread:
         self._thread: threading.Thread | None = None
 
     def start(self, work: Callable[[], T]) -> Future[T]:
-        """A future of what the work gives."""
+        """Submits a job; returns a future of its result."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -35,7 +35,7 @@ class FileThread:
         return result
 
     def close(self) -> None:
-        """Returns when all it was given is done."""
+        """Returns when all submitted jobs are done."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()

@@ -1,4 +1,4 @@
-"""OS errors of files as our own: disk full, no permission, a failing disk, damage."""
+"""Converts the system's errors about files: disk full, no permission, a failing disk, damage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _WORDS = {
 
 @contextmanager
 def translate_os_errors(what: str) -> Iterator[None]:
-    """Turns an error of the system inside into one that says what could not be done and why."""
+    """Converts a system error in the `with` block into one that says what could not
+    be done and why."""
     try:
         yield
     except StorageError:
@@ -41,7 +42,7 @@ def translate_os_errors(what: str) -> Iterator[None]:
 
 
 def damaged(folder: str, name: str, how: str) -> StorageError:
-    """The error for a file that is not as it was saved."""
+    """Returns the error for a file that differs from what was saved."""
     return StorageError(
         f"The file {name!r} of {folder} is damaged: {how}. It is not used; load another "
         "checkpoint, and have the operator check the disk.",

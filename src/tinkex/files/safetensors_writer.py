@@ -18,7 +18,7 @@ _ALIGN = 8
 
 
 def tensor_chunks(tensors: Mapping[str, npt.NDArray[np.generic]]) -> Iterator[memoryview]:
-    """The parts of a file that holds these tensors, in order."""
+    """Yields the parts of a file that holds these tensors, in order."""
     # The widest first, so that every tensor begins where its type may; then by name.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     arrays = [np.ascontiguousarray(tensors[name]) for name in names]

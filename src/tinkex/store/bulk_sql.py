@@ -76,13 +76,13 @@ class BatchableWrite(Generic[T]):
 
 
 def many_rows(num_columns: int) -> TextualSelect:
-    """The rows a `BulkStatement` is given, as a part of it; SQLite calls their columns column1,
-    column2 ..."""
+    """Returns the rows given to a `BulkStatement`, as a part of it; SQLite calls their columns
+    column1, column2 ..."""
     return text("VALUES {rows}").columns(*(column(f"column{n + 1}") for n in range(num_columns)))
 
 
 def insert_rows(table: Table, *names: str) -> BulkStatement:
-    """Inserts rows with values of these columns, but for those whose unique key is taken."""
+    """Inserts rows with values of these columns, except those whose unique key is taken."""
     rows = many_rows(len(names))
     return BulkStatement(sqlite.insert(table).from_select(names, rows).on_conflict_do_nothing())
 
@@ -113,7 +113,7 @@ class BulkStatement:
         return str(compiled)
 
     def did_all(self, conn: Connection, rows: Sequence[tuple[Any, ...]]) -> bool:
-        """Whether the statement changed as many rows as there are here; if not, it did none.
+        """Returns whether the statement changed all given rows; if not, it changed none.
 
         Raises:
             RowRefused: it did not, inside `abort_on_refusal`.

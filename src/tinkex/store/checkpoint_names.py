@@ -1,4 +1,4 @@
-"""Checkpoints by a name that is no path: that of a run, or a checkpoint's own."""
+"""Finds checkpoints by a name that is no path: that of a run, or a checkpoint's own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from tinkex.store.schema import models
 __all__ = ["find_all"]
 
 _SAMPLED_FROM = ("sampler_weights", "weights")
-"""Kinds that can be sampled from; the first one that there is of a name is meant."""
+"""Kinds that can be sampled from; the first kind that exists under a name is used."""
 
 
 def find_all(conn: Connection, owner: str, name: str) -> list[Checkpoint]:
-    """The owner's checkpoints that the name may mean: the newest one of the run of that id, or all
-    with that name, one kind of them, or the newest one of each chain of runs with that name."""
+    """Returns the owner's checkpoints that the name may stand for: the newest one of the run with
+    that id, or all with that name, of one kind, or the newest one of each chain of runs with that
+    name.
+    """
     if newest := _newest(list_of_run(conn, owner, name)):
         return [newest]
     for kind in _SAMPLED_FROM:
@@ -30,7 +32,7 @@ def find_all(conn: Connection, owner: str, name: str) -> list[Checkpoint]:
 
 
 def _newest(found: list[Checkpoint]) -> Checkpoint | None:
-    """The newest of the first kind that there is."""
+    """Returns the newest checkpoint of the first kind that exists."""
     for kind in _SAMPLED_FROM:
         if of_kind := [each for each in found if each.kind == kind]:
             return max(of_kind, key=lambda each: each.created_at)
@@ -38,7 +40,7 @@ def _newest(found: list[Checkpoint]) -> Checkpoint | None:
 
 
 def _chains_named(conn: Connection, owner: str, name: str) -> dict[str, list[str]]:
-    """The owner's runs with this name, by the first run of their chain."""
+    """Returns the owner's runs with this name, by the first run of their chain."""
     root_id = func.coalesce(models.c.root_id, models.c.model_id)
     query = select(root_id, models.c.model_id).where(models.c.owner == owner, models.c.name == name)
     chains: dict[str, list[str]] = {}

@@ -44,7 +44,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tinker_path(self) -> str:
-        """The path clients know it by."""
+        """The path by which clients name it."""
         return f"tinker://{self.model_id}/{self.kind}/{self.name}"
 
 
@@ -64,7 +64,7 @@ def put(conn: Connection, checkpoint: Checkpoint) -> str | None:
 
 
 def put_new(conn: Connection, checkpoint: Checkpoint) -> str | None:
-    """`put` of a checkpoint that its run has just saved: notes what the run has done so far."""
+    """Like `put`, for a checkpoint that its run has just saved: records the run's progress."""
     model_id = checkpoint.model_id
     head = models.series_head(conn, model_id)
     return put(
@@ -79,7 +79,7 @@ def put_new(conn: Connection, checkpoint: Checkpoint) -> str | None:
 
 
 def resumed(conn: Connection, owner: str, checkpoint: Checkpoint) -> Resumed:
-    """What a run of the owner has of the runs before it, if it goes on from this checkpoint."""
+    """Returns the chain that an owner's run has if it is made from this checkpoint."""
     before = models.get(conn, owner, checkpoint.model_id)
     return Resumed(
         resumed_from=checkpoint.model_id,
@@ -94,7 +94,8 @@ def resumed(conn: Connection, owner: str, checkpoint: Checkpoint) -> Resumed:
 def find(
     conn: Connection, owner: str, model_id: str, kind: str, name: str, *, published: bool = False
 ) -> Checkpoint | None:
-    """The owner's checkpoint of that name, or with `published` a public one of any owner."""
+    """Returns the owner's checkpoint of that name, or with `published` a public one
+    of any owner."""
     mine: ColumnElement[bool] = checkpoints.c.owner == owner
     if published:
         mine = or_(mine, checkpoints.c.is_public)
@@ -104,7 +105,7 @@ def find(
 
 
 def get(conn: Connection, checkpoint_id: str) -> Checkpoint | None:
-    """The checkpoint with this id, of any owner; the caller has checked the right to it."""
+    """Returns the checkpoint with this id, of any owner; the caller has checked access to it."""
     query = select(checkpoints).where(checkpoints.c.checkpoint_id == checkpoint_id, _alive())
     row = conn.execute(query).first()
     return None if row is None else _to_checkpoint(row)
@@ -113,7 +114,7 @@ def get(conn: Connection, checkpoint_id: str) -> Checkpoint | None:
 def list_of_run(
     conn: Connection, owner: str, model_id: str, *, without: frozenset[str] = frozenset()
 ) -> list[Checkpoint]:
-    """The run's checkpoints, oldest first, but for the kinds in `without`."""
+    """Returns the run's checkpoints, oldest first, except the kinds in `without`."""
     query = (
         select(checkpoints)
         .where(checkpoints.c.model_id == model_id, checkpoints.c.owner == owner, _alive())
@@ -124,7 +125,7 @@ def list_of_run(
 
 
 def list_named(conn: Connection, owner: str, kind: str, name: str) -> list[Checkpoint]:
-    """The owner's checkpoints of this kind and name, of any run, newest first."""
+    """Returns the owner's checkpoints of this kind and name, of any run, newest first."""
     query = (
         select(checkpoints)
         .where(checkpoints.c.owner == owner, checkpoints.c.kind == kind)
@@ -137,7 +138,8 @@ def list_named(conn: Connection, owner: str, kind: str, name: str) -> list[Check
 def list_of_owner(
     conn: Connection, owner: str, *, limit: int, offset: int, without: frozenset[str] = frozenset()
 ) -> tuple[list[Checkpoint], int]:
-    """The owner's checkpoints, newest first, and how many there are; not the kinds in `without`."""
+    """Returns the owner's checkpoints, newest first, and their number; not
+    the kinds in `without`."""
     where = (checkpoints.c.owner == owner, _alive(), checkpoints.c.kind.not_in(without))
     query = (
         select(checkpoints)
@@ -153,7 +155,8 @@ def list_of_owner(
 def totals_of_sessions(
     conn: Connection, owner: str, session_ids: list[str]
 ) -> dict[str, tuple[int, int]]:
-    """How many checkpoints the runs of each session have and their bytes; none is left out."""
+    """Returns the number and bytes of the checkpoints of each session's runs; no
+    session is left out."""
     query = (
         select(model_rows.c.session_id, func.count(), func.sum(checkpoints.c.size_bytes))
         .join(model_rows, model_rows.c.model_id == checkpoints.c.model_id)
@@ -164,7 +167,7 @@ def totals_of_sessions(
 
 
 def delete_one(conn: Connection, owner: str, checkpoint_id: str) -> bool:
-    """Whether the owner had it; it is gone now."""
+    """Deletes the checkpoint; returns whether the owner had it."""
     result = conn.execute(
         delete(checkpoints).where(
             checkpoints.c.checkpoint_id == checkpoint_id, checkpoints.c.owner == owner
@@ -174,17 +177,18 @@ def delete_one(conn: Connection, owner: str, checkpoint_id: str) -> bool:
 
 
 def set_public(conn: Connection, owner: str, checkpoint_id: str, is_public: bool) -> None:
-    """Publishes the checkpoint, or takes it back."""
+    """Publishes the checkpoint, or makes it private again."""
     _update(conn, owner, checkpoint_id, is_public=is_public)
 
 
 def set_expiry(conn: Connection, owner: str, checkpoint_id: str, at: float | None) -> None:
-    """Sets when the checkpoint goes away; None keeps it for good."""
+    """Sets when the checkpoint expires; None keeps it for good."""
     _update(conn, owner, checkpoint_id, expires_at=at)
 
 
 def drop_expired(conn: Connection) -> list[str]:
-    """The ids of some checkpoints whose time is over, while there are any; their rows are gone."""
+    """Deletes the rows of some expired checkpoints and returns their ids; none if
+    there are no more."""
     over = checkpoints.c.expires_at <= not_before()
     query = select(checkpoints.c.checkpoint_id).where(over).limit(_EXPIRED_AT_ONCE)
     ids = list(conn.execute(query).scalars())
@@ -194,7 +198,7 @@ def drop_expired(conn: Connection) -> list[str]:
 
 
 def all_ids(conn: Connection) -> set[str]:
-    """The ids of all checkpoints, which are the folders that must stay."""
+    """Returns the ids of all checkpoints, which are the folders that must stay."""
     return set(conn.execute(select(checkpoints.c.checkpoint_id)).scalars())
 
 

@@ -26,7 +26,7 @@ _NAME = "clock"
 
 
 def seconds_up() -> float:
-    """Seconds since boot, including suspended time where the system counts it."""
+    """Returns seconds since boot, including suspended time where the system counts it."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot_time is None else time.clock_gettime(boot_time)
 
@@ -44,11 +44,11 @@ class SteadyClock:
         self._lead = wall() - seconds_up()
 
     def now(self) -> float:
-        """The time."""
+        """Returns the present time, in seconds since the epoch."""
         return self._seconds_up() + self._lead
 
     def advance_to(self, time_s: float) -> None:
-        """Goes forward to this time; never back."""
+        """Advances the clock to this time; never sets it back."""
         with self._lock:
             self._lead = max(self._lead, time_s - self._seconds_up())
 
@@ -57,24 +57,24 @@ _clock = SteadyClock()
 
 
 def steady_now() -> float:
-    """The time to measure ages with."""
+    """Returns the time by which ages are measured."""
     return _clock.now()
 
 
 def not_before() -> float:
-    """The latest date that has surely come: what the slower of the two clocks shows."""
+    """Returns the latest date that both clocks have reached: the time of the slower one."""
     return min(time.time(), _clock.now())
 
 
 def resume(conn: Connection) -> None:
-    """Sets the clock on from where an earlier run left it."""
+    """Continues the clock from where an earlier run left it."""
     kept = conn.execute(select(settings.c.value).where(settings.c.name == _NAME)).scalar()
     if kept is not None:
         _clock.advance_to(struct.unpack("<d", kept)[0])
 
 
 def keep(conn: Connection) -> None:
-    """Notes the time for the next run. Must run as a write."""
+    """Stores the time for the next run. Must run as a write."""
     value = struct.pack("<d", _clock.now())
     done = conn.execute(update(settings).where(settings.c.name == _NAME).values(value=value))
     if not done.rowcount:

@@ -19,7 +19,7 @@ __all__ = ["Prepared"]
 
 
 class Prepared:
-    """A statement whose values come by name. Columns come back as the driver gives them.
+    """A statement with named values. Columns are returned as the driver gives them.
 
     Works inside a transaction that is open already. `statement` may be a function of the
     dialect's name where the two databases differ.
@@ -30,12 +30,12 @@ class Prepared:
         self._forms: dict[str, _Form] = {}
 
     def rows(self, conn: Connection, /, **values: Any) -> list[tuple[Any, ...]]:
-        """The rows the statement gives."""
+        """Returns the rows of the statement."""
         found: list[tuple[Any, ...]] = self._run(conn, values).fetchall()
         return found
 
     def count(self, conn: Connection, /, **values: Any) -> int:
-        """How many rows the statement changed."""
+        """Returns how many rows the statement changed."""
         changed: int = self._run(conn, values).rowcount
         return changed
 
@@ -56,7 +56,7 @@ class Prepared:
 
 
 class _Form:
-    """The statement in one database's words."""
+    """The compiled statement for one kind of database."""
 
     def __init__(self, dialect: Dialect, statement: Executable) -> None:
         compiled = statement.compile(dialect=dialect)  # type: ignore[attr-defined]

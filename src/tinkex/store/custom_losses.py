@@ -22,7 +22,7 @@ __all__ = ["CustomLoss", "NewCustomLoss", "body", "create", "is_usable"]
 
 
 class NewCustomLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss to keep. `body` is what it takes and does."""
+    """A loss to store. `body` is its inputs and its graph."""
 
     owner: str
     session_id: str
@@ -32,7 +32,7 @@ class NewCustomLoss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CustomLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss that is kept, without its body."""
+    """A stored loss, without its body."""
 
     loss_id: str
     request_id: str
@@ -43,7 +43,7 @@ class CustomLoss(msgspec.Struct, frozen=True, kw_only=True):
 def create(
     conn: Connection, new: NewCustomLoss, max_losses: int, max_bytes: int
 ) -> tuple[CustomLoss, bool]:
-    """The loss, and whether it came for the first time.
+    """Stores the loss; returns it, and whether it is new.
 
     Raises:
         SequenceError: the number was used for another loss.
@@ -87,7 +87,7 @@ def create(
 
 
 def body(conn: Connection, owner: str, loss_id: str) -> bytes | None:
-    """The body of the owner's loss; None if there is no such loss."""
+    """Returns the body of the owner's loss; None if there is no such loss."""
     query = select(custom_losses.c.body).where(
         custom_losses.c.loss_id == loss_id, custom_losses.c.owner == owner
     )
@@ -96,7 +96,7 @@ def body(conn: Connection, owner: str, loss_id: str) -> bytes | None:
 
 
 def is_usable(conn: Connection, owner: str, loss_id: str, model_id: str) -> bool:
-    """Whether the owner's loss was created in the session of the model."""
+    """Returns whether the owner's loss was created in the session of the model."""
     query = (
         select(custom_losses.c.loss_id)
         .join(models, models.c.session_id == custom_losses.c.session_id)

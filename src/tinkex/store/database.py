@@ -104,7 +104,7 @@ class Database:
         self._thread.start()
 
     def read(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """What `run(connection, ...)` reads, in the caller's thread."""
+        """Returns the result of `run(connection, ...)`, a read, in the caller's thread."""
         try:
             with self._reader.connect() as conn:
                 return run(conn, *args, **kwargs)
@@ -112,30 +112,30 @@ class Database:
             raise as_store_error(error) from error
 
     def submit(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
-        """A future of what `run(connection, ...)` returns, resolved once it is on disk."""
+        """Returns a future of the result of `run(connection, ...)`, resolved once it is on disk."""
         future: Future[T] = Future()
         self._hand_in(_Job(lambda conn: run(conn, *args, **kwargs), future))
         return future
 
     def write(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """What `run(connection, ...)` returns, once it is on disk."""
+        """Returns the result of `run(connection, ...)` once it is on disk."""
         return self.submit(run, *args, **kwargs).result()
 
     def write_freeing(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """`write` of what frees space, here or in files afterwards: works on a full disk too."""
+        """`write` for a job that frees space, here or in files later: works on a full disk too."""
         future: Future[T] = Future()
         self._hand_in(_Job(lambda conn: run(conn, *args, **kwargs), future, is_freeing=True))
         return future.result()
 
     async def ashrink(self) -> None:
-        """Gives room that was freed back to the disk, in slices between other writes."""
+        """Returns freed space to the disk, in slices between other writes."""
         path = sqlite_file(self.url)
         more = self._writer.dialect.name == "sqlite"
         while more and not self._closed:
             more = await self._arun_bare(lambda cursor: shrink(cursor, path, BUSY_TIMEOUT_MS))
 
     async def arestore_reserve(self) -> None:
-        """Fills up what is kept aside for a full disk, as far as there is space."""
+        """Restores the reserve for a full disk, as far as there is space."""
         if (reserve := self._reserve) is not None:
             await self._arun_bare(lambda _cursor: reserve.restore())
 
@@ -145,7 +145,7 @@ class Database:
         return await loop.run_in_executor(self._read_pool, lambda: self.read(run, *args, **kwargs))
 
     async def awrite(self, run: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """`write` without blocking the event loop; a caller that goes away does not undo it."""
+        """`write` without blocking the event loop; cancelling the caller does not undo it."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         job = _Job(lambda conn: run(conn, *args, **kwargs), future)
         if isinstance(run, BatchableWrite):
@@ -160,7 +160,7 @@ class Database:
         return await future
 
     def close(self) -> None:
-        """Finishes the writes already handed in, then closes the database."""
+        """Finishes the submitted writes, then closes the database."""
         if self._closed:
             return
         self._closed = True
@@ -199,7 +199,7 @@ class Database:
                 self._commit_now.set()
 
     def _next_group(self) -> list[_Job]:
-        """What to commit next; waits until there is something, or until the store closes."""
+        """Returns the jobs to commit next; waits for some, or until the store closes."""
         if self._num_last >= _BUSY_GROUP and self._jobs.qsize() < self._num_last:
             self._commit_now.wait(min(_MOST_WAIT_S, _WAIT_PER_JOB_S * self._num_last))
         waiting = [self._jobs.get()]
@@ -225,7 +225,7 @@ class Database:
                     self._run_bare(job)
 
     def _commit(self, jobs: list[_Job]) -> None:
-        """Commits the jobs together, or, if that fails, each alone: one may be to blame."""
+        """Commits the jobs together, or, if that fails, each alone, since one may be the cause."""
         outcomes: list[_Outcome] | None = self._attempt_without_savepoints(jobs)
         if outcomes is None:
             try:
@@ -244,7 +244,7 @@ class Database:
         _tell(jobs, outcomes)
 
     def _attempt_without_savepoints(self, jobs: list[_Job]) -> list[_Outcome] | None:
-        """What became of the jobs if none failed; None if nothing was done."""
+        """Returns the outcomes of the jobs if none failed; None if nothing was written."""
         if len(jobs) == 1:
             return None  # it needs no savepoint either way
         if self._savepoint_commits:
@@ -252,7 +252,7 @@ class Database:
             return None
         try:
             return self._transact(_run_without_savepoints, jobs)
-        except Exception:  # whose it is shows when they run again
+        except Exception:  # the job that failed shows when they run again
             self._savepoint_commits = _SAVEPOINT_COMMITS
             return None
 
@@ -290,7 +290,7 @@ class Database:
     def _with_reserve(
         self, job: _Job, outcome: _Outcome, attempt: Callable[[_Job], _Outcome]
     ) -> _Outcome:
-        """The outcome, or that of another attempt if the reserve of a full disk may help."""
+        """Returns the outcome; tries again with the disk's reserve if that may help."""
         if self._reserve is None or not job.is_freeing or not is_disk_full(outcome):
             return outcome
         self._reserve.release()
@@ -309,7 +309,7 @@ _Outcome = _Value | Exception
 
 
 def _run_without_savepoints(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
-    """What became of each job, without savepoints; raises if one fails."""
+    """Returns the outcome of each job, without savepoints; raises if one fails."""
     with abort_on_refusal(conn):
         outcomes: dict[int, _Outcome] = dict(_attempt_alike(conn, jobs))
         for place, job in enumerate(jobs):
@@ -320,7 +320,7 @@ def _run_without_savepoints(conn: Connection, jobs: list[_Job]) -> list[_Outcome
 
 
 def _attempt_all(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
-    """What became of each job: of those that are alike at once, of the others one by one."""
+    """Returns the outcome of each job: batchable ones run at once, the others one by one."""
     outcomes: dict[int, _Outcome] = dict(_attempt_alike(conn, jobs))
     for place, job in enumerate(jobs):
         if place not in outcomes:
@@ -329,7 +329,7 @@ def _attempt_all(conn: Connection, jobs: list[_Job]) -> list[_Outcome]:
 
 
 def _attempt_alike(conn: Connection, jobs: list[_Job]) -> Iterator[tuple[int, _Value]]:
-    """The places of those jobs that could be done at once, and what they gave."""
+    """Returns the indexes of those jobs that could run at once, and their results."""
     alike: dict[BatchableWrite[Any], list[int]] = {}
     for place, job in enumerate(jobs):
         if job.batchable is not None:
@@ -342,7 +342,7 @@ def _attempt_alike(conn: Connection, jobs: list[_Job]) -> Iterator[tuple[int, _V
 def _attempt(conn: Connection, job: _Job, *, alone: bool) -> _Outcome:
     if alone:
         return _Value(job.run(conn))
-    # The driver's own words: SQLAlchemy's savepoints cost more than most jobs.
+    # Plain SQL: SQLAlchemy's savepoints cost more than most jobs.
     driver: Any = conn.connection.driver_connection
     driver.execute("SAVEPOINT job")
     outcome: _Outcome
@@ -370,7 +370,7 @@ def _require_open(conn: Connection) -> None:
 
 
 def _tell(jobs: list[_Job], outcomes: list[_Outcome]) -> None:
-    """Resolves the futures; those of an event loop all at once, for waking it costs."""
+    """Resolves the futures; those of a loop in one call, since waking it is expensive."""
     of_loops: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Outcome]]] = {}
     for job, outcome in zip(jobs, outcomes, strict=True):
         if isinstance(job.future, Future):
@@ -384,7 +384,7 @@ def _tell(jobs: list[_Job], outcomes: list[_Outcome]) -> None:
 
 def _resolve_all(answered: list[tuple[_Job, _Outcome]]) -> None:
     for job, outcome in answered:
-        if not job.future.done():  # who waited may have gone away
+        if not job.future.done():  # the waiting task may be cancelled
             _resolve(job, outcome)
 
 

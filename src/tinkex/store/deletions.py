@@ -1,4 +1,5 @@
-"""Recent deletions: a client that lost the answer repeats its request, which must succeed again."""
+"""Recent deletions: a client that lost the response repeats its request,
+which must succeed again."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ __all__ = ["forget", "note", "was_deleted"]
 
 
 def note(conn: Connection, checkpoint: Checkpoint) -> None:
-    """Remembers that the owner has just deleted the checkpoint."""
+    """Records that the owner has just deleted the checkpoint."""
     conn.execute(delete(deletions).where(deletions.c.path == checkpoint.tinker_path))
     conn.execute(
         deletions.insert().values(
@@ -22,11 +23,11 @@ def note(conn: Connection, checkpoint: Checkpoint) -> None:
 
 
 def was_deleted(conn: Connection, owner: str, path: str) -> bool:
-    """Whether the owner has deleted the checkpoint of this path not long ago."""
+    """Whether the owner has recently deleted the checkpoint of this path."""
     query = select(deletions.c.path).where(deletions.c.path == path, deletions.c.owner == owner)
     return conn.execute(query).first() is not None
 
 
 def forget(conn: Connection, before: float) -> None:
-    """Drops what no request can need any more."""
+    """Drops records that no repeated request can need any more."""
     conn.execute(delete(deletions).where(deletions.c.deleted_at < before))

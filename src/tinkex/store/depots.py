@@ -1,4 +1,4 @@
-"""Which depot holds the folders that this database names.
+"""The depot that holds the folders which this database names.
 
 The database has an id of its own, under which it claims a depot before anything is put there, and
 notes afterwards that its folders are there. A crash in between does no harm.
@@ -19,7 +19,7 @@ _USED = "depot_used"
 
 
 def database_id(conn: Connection) -> str:
-    """The id of this database, made at the first call. Must run as a write."""
+    """Returns the id of this database, made at the first call. Must run as a write."""
     known = _get(conn, _ID)
     if known is not None:
         return known.decode()
@@ -29,12 +29,12 @@ def database_id(conn: Connection) -> str:
 
 
 def is_depot_used(conn: Connection) -> bool:
-    """Whether the folders are in a depot."""
+    """Returns whether the folders are in a depot."""
     return _get(conn, _USED) is not None
 
 
 def record_depot_used(conn: Connection) -> None:
-    """Notes that the folders are in a depot from now on. Must run as a write."""
+    """Records that the folders are in a depot from now on. Must run as a write."""
     if not is_depot_used(conn):
         conn.execute(settings.insert().values(name=_USED, value=b"1"))
 

@@ -1,4 +1,4 @@
-"""How many bytes one tenant may keep on disk: what the operator set, or a share of the disk.
+"""The quota of one tenant's bytes on disk: the operator's limit, or a share of the disk.
 
 The share is of the space there is for tenants' files: what they take already, and what is free. A
 tenant alone may use most of it; the rest stays free for other tenants and for the log. Files that
@@ -34,7 +34,7 @@ class DiskQuota:
         self._summed_at = -float("inf")
 
     def limit(self, conn: Connection) -> int:
-        """Bytes that one tenant's files may take."""
+        """Returns the bytes that one tenant's files may take."""
         if self._set_bytes:
             return self._set_bytes
         if time.monotonic() - self._summed_at > _FRESH_S:
@@ -45,7 +45,7 @@ class DiskQuota:
         """Refuses to write more once the limit is reached.
 
         Raises:
-            QuotaExceeded: the owner's files take so much.
+            QuotaExceeded: the owner's files take as much as the limit.
         """
         held = disk_use(conn, owner).total
         if held < self.limit(conn):

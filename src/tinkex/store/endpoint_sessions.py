@@ -14,7 +14,7 @@ _MARK = "openai-endpoint"  # in place of the version of an SDK
 
 
 def open_session(conn: Connection, owner: str) -> str:
-    """The id of the owner's open session, made now if there is none."""
+    """Returns the id of the owner's open session, created if there is none."""
     query = (
         select(table.c.session_id)
         .where(table.c.owner == owner, table.c.sdk_version == _MARK, table.c.finished_at.is_(None))
@@ -35,7 +35,7 @@ def open_session(conn: Connection, owner: str) -> str:
 
 
 def add_sampler(conn: Connection, sampler: SamplerRecord) -> tuple[SamplerRecord, int]:
-    """The sampling session, made now if there is none, and a client's number in it of its own."""
+    """Returns the sampling session, created if there is none, and a new client number in it."""
     kept = samplers.insert(conn, sampler)
     number = samplers.join(conn, kept.owner, kept.sampling_session_id)
     assert number is not None, "it was inserted in this transaction"

@@ -39,7 +39,7 @@ OnLost = Callable[[LeaseRecord], None]
 
 
 class LeaseLost(StoreError):
-    """Another server leads now; nothing of the job was kept."""
+    """Another server is the leader now; nothing of the job was written."""
 
     code = "lease-lost"
     default_hint = "Try again; the server that leads now answers."
@@ -76,12 +76,12 @@ class LeaderLease:
         return self.epoch > 0
 
     def read(self) -> LeaseRecord:
-        """The lease as the database has it."""
+        """Returns the lease as stored in the database."""
         with self._engine.connect() as conn:
             return leases.read(conn)
 
     def take(self) -> bool:
-        """Whether the lease is this server's now; if so, it is renewed from here on.
+        """Takes the lease if possible, and then renews it; returns whether it is held.
 
         A leader that was stopped inside a commit has the row locked until PostgreSQL ends its
         connection: until then the lease is not taken.

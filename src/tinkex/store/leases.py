@@ -45,7 +45,7 @@ _IS_LEADER = leases.c.name == _LEADER
 
 
 class LeaseHolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that wants the lease: an id of its own, and where to find its process."""
+    """A server that wants the lease: its id, and the host and process where it runs."""
 
     holder: str
     host: str
@@ -53,7 +53,8 @@ class LeaseHolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The row. `holder` and what follows are None before the first server took the lease."""
+    """The lease's row. `holder` and the fields after it are None before a server first
+    takes the lease."""
 
     epoch: int
     store_id: str
@@ -65,7 +66,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ensure_table(conn: Connection) -> None:
-    """Makes the table and its row unless they are there."""
+    """Creates the table and its row unless they exist."""
     leases.create(conn, checkfirst=True)
     if conn.execute(select(leases.c.epoch).where(_IS_LEADER)).first() is None:
         first = {"name": _LEADER, "epoch": 0, "store_id": uuid.uuid4().hex, "expires_at": 0.0}
@@ -73,7 +74,7 @@ def ensure_table(conn: Connection) -> None:
 
 
 def read(conn: Connection) -> LeaseRecord:
-    """The lease as it is now."""
+    """Returns the present lease."""
     columns = [leases.c[field.name] for field in msgspec.structs.fields(LeaseRecord)]
     row = conn.execute(select(*columns).where(_IS_LEADER)).one()
     return LeaseRecord(**row._mapping)
@@ -82,7 +83,7 @@ def read(conn: Connection) -> LeaseRecord:
 def take(
     conn: Connection, holder: LeaseHolder, life_s: float, now: float | None = None
 ) -> int | None:
-    """The epoch under which the lease is the holder's from now on; None while another holds it."""
+    """Takes the lease for the holder and returns its epoch; None while another server holds it."""
     time = _time(now)
     values: dict[str, Any] = {
         **msgspec.structs.asdict(holder),
@@ -96,7 +97,7 @@ def take(
 
 
 def renew(conn: Connection, epoch: int, life_s: float, now: float | None = None) -> bool:
-    """Whether the lease still has this epoch; it then lasts `life_s` from now.
+    """Renews the lease for `life_s` from now; returns whether it still has this epoch.
 
     One that has expired and that no other server has taken is renewed too.
     """
@@ -106,13 +107,14 @@ def renew(conn: Connection, epoch: int, life_s: float, now: float | None = None)
 
 
 def release(conn: Connection, epoch: int) -> bool:
-    """Whether the lease still had this epoch; the next server may take it at once."""
+    """Releases the lease, so that another server may take it at once; returns whether it
+    still had this epoch."""
     mine = update(leases).where(_IS_LEADER, leases.c.epoch == epoch)
     return bool(conn.execute(mine.values(expires_at=0.0)).rowcount)
 
 
 def lock_epoch(conn: Connection, epoch: int) -> bool:
-    """Whether the lease has this epoch, and keeps it until the transaction ends."""
+    """Returns whether the lease has this epoch, and locks it until the transaction ends."""
     return bool(_LOCK_EPOCH.rows(conn, epoch=epoch))
 
 

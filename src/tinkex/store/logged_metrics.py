@@ -1,4 +1,4 @@
-"""What users log of a run: points beside those that training makes, each call kept once."""
+"""Metrics that users log for a run: points beside those of training; each call is stored once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tinkex.store.schema import operations
 __all__ = ["LoggedCall", "TooManyMetrics", "log"]
 
 _MAX_NAMES = 256
-"""Different metrics that users may log of one run."""
+"""Maximum different metrics that users may log for one run."""
 
 _CALLS_KEPT = 32
 _MAX_TAKEN = 64  # operations of a run that the engine may have, before the next one to run
 
 
 class TooManyMetrics(ClientError):
-    """422: the run has as many different logged metrics as it may."""
+    """422: the run has the maximum number of different logged metrics."""
 
     code = "too-many-metrics"
     status = 422
@@ -41,7 +41,7 @@ class LoggedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def log(conn: Connection, owner: str, model_id: str, call: LoggedCall) -> tuple[int, int] | None:
-    """The step and the number of the point; None if the owner has no such run.
+    """Stores the call; returns the step and the number of its point, or None without such a run.
 
     A call that was kept before, by its id among the last ones, adds nothing.
 
@@ -77,7 +77,8 @@ def _with_call(logged: LoggedHead, call: LoggedCall, now: float) -> LoggedHead:
 
 
 def _steps_to_come(conn: Connection, call: LoggedCall, model_id: str) -> int:
-    """The optimizer steps that run before the call's place in the order of the run's requests."""
+    """Returns the number of optimizer steps that run before the call's place
+    in the request order."""
     if call.after_seq is None or call.next_seq is None:
         return 0
     query = select(func.count()).where(

@@ -24,12 +24,12 @@ _log = Table(
 
 
 def m001_first_tables(conn: Connection) -> None:
-    """Everything the first release knows."""
+    """Creates the tables of the first release."""
     schema.metadata.create_all(conn)
 
 
 def m002_sizes_on_disk(conn: Connection) -> None:
-    """How much each tenant's recovery snapshots and ephemeral samplers take."""
+    """Adds the sizes of each tenant's recovery snapshots and ephemeral samplers."""
     for column in (schema.models.c.snapshot_bytes, schema.sampling_sessions.c.size_bytes):
         _add_column(conn, column)
     for index in (
@@ -42,7 +42,7 @@ def m002_sizes_on_disk(conn: Connection) -> None:
 
 
 def m003_marks_of_what_was_trimmed(conn: Connection) -> None:
-    """How far the log, the samples and ended sessions were trimmed; sizes of results."""
+    """Adds marks of trimmed logs, samples and ended sessions, and sizes of results."""
     schema.sample_marks.create(conn, checkfirst=True)
     for column in (
         schema.models.c.trimmed_seq,
@@ -62,17 +62,17 @@ def m003_marks_of_what_was_trimmed(conn: Connection) -> None:
 
 
 def m004_deletions(conn: Connection) -> None:
-    """Which checkpoints were deleted a moment ago."""
+    """Adds the table of recently deleted checkpoints."""
     schema.deletions.create(conn, checkfirst=True)
 
 
 def m005_digests_of_checkpoints(conn: Connection) -> None:
-    """The digest of a checkpoint's folder; older checkpoints have none."""
+    """Adds the digest of a checkpoint's folder; older checkpoints have none."""
     _add_column(conn, schema.checkpoints.c.digest)
 
 
 def m006_no_signing_secret(conn: Connection) -> None:
-    """The secret that signs tokens lies in a file: the one in this table is gone and worthless."""
+    """Removes the secret that signed tokens: it lies in a file now, and this one is invalid."""
     is_sqlite = conn.dialect.name == "sqlite"
     if is_sqlite:  # deleted bytes are overwritten with zeros
         conn.execute(text("PRAGMA secure_delete=ON"))
@@ -82,17 +82,17 @@ def m006_no_signing_secret(conn: Connection) -> None:
 
 
 def m007_last_use_of_keys(conn: Connection) -> None:
-    """When a key was last used; of earlier uses nothing is known."""
+    """Adds the time of a key's last use; earlier uses are unknown."""
     _add_column(conn, schema.keys.c.used_at)
 
 
 def m008_leases(conn: Connection) -> None:
-    """Which server leads; one that starts on PostgreSQL has made this table before (`leases`)."""
+    """Adds the leader's lease; a server on PostgreSQL has created this table before (`leases`)."""
     leases.ensure_table(conn)
 
 
 def m009_series_and_usage(conn: Connection) -> None:
-    """Series of metrics, names and chains of runs; usage by key, run and day, from now on."""
+    """Adds series of metrics, names and chains of runs, and usage by key, run and day."""
     for table in (schema.run_points, schema.usage):
         table.create(conn, checkfirst=True)
     of_models = ("key_id", "name", "tags", "root_id", "resumed_from", "first_point")
@@ -108,7 +108,7 @@ def m009_series_and_usage(conn: Connection) -> None:
 
 
 def m010_custom_losses(conn: Connection) -> None:
-    """Losses that clients upload."""
+    """Adds losses that clients upload."""
     schema.custom_losses.create(conn, checkfirst=True)
 
 
@@ -127,10 +127,10 @@ MIGRATIONS: list[Callable[[Connection], None]] = [
 
 
 def migrate(conn: Connection) -> list[str]:
-    """The names of the migrations applied now, in order; none on an up-to-date database.
+    """Applies missing migrations and returns their names, in order; none on an up-to-date database.
 
     Raises:
-        ConfigError: a newer version was here. Nothing is changed then.
+        ConfigError: a newer version has migrated it. Nothing is changed then.
     """
     if not inspect(conn).has_table("migrations"):
         _log.create(conn, checkfirst=True)
@@ -150,7 +150,7 @@ def refuse_newer(conn: Connection) -> None:
     """Returns if this version can read the database, or can after `migrate`.
 
     Raises:
-        ConfigError: a newer version was here.
+        ConfigError: a newer version has migrated it.
     """
     if inspect(conn).has_table("migrations"):
         _refuse_newer_than_known(set(conn.execute(select(_log.c.name)).scalars()))
@@ -169,7 +169,7 @@ def _refuse_newer_than_known(known: set[str]) -> None:
 
 
 def _add_column(conn: Connection, column: Column[Any]) -> bool:
-    """Whether a nullable column was added: a new database is made with all of them."""
+    """Adds a nullable column; returns whether it was missing: a new database has all of them."""
     known = {each["name"] for each in inspect(conn).get_columns(column.table.name)}
     if column.name in known:
         return False

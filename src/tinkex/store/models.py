@@ -55,7 +55,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run that goes on from a checkpoint has of the runs before it."""
+    """The chain of runs before a run that was made from a checkpoint."""
 
     resumed_from: str
     root_id: str | None
@@ -66,14 +66,14 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmitState(msgspec.Struct, frozen=True):
-    """What a submit must know of its model."""
+    """The fields of a model that a submit checks."""
 
     state: str
     trimmed_seq: int | None
 
 
 class Used(msgspec.Struct):
-    """What a model's operations took, and the head of its series if they changed it."""
+    """The usage of a model's operations, and the head of its series if they changed it."""
 
     num_tokens: int = 0
     num_steps: int = 0
@@ -81,14 +81,14 @@ class Used(msgspec.Struct):
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter's whole state on disk, for recovery to begin with."""
+    """A recovery snapshot: an adapter's whole state on disk."""
 
     folder: str
     size_bytes: int
 
 
 class SnapshotBefore(msgspec.Struct, frozen=True):
-    """The snapshot that another one replaced, if there was one."""
+    """The snapshot that a newer one replaced, if there was one."""
 
     folder: str | None
 
@@ -104,14 +104,14 @@ def insert(conn: Connection, model: Model) -> None:
 
 
 def get(conn: Connection, owner: str, model_id: str) -> Model | None:
-    """The owner's model."""
+    """Returns the owner's model."""
     query = select(models).where(models.c.model_id == model_id, models.c.owner == owner)
     row = conn.execute(query).first()
     return None if row is None else _to_model(row)
 
 
 def get_any(conn: Connection, model_id: str) -> Model | None:
-    """The model of any owner; for the scheduler, which serves all."""
+    """Returns the model of any owner; for the scheduler, which serves all."""
     row = conn.execute(select(models).where(models.c.model_id == model_id)).first()
     return None if row is None else _to_model(row)
 
@@ -119,7 +119,7 @@ def get_any(conn: Connection, model_id: str) -> Model | None:
 def list_runs(
     conn: Connection, owner: str, *, limit: int, offset: int, project_id: str | None = None
 ) -> tuple[list[Model], int]:
-    """The owner's models, last used first, and how many there are in all."""
+    """Returns the owner's models, last used first, and how many there are in all."""
     where = [models.c.owner == owner, models.c.state != "creating"]
     query = select(models).where(*where)
     count = select(func.count()).select_from(models).where(*where)
@@ -136,7 +136,7 @@ def list_runs(
 
 
 def set_state(conn: Connection, model_id: str, state: str) -> None:
-    """Moves the model to another state."""
+    """Sets the model's state."""
     conn.execute(update(models).where(models.c.model_id == model_id).values(state=state))
 
 
@@ -161,7 +161,7 @@ _STANDING = Prepared(
 
 
 def add_usage(conn: Connection, used: Mapping[str, Used]) -> None:
-    """Counts trained tokens and optimizer steps, and notes that the models were just used."""
+    """Adds trained tokens and optimizer steps, and records that the models were just used."""
     now = time.time()
     rows = [
         (model_id, each.num_tokens, each.num_steps, now, each.series)
@@ -174,45 +174,45 @@ def add_usage(conn: Connection, used: Mapping[str, Used]) -> None:
 
 
 def submit_state(conn: Connection, owner: str, model_id: str) -> SubmitState | None:
-    """How it stands with the owner's model, without the rest of it. For use inside a write."""
+    """Returns the state of the owner's model that a submit checks. For use inside a write."""
     rows = _STANDING.rows(conn, id=model_id, by=owner)
     return SubmitState(*rows[0]) if rows else None
 
 
 def set_spec(conn: Connection, model_id: str, spec: str) -> None:
-    """Notes what the adapter looks like after other weights were loaded into it."""
+    """Records the adapter's specification after other weights were loaded into it."""
     conn.execute(update(models).where(models.c.model_id == model_id).values(spec=spec))
 
 
 def series_head(conn: Connection, model_id: str) -> SeriesHead:
-    """The head of the run's series; an empty one if it has none."""
+    """Returns the head of the run's series; an empty one if it has none."""
     found = conn.execute(select(models.c.series).where(models.c.model_id == model_id)).scalar()
     return decode_series(found)
 
 
 def decode_series(stored: bytes | None) -> SeriesHead:
-    """The head of a series as a model's row has it."""
+    """Decodes the head of a series from a model's row."""
     return SeriesHead() if stored is None else _decode_head(stored)
 
 
 def decode_logged(stored: bytes | None) -> LoggedHead:
-    """What users logged last, as a model's row has it."""
+    """Decodes the users' logged metrics from a model's row."""
     return LoggedHead() if stored is None else _decode_logged(stored)
 
 
 def set_logged(conn: Connection, model_id: str, logged: LoggedHead) -> None:
-    """Notes what users logged last."""
+    """Stores the users' logged metrics."""
     row = update(models).where(models.c.model_id == model_id)
     conn.execute(row.values(logged=_encode(logged)))
 
 
 def resumed_values(resumed: Resumed) -> dict[str, Any]:
-    """The fields of a `Model` that goes on the chain from its beginning."""
+    """Returns the fields of a new `Model` that continues the chain."""
     return {**msgspec.structs.asdict(resumed), "series": _encode(resumed.series)}
 
 
 def resume(conn: Connection, model_id: str, resumed: Resumed) -> None:
-    """Has the run go on the chain that it was resumed from."""
+    """Attaches the run to the chain that it was resumed from."""
     values = {**resumed_values(resumed), "tags": _dump(resumed.tags)}
     conn.execute(update(models).where(models.c.model_id == model_id).values(**values))
 
@@ -220,7 +220,8 @@ def resume(conn: Connection, model_id: str, resumed: Resumed) -> None:
 def rename(
     conn: Connection, owner: str, model_id: str, changes: Mapping[str, str | dict[str, str] | None]
 ) -> bool:
-    """Whether the owner has the run; it and all runs of its chain have this name or these tags."""
+    """Sets the name or tags of the run and of all runs of its chain; returns whether the
+    owner has it."""
     model = get(conn, owner, model_id)
     if model is None:
         return False
@@ -236,9 +237,9 @@ def rename(
 def record_snapshot(
     conn: Connection, model_id: str, seq_id: int, snapshot: SnapshotRecord
 ) -> SnapshotBefore | None:
-    """From now on recovery begins at this snapshot; bodies up to it are not needed any more.
+    """Records that recovery begins at this snapshot from now on; bodies up to it are not needed.
 
-    What it replaced, or None if the run is over: then the snapshot has no owner.
+    Returns the snapshot it replaced, or None if the run is over: then the snapshot has no owner.
     """
     before = select(models.c.snapshot_folder).where(models.c.model_id == model_id)
     folder = conn.execute(before).scalar()
@@ -257,13 +258,13 @@ def record_snapshot(
 
 
 def snapshot_folders(conn: Connection) -> set[str]:
-    """The snapshot folders still needed."""
+    """Returns the snapshot folders still needed."""
     query = select(models.c.snapshot_folder).where(models.c.snapshot_folder.is_not(None))
     return {folder for folder in conn.execute(query).scalars() if folder}
 
 
 def of_session(conn: Connection, session_id: str) -> list[str]:
-    """The ids of the session's models."""
+    """Returns the ids of the session's models."""
     return list(
         conn.execute(select(models.c.model_id).where(models.c.session_id == session_id)).scalars()
     )

@@ -21,7 +21,7 @@ _FORMS = "Write --database-url as sqlite:///FILE or postgresql://USER:PASSWORD@H
 def open_database(
     url: str, *, readers: int = 4, reserve_bytes: int = 0, lease: LeaderLease | None = None
 ) -> Database:
-    """The migrated database at an SQLAlchemy URL.
+    """Opens and migrates the database at an SQLAlchemy URL.
 
     Raises:
         ConfigError: the URL is none, nothing can be opened there, or a newer version made it.
@@ -31,7 +31,7 @@ def open_database(
 
 
 def open_lease(url: str, life_s: float, on_lost: OnLost) -> LeaderLease | None:
-    """The leader's lease of a PostgreSQL database, not taken yet; None for an SQLite file.
+    """Returns the leader's lease of a PostgreSQL database, not taken yet; None for an SQLite file.
 
     Raises:
         ConfigError: the URL is none, nothing can be opened there, or a newer version made it.
@@ -44,7 +44,7 @@ def open_lease(url: str, life_s: float, on_lost: OnLost) -> LeaderLease | None:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Converts an error inside into one of the database.
+    """Converts an error in the `with` block into one of the database.
 
     Raises:
         ConfigError: there was one.
@@ -65,7 +65,7 @@ def _explained(url: str) -> Iterator[None]:
 
 
 def shown_url(url: str) -> str:
-    """The URL without its password and its query, in which drivers take passwords too."""
+    """Returns the URL without its password and its query, which may hold passwords too."""
     try:
         return make_url(url).set(query={}).render_as_string(hide_password=True)
     except ArgumentError:

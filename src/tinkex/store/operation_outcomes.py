@@ -20,8 +20,8 @@ __all__ = ["OperationOutcome", "SeriesChange", "cancel", "encode_head", "finish"
 
 
 class OperationOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operation ended, and what it took. What it did to its run's series is in `trained`
-    (a forward_backward) or `step_metrics` (an optimizer step)."""
+    """The outcome of an operation, and its usage. Its effect on the run's series is in `trained` (a
+    forward_backward) or `step_metrics` (an optimizer step)."""
 
     operation: Operation
     result: Result
@@ -34,12 +34,12 @@ class OperationOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes_series(self) -> bool:
-        """Whether it has an effect on its run's series."""
+        """Whether it changes its run's series."""
         is_load = self.operation.kind == "load_weights" and not self.is_failed
         return self.trained is not None or self.step_metrics is not None or is_load
 
     def series_after(self, head: SeriesHead, now: float) -> SeriesHead:
-        """The head of its run's series after it."""
+        """Returns the head of its run's series after it."""
         if self.trained is not None:
             return head.trained(self.trained)
         if self.step_metrics is not None:
@@ -77,7 +77,7 @@ def finish(
     outcomes: list[OperationOutcome],
     changes: Mapping[str, SeriesChange] | None = None,
 ) -> None:
-    """Keeps the results and closes the operations; one already closed stays as it was.
+    """Stores the results and closes the operations; one already closed is not changed.
 
     `changes` are those of the series of the outcomes' runs.
     """
@@ -93,21 +93,21 @@ def finish(
 
 
 def cancel(conn: Connection, outcomes: list[OperationOutcome]) -> None:
-    """Keeps the results of operations that never run, and counts their numbers as used."""
+    """Stores the results of operations that never run, and uses up their numbers."""
     for each in outcomes:
         if _CLOSE_FOR_GOOD.count(conn, id=each.operation.request_id, new_state="refused"):
             keep(conn, each.operation.owner, each.operation.request_id, each.result)
 
 
 def _close(conn: Connection, outcome: OperationOutcome) -> bool:
-    """Whether the operation was open."""
+    """Closes the operation; returns whether it was open."""
     state, keeps_body = _closed(outcome)
     close = _CLOSE if keeps_body else _CLOSE_FOR_GOOD
     return bool(close.count(conn, id=outcome.operation.request_id, new_state=state))
 
 
 def _closed(outcome: OperationOutcome) -> tuple[str, bool]:
-    """The operation's last state, and whether its body is kept for a replay."""
+    """Returns the operation's last state, and whether its body is kept for a replay."""
     keeps_body = outcome.operation.kind in REPLAYED and not outcome.is_failed
     return "failed" if outcome.is_failed else "done", keeps_body
 
@@ -115,7 +115,7 @@ def _closed(outcome: OperationOutcome) -> tuple[str, bool]:
 def _record(
     conn: Connection, closed: list[OperationOutcome], changes: Mapping[str, SeriesChange]
 ) -> None:
-    """Adds up what each model used, so that each is touched once, and adds to its series.
+    """Adds up the usage of each model, so that each row is updated once, and extends its series.
 
     Outcomes of one write are closed together or not at all, unless it is a write repeated: then
     none is, and nothing is added twice.

@@ -39,7 +39,8 @@ class OperationDropped(ClientError):
 
 
 REPLAYED = frozenset({"forward_backward", "optim_step", "save_sampler"})
-"""The kinds whose bodies are needed to rebuild a model; the others' go when they are done."""
+"""The kinds whose bodies are needed to rebuild a model; the bodies of others are
+dropped when done."""
 
 
 class NewOperation(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,13 +71,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an operation is in the log, and whether it came for the first time."""
+    """The place of an operation in the log, and whether it is new."""
 
     operation: Operation
     is_new: bool
 
 
-_BODIES_AT_ONCE = 50  # they lie in as many places of the file
+_BODIES_AT_ONCE = 50  # rows of one group lie in as many places of the file
 
 _COLUMNS = [operations.c[name] for name in Operation.__struct_fields__]
 _STORED = (*Operation.__struct_fields__, "body", "body_hash")
@@ -84,7 +85,7 @@ _ADD = insert_if_absent(operations, *_STORED)
 
 
 def _insert_for_models() -> BulkStatement:
-    """Inserts rows, but for those whose number is taken or that their model does not accept."""
+    """Inserts rows, except those whose number is taken or whose model does not accept them."""
     rows = many_rows(len(_STORED)).subquery("new")
     new = dict(zip(_STORED, rows.c, strict=True))
     accepted = (
@@ -106,9 +107,9 @@ _ADD_ALL = _insert_for_models()
 
 
 def append(conn: Connection, new: NewOperation, *, trimmed_seq: int | None = None) -> Appended:
-    """The operation's place in the log; one that is there already keeps its request id.
+    """Appends the operation and returns its place; one already there keeps its request id.
 
-    `trimmed_seq` is the model's mark: what is not there up to it was there once.
+    `trimmed_seq` is the model's mark: numbers up to it that are not in the log were trimmed.
 
     Raises:
         SequenceError: the number was used for something else, refused, or passed over.
@@ -130,9 +131,9 @@ def append(conn: Connection, new: NewOperation, *, trimmed_seq: int | None = Non
 
 
 def append_all(conn: Connection, new: list[NewOperation]) -> list[Appended] | None:
-    """The places of all, if all are new and nothing keeps any of them out; else nothing is done.
+    """Returns the places of all if all are new and acceptable; else appends none.
 
-    Looks at the models itself: their owners, whether they ended, how far they are trimmed.
+    Checks the models itself: their owners, whether they ended, up to where they are trimmed.
     """
     made = [_new_operation(each, "queued") for each in new]
     rows = [
@@ -145,7 +146,7 @@ def append_all(conn: Connection, new: list[NewOperation]) -> list[Appended] | No
 
 
 def is_known(conn: Connection, model_id: str, seq_id: int) -> bool:
-    """Whether the number is in the log or was trimmed from it."""
+    """Returns whether the number is in the log or was trimmed from it."""
     mark = select(model_rows.c.trimmed_seq).where(model_rows.c.model_id == model_id)
     trimmed_seq = conn.execute(mark).scalar()
     if trimmed_seq is not None and seq_id <= trimmed_seq:
@@ -156,26 +157,28 @@ def is_known(conn: Connection, model_id: str, seq_id: int) -> bool:
 def consume(
     conn: Connection, new: NewOperation, state: str, *, trimmed_seq: int | None = None
 ) -> bool:
-    """Whether the number was free; nothing will run under it. `state`: refused or skipped."""
+    """Uses up the number, so that nothing runs under it; returns whether it was free. `state`:
+    refused or skipped."""
     if trimmed_seq is not None and new.seq_id <= trimmed_seq:
         return False
     return _insert(conn, new, state=state) is not None
 
 
 def nothing(owner: str, model_id: str, seq_id: int) -> NewOperation:
-    """What the log says under a number that nothing will run under."""
+    """Returns the log's entry for a number under which nothing will run."""
     return NewOperation(
         owner=owner, model_id=model_id, seq_id=seq_id, kind="none", body=b"", digest=b"", cost=0
     )
 
 
 def skip(conn: Connection, missing: list[NewOperation]) -> set[int]:
-    """The numbers of these that were free; nothing will run under them."""
+    """Uses up those of these numbers that are free, and returns them; nothing will
+    run under them."""
     return {each.seq_id for each in missing if consume(conn, each, "skipped")}
 
 
 def get(conn: Connection, owner: str, request_id: str) -> Operation | None:
-    """The owner's operation."""
+    """Returns the owner's operation."""
     query = select(*_COLUMNS).where(
         operations.c.request_id == request_id, operations.c.owner == owner
     )
@@ -184,13 +187,13 @@ def get(conn: Connection, owner: str, request_id: str) -> Operation | None:
 
 
 def find(conn: Connection, model_id: str, seq_id: int) -> Operation | None:
-    """The operation under the number; for the scheduler, which serves all."""
+    """Returns the operation with the number; for the scheduler, which serves all owners."""
     known = _find(conn, model_id, seq_id)
     return None if known is None else known[0]
 
 
 def bodies(conn: Connection, request_ids: Iterable[str]) -> dict[str, bytes]:
-    """The bodies of these operations."""
+    """Returns the bodies of these operations."""
     query = select(operations.c.request_id, operations.c.body).where(
         operations.c.request_id.in_(list(request_ids)), operations.c.body.is_not(None)
     )
@@ -198,14 +201,14 @@ def bodies(conn: Connection, request_ids: Iterable[str]) -> dict[str, bytes]:
 
 
 def last_without_body(conn: Connection, model_id: str, up_to: int) -> int:
-    """The number, up to this one, before which none of the model has a body to drop."""
+    """Returns the number, up to this one, before which the model has no body to drop."""
     first = select(func.min(operations.c.seq_id)).where(*_bodies_to_drop(model_id, -1, up_to))
     found = conn.execute(first).scalar()
     return up_to if found is None else found - 1
 
 
 def drop_bodies(conn: Connection, model_id: str, after: int, up_to: int) -> int:
-    """Drops some bodies of closed operations after a number; the last number of those passed."""
+    """Drops some bodies of closed operations after a number; returns the last number passed."""
     some = (
         select(operations.c.seq_id)
         .where(*_bodies_to_drop(model_id, after, up_to))
@@ -231,13 +234,13 @@ def _bodies_to_drop(model_id: str, after: int, up_to: int) -> list[ColumnElement
 
 
 def queued(conn: Connection) -> list[Operation]:
-    """Everything not finished, in the order it came."""
+    """Returns all unfinished operations, in the order they arrived."""
     query = select(*_COLUMNS).where(operations.c.state == "queued").order_by(operations.c.number)
     return [Operation(**row._mapping) for row in conn.execute(query)]
 
 
 def to_replay(conn: Connection, model_id: str, after_seq: int) -> list[Operation]:
-    """What was applied to the model after a snapshot, in order."""
+    """Returns the operations applied to the model after a snapshot, in order."""
     query = (
         select(*_COLUMNS)
         .where(
@@ -252,7 +255,8 @@ def to_replay(conn: Connection, model_id: str, after_seq: int) -> list[Operation
 
 
 def positions(conn: Connection, model_id: str | None = None) -> dict[str, tuple[int, set[int]]]:
-    """For each model (or one) the first number not yet passed, and those refused after it."""
+    """Returns, for each model (or one), the first number not yet passed, and those
+    refused after it."""
     passed = (
         select(operations.c.model_id, func.max(operations.c.seq_id))
         .where(operations.c.state.in_(["done", "failed", "skipped"]))
@@ -280,7 +284,8 @@ def positions(conn: Connection, model_id: str | None = None) -> dict[str, tuple[
 
 
 def free_seq(conn: Connection, model_id: str) -> int:
-    """The number after the last one; for old clients, which do not number their requests."""
+    """Returns the number after the last one; for old clients, which do not
+    number their requests."""
     last = select(func.max(operations.c.seq_id)).where(operations.c.model_id == model_id)
     mark = select(model_rows.c.trimmed_seq).where(model_rows.c.model_id == model_id)
     return max(0, conn.execute(last).scalar() or 0, conn.execute(mark).scalar() or 0) + 1
@@ -298,7 +303,7 @@ def _find(conn: Connection, model_id: str, seq_id: int) -> tuple[Operation, byte
 
 
 def _insert(conn: Connection, new: NewOperation, state: str) -> Operation | None:
-    """The new entry; None if the number has one already."""
+    """Inserts the new entry; returns None if the number has one already."""
     operation = _new_operation(new, state)
     body = new.body if state == "queued" else None
     row = {**msgspec.structs.asdict(operation), "body": body, "body_hash": new.digest}

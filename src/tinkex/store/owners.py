@@ -1,5 +1,5 @@
-"""Owners: whose runs, checkpoints and sessions a key sees. An owner exists as long as its keys'
-rows do, revoked ones included."""
+"""Owners: an owner has the runs, checkpoints and sessions that its keys give access to. It exists
+as long as its keys' rows, revoked ones included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_CHARS = 128  # of the column
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """One owner, and how much there is of its work."""
+    """One owner, and the counts of its keys, runs and checkpoints."""
 
     owner: str
     num_keys: int  # not revoked
@@ -28,7 +28,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_all(conn: Connection) -> list[Owner]:
-    """Every owner, in the order of their first keys."""
+    """Returns every owner, in the order of their first keys."""
     columns = (
         keys.c.owner,
         (func.count() - func.count(keys.c.revoked_at)).label("num_keys"),
@@ -48,8 +48,8 @@ def list_all(conn: Connection) -> list[Owner]:
 
 
 def default_owner(conn: Connection) -> str | None:
-    """The owner of a key for which none was named: the only one there is, or the person at this
-    machine where there is none yet. None where there are several: none of them may be guessed."""
+    """Returns the owner of a key for which none was named: the only owner, or the local user if
+    there is none yet. None if there are several, since the choice would be a guess."""
     known = list(conn.execute(select(keys.c.owner).distinct().limit(2)).scalars())
     if not known:
         return local_owner()
@@ -57,7 +57,7 @@ def default_owner(conn: Connection) -> str | None:
 
 
 def local_owner() -> str:
-    """An owner named after the user this process runs as."""
+    """Returns an owner named after the user this process runs as."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name[:MAX_CHARS]
     except KeyError:  # a container may run as a user without a name
@@ -66,11 +66,11 @@ def local_owner() -> str:
 
 
 def new_owner() -> str:
-    """A made-up name that no owner has."""
+    """Returns a random name that no owner has."""
     return f"user-{secrets.token_hex(6)}"
 
 
 def _counts(conn: Connection, owner: ColumnElement[str]) -> dict[str, int]:
-    """How many rows of a table each owner has."""
+    """Returns how many rows of a table each owner has."""
     query = select(owner.label("owner"), func.count().label("number")).group_by(owner)
     return {row.owner: row.number for row in conn.execute(query)}

@@ -1,4 +1,4 @@
-"""An SQLite file that only its owner can read, wherever it lies.
+"""An SQLite file that only its owner can read, in any folder.
 
 The write-ahead log and the index of it get the rights of the file itself when SQLite makes them.
 """
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 def make_private(url: URL) -> None:
-    """Makes the file of this database if there is none, and takes others' rights to it away.
+    """Creates the file of this database if there is none, and removes other users' rights to it.
 
     Raises:
         ConfigError: other users may read it and its rights cannot be changed.
@@ -38,13 +38,13 @@ def make_private(url: URL) -> None:
         for ending in _BESIDE:
             _take_rights(path.with_name(path.name + ending))
     except OSError:
-        return  # SQLite says what is wrong in its own words
+        return  # SQLite reports the error itself
 
 
 def _take_rights(path: Path) -> None:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:  # it is not there, or SQLite says what is wrong
+    except OSError:  # the file does not exist, or SQLite reports the error
         return
     if not mode & _OTHERS:
         return

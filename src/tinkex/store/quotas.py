@@ -24,7 +24,7 @@ _SIZES = (
 
 
 class QuotaExceeded(ClientError):
-    """422: the tenant holds as much as it may.
+    """422: the tenant's quota is used up.
 
     Not 429: waiting does not help, and clients would do so for minutes.
     """
@@ -34,7 +34,7 @@ class QuotaExceeded(ClientError):
 
 
 class DiskUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies on disk for a tenant, in bytes."""
+    """Bytes on disk that belong to a tenant."""
 
     num_checkpoints: int
     checkpoints: int
@@ -43,12 +43,12 @@ class DiskUse(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all kinds."""
         return self.checkpoints + self.samplers + self.snapshots
 
 
 def disk_use(conn: Connection, owner: str) -> DiskUse:
-    """What lies on disk for the owner. A checkpoint past its end counts until it is removed."""
+    """Returns the owner's bytes on disk. An expired checkpoint counts until it is removed."""
     saved = checkpoints.c.size_bytes
     count, size = conn.execute(
         select(func.count(), func.sum(saved)).where(checkpoints.c.owner == owner)
@@ -68,13 +68,13 @@ def disk_use(conn: Connection, owner: str) -> DiskUse:
 
 
 def disk_use_of_all(conn: Connection) -> int:
-    """What lies on disk for all owners together, in bytes."""
+    """Returns the bytes on disk of all owners together."""
     columns = (checkpoints.c.size_bytes, sampling_sessions.c.size_bytes, models.c.snapshot_bytes)
     return sum(_number(conn, select(func.sum(column))) for column in columns)
 
 
 def bytes_by_owner(conn: Connection) -> dict[str, int]:
-    """What lies on disk for each owner, in bytes; owners of nothing are left out."""
+    """Returns the bytes on disk of each owner; owners without any are left out."""
     found: Counter[str] = Counter()
     for table, size in _SIZES:
         query = select(table.c.owner, func.sum(size)).where(size.is_not(None))
@@ -84,7 +84,7 @@ def bytes_by_owner(conn: Connection) -> dict[str, int]:
 
 
 def bytes_by_run(conn: Connection, owner: str) -> dict[str, int]:
-    """What lies on disk for each of the owner's runs, in bytes; runs without any are left out."""
+    """Returns the bytes on disk of each of the owner's runs; runs without any are left out."""
     found: Counter[str] = Counter()
     for table, size in _SIZES:
         query = select(table.c.model_id, func.sum(size)).where(
@@ -96,7 +96,7 @@ def bytes_by_run(conn: Connection, owner: str) -> dict[str, int]:
 
 
 def bytes_by_key(conn: Connection, owner: str) -> dict[int | None, int]:
-    """What lies on disk for the owner's runs, by the key that made the run."""
+    """Returns the bytes on disk of the owner's runs, by the key that made the run."""
     query = select(models.c.model_id, models.c.key_id).where(models.c.owner == owner)
     of_run = bytes_by_run(conn, owner)
     found: Counter[int | None] = Counter()
@@ -114,7 +114,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kept_by_project(conn: Connection, owner: str, project_id: str | None) -> list[Kept]:
-    """The owner's checkpoints by project, or those of one project."""
+    """Returns the owner's checkpoints by project, or those of one project."""
     query = (
         select(
             sessions.c.project_id,
@@ -141,13 +141,13 @@ def kept_by_project(conn: Connection, owner: str, project_id: str | None) -> lis
 
 
 def open_sessions(conn: Connection, owner: str) -> int:
-    """How many sessions of the owner have not ended."""
+    """Returns the number of the owner's sessions that have not ended."""
     query = select(func.count()).where(sessions.c.owner == owner, sessions.c.finished_at.is_(None))
     return _number(conn, query)
 
 
 def open_models(conn: Connection, owner: str) -> int:
-    """How many models the owner's open sessions have that were not unloaded."""
+    """Returns the number of models in the owner's open sessions that were not unloaded."""
     query = (
         select(func.count())
         .select_from(sessions)
@@ -165,7 +165,7 @@ def check_sessions(conn: Connection, owner: str, most: int) -> None:
     """Refuses one more session above the limit.
 
     Raises:
-        QuotaExceeded: the owner has so many.
+        QuotaExceeded: the limit is reached.
     """
     if (held := open_sessions(conn, owner)) >= most:
         raise QuotaExceeded(
@@ -179,7 +179,7 @@ def check_models(conn: Connection, owner: str, most: int) -> None:
     """Refuses one more model above the limit.
 
     Raises:
-        QuotaExceeded: the owner has so many.
+        QuotaExceeded: the limit is reached.
     """
     if (held := open_models(conn, owner)) >= most:
         raise QuotaExceeded(

@@ -1,4 +1,4 @@
-"""Ids of requests: unique, and recognisable after the request's rows were deleted.
+"""Ids of requests: unique, and recognizable after the request's rows were deleted.
 
 They begin with the time, so that ids made together are close together in an index; with random ids
 every row would touch other pages. The last digits are derived from the first ones and the owner:
@@ -18,14 +18,14 @@ _TIME_DIGITS, _RANDOM_DIGITS, _CHECK_DIGITS = 12, 12, 8
 
 
 def new_request_id(owner: str) -> str:
-    """A fresh id of 32 hexadecimal digits."""
+    """Returns a new id of 32 hexadecimal digits."""
     milliseconds = time.time_ns() // 1_000_000 % 16**_TIME_DIGITS
     unique = f"{milliseconds:0{_TIME_DIGITS}x}{secrets.token_hex(_RANDOM_DIGITS // 2)}"
     return unique + _check(owner, unique)
 
 
 def was_made_for(owner: str, request_id: str) -> bool:
-    """Whether a request of this owner once had the id."""
+    """Returns whether a request of this owner once had the id."""
     unique, check = request_id[:-_CHECK_DIGITS], request_id[-_CHECK_DIGITS:]
     is_whole = len(unique) == _TIME_DIGITS + _RANDOM_DIGITS
     return is_whole and check == _check(owner, unique)

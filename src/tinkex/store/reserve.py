@@ -21,9 +21,9 @@ _STEP_BYTES = 64 * 1024  # a reserve that lacks less is left as it is
 
 
 class Reserve:
-    """A file of up to `max_bytes` beside an SQLite file. Not safe for several threads.
+    """A file of up to `max_bytes` beside an SQLite file. Not thread-safe.
 
-    It raises no errors: a disk without a reserve is as it would be anyway.
+    It raises no errors: without a reserve the disk is used as usual.
     """
 
     def __init__(self, database: Path, max_bytes: int) -> None:
@@ -31,18 +31,19 @@ class Reserve:
         self._max_bytes = max_bytes
 
     def release(self) -> None:
-        """Gives the space back to the disk."""
+        """Frees the reserved space."""
         with suppress(OSError):  # without one there is nothing to release
             os.truncate(self._path, 0)
 
     def release_if_short(self) -> None:
-        """Gives the space back if the disk has less than that: a start writes too."""
+        """Frees the reserved space if the disk has less free space than that: a
+        start writes too."""
         with suppress(OSError):
             if self._free_bytes() < self._target_bytes():
                 self.release()
 
     def restore(self) -> None:
-        """Takes the space again, as much of it as the disk has."""
+        """Reserves the space again, as far as the disk has it."""
         with suppress(OSError):
             missing = min(self._target_bytes() - self._held_bytes(), self._free_bytes())
             while missing >= _STEP_BYTES and not self._grow(missing):
@@ -72,7 +73,7 @@ class Reserve:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """For its owner alone, as the database beside it is."""
+    """Opens the file for its owner alone, like the database beside it."""
     return os.open(path, flags, 0o600)
 
 

@@ -1,8 +1,8 @@
-"""Dropping what is no longer kept: results by age and size, and the rows behind them.
+"""Retention: drops results by age and size, and the rows behind them.
 
-Every function here takes a slice and says how much it took, so that writers wait
-for milliseconds and not for a day's worth of rows. A row leaves only after its result has. What
-must be known of it for good is a mark: how far a model's log, or a client's samples, are gone.
+Every function here deletes a slice and returns its size, so that writers wait for milliseconds and
+not for a day's worth of rows. A row is deleted only after its result. How far a model's log, or a
+client's samples, were trimmed is kept for good, as a mark.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SLICE = 500
 
 
 def results_to_drop(conn: Connection, before: float, max_bytes: int) -> dict[str, float]:
-    """For each owner with too much kept, the time up to which results have to go.
+    """Returns, for each owner with too much kept, the time up to which results must be dropped.
 
     Too much is what is older than `before`, and what makes the owner's results exceed the size.
     """
@@ -60,7 +60,7 @@ def results_to_drop(conn: Connection, before: float, max_bytes: int) -> dict[str
 
 
 def _end_of_room(conn: Connection, owner: str, max_bytes: int) -> float | None:
-    """The time of the newest result that, with all that are younger, exceeds the size."""
+    """Returns the time of the newest result that, with all younger ones, exceeds the size."""
     running = func.sum(results.c.size_bytes).over(
         order_by=(results.c.created_at.desc(), results.c.size_bytes.desc())
     )
@@ -74,7 +74,7 @@ def _end_of_room(conn: Connection, owner: str, max_bytes: int) -> float | None:
 
 
 def drop_results(conn: Connection, owner: str, up_to: float) -> int:
-    """How many of the owner's results up to this time were dropped; the oldest go first."""
+    """Drops the owner's results up to this time, the oldest first; returns how many."""
     oldest = (
         select(results.c.request_id)
         .where(results.c.owner == owner, results.c.created_at <= up_to)
@@ -88,7 +88,7 @@ def drop_results(conn: Connection, owner: str, up_to: float) -> int:
 
 
 def models_to_trim(conn: Connection, before: float, after: int) -> tuple[list[str], int | None]:
-    """Models with operations from before this time, and where to go on looking, if anywhere.
+    """Returns models with operations from before this time, and where to continue, if anywhere.
 
     Walks the log in the order it was written, a slice from after the given number.
     """
@@ -106,7 +106,7 @@ def models_to_trim(conn: Connection, before: float, after: int) -> tuple[list[st
 
 
 def trim_operations(conn: Connection, model_id: str, before: float) -> int:
-    """How many operations at the beginning of the model's log were dropped.
+    """Drops operations at the beginning of the model's log; returns how many.
 
     One stays, with all after it, if it waits, is young, still has its result, or would be replayed.
     """
@@ -139,7 +139,7 @@ def trim_operations(conn: Connection, model_id: str, before: float) -> int:
 
 
 def trim_samples(conn: Connection, before: float) -> int:
-    """How many finished sampling requests from before this time were dropped.
+    """Drops finished sampling requests from before this time; returns how many.
 
     The last one to finish stays: the next completion is numbered after it.
     """
@@ -171,7 +171,7 @@ def trim_samples(conn: Connection, before: float) -> int:
 
 
 def drop_freed_samplers(conn: Connection, before: float) -> int:
-    """How many rows were dropped of samplers that went before this time."""
+    """Deletes rows of samplers that were freed before this time; returns how many."""
     freed = (
         select(sampling_sessions.c.sampling_session_id)
         .where(sampling_sessions.c.freed_at < before)

@@ -17,14 +17,14 @@ Encoding = Literal["json", "proto", "error"]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished request's answer. An error's body is the JSON the client is shown."""
+    """The result of a finished request. An error's body is the JSON the client is shown."""
 
     encoding: Encoding
     body: bytes
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store knows of a request: its kind, and its result once there is one.
+    """The stored kind of a request, and its result once there is one.
 
     A request that is finished and has no result had one that was dropped for its age.
     """
@@ -35,7 +35,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def error_result(message: str, *, category: str, code: str = "", hint: str = "") -> Result:
-    """The result of a request that failed; `category` is whose fault it was: user or server."""
+    """Returns the result of a request that failed; `category`: whether the user or the
+    server caused it."""
     text = f"{message} {hint}".strip()
     fields = {"error": text, "category": category, "code": code}
     return Result(encoding="error", body=msgspec.json.encode(fields))
@@ -81,7 +82,7 @@ def keep_all(conn: Connection, outcomes: Sequence[tuple[OwnedRequest, Result]]) 
 
 
 def find(conn: Connection, owner: str, request_id: str) -> Found | None:
-    """What became of the owner's request; None if there is no such request."""
+    """Returns the stored state of the owner's request; None if there is no such request."""
     row = conn.execute(
         select(results.c.encoding, results.c.body).where(
             results.c.request_id == request_id, results.c.owner == owner
@@ -100,7 +101,7 @@ def find(conn: Connection, owner: str, request_id: str) -> Found | None:
 
 
 def _find_custom_loss(conn: Connection, owner: str, request_id: str) -> Found | None:
-    """A loss that was uploaded: its row is its result."""
+    """Finds an uploaded loss: its row is its result."""
     query = select(custom_losses.c.loss_id).where(
         custom_losses.c.request_id == request_id, custom_losses.c.owner == owner
     )

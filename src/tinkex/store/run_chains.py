@@ -38,7 +38,7 @@ class _Part(NamedTuple):
 def page_of_points(
     conn: Connection, model: Model, after: int, *, limit: int, with_chain: bool
 ) -> PointsPage:
-    """The points with numbers above `after`, as many as the limit allows."""
+    """Returns the points with numbers above `after`, up to the limit."""
     points: list[Point] = []
     has_more, is_thinned = False, False
     for part in _parts(conn, model) if with_chain else [_own(model)]:
@@ -59,7 +59,7 @@ def page_of_points(
 
 
 def squeezed(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many points, each in place of as many neighbours."""
+    """Returns at most this many points, each merged from as many neighbours."""
     if len(points) <= most:
         return list(points)
     bounds = [place * len(points) // most for place in range(most + 1)]
@@ -71,7 +71,8 @@ def _own(model: Model) -> _Part:
 
 
 def _parts(conn: Connection, model: Model) -> list[_Part]:
-    """The runs of the chain up to this one, oldest first, as far as the owner has them still."""
+    """Returns the runs of the chain up to this one, oldest first, as far as the
+    owner still has them."""
     parts = [_own(model)]
     while model.resumed_from is not None and len(parts) < _MAX_RUNS:
         last = model.first_point or 0

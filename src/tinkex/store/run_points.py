@@ -36,7 +36,7 @@ __all__ = [
 
 MAX_POINTS = 2000
 THIN_EVERY = 250
-"""Points that one writer adds between two calls of `thin`; there are two writers for each run."""
+"""Points that one writer adds between two calls of `thin`; each run has two writers."""
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ _FIRST = select(func.coalesce(models.c.first_point, 0))
 
 
 def _next_number(model_id: Any) -> ColumnElement[int]:
-    """One more than the number of the run's last point."""
+    """Returns the number after that of the run's last point."""
     mine = run_points.alias("mine")
     last = select(func.max(mine.c.number)).where(mine.c.model_id == model_id)
     first = _FIRST.where(models.c.model_id == model_id)
@@ -90,7 +90,7 @@ def add(conn: Connection, points: Mapping[str, PointBody]) -> None:
 
 
 def last_number(conn: Connection, model_id: str) -> int:
-    """The number of the run's last point; that of the run before it if it has none."""
+    """Returns the number of the run's last point; if it has none, that of the run before it."""
     last = select(func.max(run_points.c.number)).where(run_points.c.model_id == model_id)
     found = conn.execute(last).scalar()
     if found is None:
@@ -101,7 +101,7 @@ def last_number(conn: Connection, model_id: str) -> int:
 def list_after(
     conn: Connection, model_id: str, after: int, *, up_to: int | None = None, limit: int
 ) -> list[Point]:
-    """The run's points with higher numbers, in order, up to one number."""
+    """Returns the run's points with higher numbers, in order, up to one number."""
     query = (
         select(run_points.c.number, run_points.c.body)
         .where(run_points.c.model_id == model_id, run_points.c.number > after)
@@ -114,7 +114,7 @@ def list_after(
 
 
 def thin(conn: Connection, model_id: str) -> None:
-    """Joins older points in pairs if the run could have too many before the next call."""
+    """Merges older points in pairs if the run could have too many before the next call."""
     points = list_after(conn, model_id, -1, limit=MAX_POINTS)
     if len(points) + 2 * THIN_EVERY <= MAX_POINTS:
         return
@@ -133,7 +133,7 @@ def thin(conn: Connection, model_id: str) -> None:
 
 
 def joined(points: Sequence[Point]) -> Point:
-    """One point in place of neighbours: the last, with those metrics of the others it lacks."""
+    """Merges neighbouring points into the last, with those metrics of the others that it lacks."""
     metrics = {name: value for each in points for name, value in each.body.metrics.items()}
     last = points[-1]
     return Point(last.number, msgspec.structs.replace(last.body, metrics=metrics))

@@ -1,7 +1,7 @@
-"""What a run's series of metrics is made from: the head of the series, kept in the run's own row.
+"""The head of a run's series of metrics, from which points are made; kept in the run's own row.
 
-Pure. The head holds what was trained since the last optimizer step, the run's counts, the last
-value of each metric, and a short line of losses for lists. The points are in `run_points`.
+Pure. The head holds totals since the last optimizer step, the run's counts, the last value of each
+metric, and a short line of losses for lists. The points are in `run_points`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 __all__ = ["LoggedHead", "PointBody", "SeriesHead", "StepTotals", "TrainedBatch"]
 
 SPARK_POINTS = 32
-"""Losses in the line that lists show."""
+"""Maximum losses in the line that lists show."""
 
 LOSS = "loss:sum"
 LOSS_PER_TOKEN = "loss_per_token"  # noqa: S105  the name of a metric
 
 
 class TrainedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one forward_backward gave. `num_learned`: targets that count in its loss."""
+    """Totals of one forward_backward. `num_learned`: targets that count in its loss."""
 
     metrics: dict[str, float]
     num_tokens: int
@@ -38,20 +38,21 @@ class PointBody(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StepTotals(msgspec.Struct, array_like=True, frozen=True):
-    """What was trained since the last optimizer step. A metric has its value and its weight."""
+    """Totals of the training since the last optimizer step. A metric has its value
+    and its weight."""
 
     num_learned: int = 0
     metrics: dict[str, tuple[float, int]] = {}
 
     def with_batch(self, batch: TrainedBatch) -> StepTotals:
-        """The totals with one more batch, by the suffix of each metric's name."""
+        """Returns the totals with one more batch, by the suffix of each metric's name."""
         metrics = dict(self.metrics)
         for name, value in batch.metrics.items():
             metrics[name] = _joined(name, metrics.get(name), value, batch.num_examples)
         return StepTotals(self.num_learned + batch.num_learned, metrics)
 
     def reduced(self) -> dict[str, float | None]:
-        """The metrics of the whole step, with the loss per token."""
+        """Returns the metrics of the whole step, with the loss per token."""
         found: dict[str, float | None] = {name: value for name, (value, _) in self.metrics.items()}
         if LOSS in found and self.num_learned:
             found[LOSS_PER_TOKEN] = self.metrics[LOSS][0] / self.num_learned
@@ -70,7 +71,7 @@ class SeriesHead(msgspec.Struct, array_like=True, frozen=True):
     spark_every: int = 1  # steps between two losses of the line
 
     def trained(self, batch: TrainedBatch) -> SeriesHead:
-        """The head after a forward_backward."""
+        """Returns the head after a forward_backward."""
         return msgspec.structs.replace(
             self,
             tokens=self.tokens + batch.num_tokens,
@@ -78,7 +79,7 @@ class SeriesHead(msgspec.Struct, array_like=True, frozen=True):
         )
 
     def stepped(self, metrics: Mapping[str, float], now: float) -> SeriesHead:
-        """The head after an optimizer step, whose point is `latest`."""
+        """Returns the head after an optimizer step, whose point is `latest`."""
         found = {**self.since_step.reduced(), **metrics}
         step = self.step + 1
         spark, every = self._spark_with(found.get(LOSS_PER_TOKEN))
@@ -92,11 +93,12 @@ class SeriesHead(msgspec.Struct, array_like=True, frozen=True):
         )
 
     def reset(self) -> SeriesHead:
-        """The head after other weights were loaded: gradients that were pending are gone."""
+        """Returns the head after other weights were loaded: pending gradients are dropped."""
         return msgspec.structs.replace(self, since_step=StepTotals())
 
     def _spark_with(self, loss: float | None) -> tuple[list[float], int]:
-        """The line of losses with this one, if it is its turn. A full line loses every second."""
+        """Returns the line of losses with this one if its step is due. A full line
+        drops every second."""
         if loss is None or self.num_points % self.spark_every:
             return self.spark, self.spark_every
         if len(self.spark) == SPARK_POINTS:
@@ -105,7 +107,7 @@ class SeriesHead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LoggedHead(msgspec.Struct, array_like=True, frozen=True):
-    """What users logged: the last value of each metric, and the calls that came last."""
+    """Metrics that users logged: the last value of each, and the last calls."""
 
     metrics: dict[str, float | None] = {}
     time: float = 0.0
@@ -116,7 +118,7 @@ class LoggedHead(msgspec.Struct, array_like=True, frozen=True):
 def _joined(
     name: str, before: tuple[float, int] | None, value: float, weight: int
 ) -> tuple[float, int]:
-    """A metric over what came before and one more batch."""
+    """Combines a metric of the batches so far with that of one more batch."""
     if before is None:
         return value, weight
     so_far, total = before

@@ -35,7 +35,7 @@ class SamplerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def insert(conn: Connection, sampler: SamplerRecord) -> SamplerRecord:
-    """The sampling session; one that is there already is kept and returned."""
+    """Inserts the sampling session; one that exists already is kept and returned."""
     known = get(conn, sampler.owner, sampler.sampling_session_id)
     if known is not None:
         return known
@@ -44,7 +44,7 @@ def insert(conn: Connection, sampler: SamplerRecord) -> SamplerRecord:
 
 
 def get(conn: Connection, owner: str, sampling_session_id: str) -> SamplerRecord | None:
-    """The owner's sampling session."""
+    """Returns the owner's sampling session."""
     query = select(sampling_sessions).where(
         sampling_sessions.c.sampling_session_id == sampling_session_id,
         sampling_sessions.c.owner == owner,
@@ -54,7 +54,7 @@ def get(conn: Connection, owner: str, sampling_session_id: str) -> SamplerRecord
 
 
 def join(conn: Connection, owner: str, sampling_session_id: str) -> int | None:
-    """The number of one more client of the session (the first one is 0)."""
+    """Returns a new client number of the session (the first one is 0)."""
     sampler = get(conn, owner, sampling_session_id)
     if sampler is None:
         return None
@@ -67,7 +67,7 @@ def join(conn: Connection, owner: str, sampling_session_id: str) -> int | None:
 
 
 def free_session(conn: Connection, session_id: str) -> list[SamplerRecord]:
-    """The session's ephemeral samplers, which may not be used any more."""
+    """Frees the session's ephemeral samplers, which may not be used any more."""
     where = (
         sampling_sessions.c.session_id == session_id,
         sampling_sessions.c.model_id.is_not(None),
@@ -83,7 +83,7 @@ def free_session(conn: Connection, session_id: str) -> list[SamplerRecord]:
 
 
 def free_of_ended_sessions(conn: Connection) -> None:
-    """Frees what sessions left that ended just before a crash."""
+    """Frees the samplers of sessions that ended just before a crash."""
     ended = select(sessions.c.session_id).where(sessions.c.finished_at.is_not(None))
     conn.execute(
         update(sampling_sessions)
@@ -106,7 +106,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lives(conn: Connection, sampling_session_ids: list[str]) -> list[Life]:
-    """What is known of the clients of these sampling sessions."""
+    """Returns the last use of these sampling sessions, and whether their sessions are over."""
     columns = (
         sampling_sessions.c.sampling_session_id,
         sessions.c.session_id,
@@ -123,7 +123,7 @@ def lives(conn: Connection, sampling_session_ids: list[str]) -> list[Life]:
 
 
 def record_size(conn: Connection, sampling_session_id: str, size_bytes: int) -> bool:
-    """Whether the sampler is still wanted; how large its weights are on disk is noted."""
+    """Records the bytes of the sampler's weights on disk; returns whether it is still in use."""
     done = conn.execute(
         update(sampling_sessions)
         .where(
@@ -136,7 +136,7 @@ def record_size(conn: Connection, sampling_session_id: str, size_bytes: int) -> 
 
 
 def record_uses(conn: Connection, uses: dict[str, float]) -> None:
-    """Notes when each sampling session was last used."""
+    """Records when each sampling session was last used."""
     for sampling_session_id, at in uses.items():
         conn.execute(
             update(sampling_sessions)
@@ -146,7 +146,7 @@ def record_uses(conn: Connection, uses: dict[str, float]) -> None:
 
 
 def ephemeral(conn: Connection) -> list[SamplerRecord]:
-    """Every ephemeral sampler still in use, the one used last first."""
+    """Returns every ephemeral sampler in use, the one used last first."""
     last_used = func.coalesce(sampling_sessions.c.used_at, sampling_sessions.c.created_at)
     query = (
         select(sampling_sessions)
@@ -165,7 +165,7 @@ def free(conn: Connection, sampling_session_ids: list[str]) -> None:
 
 
 def live_folders(conn: Connection) -> set[str]:
-    """The folders of ephemeral samplers still in use."""
+    """Returns the folders of ephemeral samplers in use."""
     query = select(sampling_sessions.c.folder).where(
         sampling_sessions.c.folder.is_not(None), sampling_sessions.c.freed_at.is_(None)
     )

@@ -1,4 +1,4 @@
-"""Sampling requests: kept before they are promised, numbered in the order they complete."""
+"""Sampling requests: stored before they are acknowledged, numbered in the order they complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_CLONE = 2**63 // CLONE_STRIDE - 1  # whose numbers still fit 63 bits
 
 
 class NewSample(msgspec.Struct, frozen=True, kw_only=True):
-    """A sampling request to keep."""
+    """A sampling request to store."""
 
     owner: str
     sampling_session_id: str
@@ -83,7 +83,7 @@ _CLOSE, _CLOSE_ALL = Prepared(_CLOSING), update_rows(_CLOSING, "id", "new_state"
 
 
 def append_one(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
-    """The request, and whether it came for the first time.
+    """Stores the request; returns it, and whether it is new.
 
     Raises:
         SequenceError: the number was used for another request.
@@ -101,7 +101,7 @@ def append_one(conn: Connection, new: NewSample) -> tuple[Sample, bool]:
 def _append_all(
     conn: Connection, calls: list[tuple[NewSample]]
 ) -> list[tuple[Sample, bool]] | None:
-    """All of them, if all are new; else nothing is done."""
+    """Stores all requests if all are new; else stores none."""
     made = [_new_sample(new) for (new,) in calls]
     rows = [
         (*msgspec.structs.astuple(sample), new.body, new.digest)
@@ -115,14 +115,14 @@ append = BatchableWrite(append_one, _append_all)
 
 
 def get(conn: Connection, owner: str, request_id: str) -> Sample | None:
-    """The owner's request."""
+    """Returns the owner's request."""
     query = select(*_COLUMNS).where(samples.c.request_id == request_id, samples.c.owner == owner)
     row = conn.execute(query).first()
     return None if row is None else Sample(**row._mapping)
 
 
 def bodies(conn: Connection, request_ids: list[str]) -> dict[str, bytes]:
-    """The bodies of these requests."""
+    """Returns the bodies of these requests."""
     query = select(samples.c.request_id, samples.c.body).where(
         samples.c.request_id.in_(request_ids), samples.c.body.is_not(None)
     )
@@ -130,7 +130,7 @@ def bodies(conn: Connection, request_ids: list[str]) -> dict[str, bytes]:
 
 
 def queued(conn: Connection) -> list[Sample]:
-    """Everything not finished, oldest first."""
+    """Returns all unfinished requests, oldest first."""
     query = select(*_COLUMNS).where(samples.c.state == "queued").order_by(samples.c.created_at)
     return [Sample(**row._mapping) for row in conn.execute(query)]
 
@@ -140,9 +140,9 @@ def finish(
     outcomes: list[tuple[Sample, Result]],
     spent: Mapping[str, Spent] | None = None,
 ) -> None:
-    """Keeps the results and numbers the completions; a request already closed stays as it was.
+    """Stores the results and numbers the completions; a request already closed is not changed.
 
-    `spent` is what requests used, by their ids.
+    `spent` is the usage of requests, by their ids.
     """
     number = _LAST.rows(conn)[0][0] or 0
     states = ["failed" if result.encoding == "error" else "done" for _, result in outcomes]
@@ -166,7 +166,7 @@ def finish(
 def completions(
     conn: Connection, owner: str, sampling_session_id: str, clone: int, after: int, limit: int
 ) -> list[Completion]:
-    """What one client of the session got done after its cursor, in order."""
+    """Returns the completions of one client of the session after its cursor, in order."""
     query = (
         select(
             samples.c.completion.label("number"),
@@ -198,7 +198,7 @@ def _add_usage(conn: Connection, closed: list[Sample], spent: Mapping[str, Spent
 
 
 def _refuse_trimmed(conn: Connection, new: NewSample) -> None:
-    """Refuses a number that was there once, but lets one through that is there still."""
+    """Refuses a number whose request was trimmed; accepts one whose request is still stored."""
     same_number = (
         samples.c.sampling_session_id == new.sampling_session_id,
         samples.c.seq_id == new.seq_id,
@@ -219,7 +219,7 @@ def _refuse_trimmed(conn: Connection, new: NewSample) -> None:
 
 
 def _same(conn: Connection, new: NewSample) -> Sample:
-    """The request that has the number already, which must be this one."""
+    """Returns the request that has the number already, if it is the same request."""
     query = select(*_COLUMNS, samples.c.body_hash).where(
         samples.c.sampling_session_id == new.sampling_session_id, samples.c.seq_id == new.seq_id
     )

@@ -1,4 +1,4 @@
-"""Sessions that ended long ago: what they held is dropped, and later their records too.
+"""Retention of sessions: what an ended session held is dropped, and much later its records.
 
 First goes what is large: the training state of their models, their samplers, their custom losses.
 The run stays in the lists with its numbers, and every checkpoint stays until it is deleted or its
@@ -30,7 +30,7 @@ _SNAPSHOT = ("snapshot_seq", "snapshot_folder", "snapshot_bytes")
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
-    """What a trimmed session leaves in memory and on disk, for its owner to remove."""
+    """In-memory and on-disk remains of a trimmed session, for their holder to remove."""
 
     model_ids: list[str]
     sampling_session_ids: list[str]
@@ -39,7 +39,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sessions_to_trim(conn: Connection, before: float) -> list[str]:
-    """Some sessions that ended before this time and still hold things."""
+    """Returns some sessions that ended before this time and still hold data."""
     query = (
         select(sessions.c.session_id)
         .where(sessions.c.finished_at < before, sessions.c.trimmed_at.is_(None))
@@ -50,7 +50,7 @@ def sessions_to_trim(conn: Connection, before: float) -> list[str]:
 
 
 def trim_session(conn: Connection, session_id: str, before: float) -> Left | None:
-    """What the session leaves; its rows are gone. None if it was used since, after all."""
+    """Deletes the session's rows and returns its remains; None if the session was used since."""
     in_session = models.c.session_id == session_id
     runs = conn.execute(select(models.c.model_id, models.c.snapshot_folder).where(in_session)).all()
     of_session = sampling_sessions.c.session_id == session_id
@@ -79,7 +79,7 @@ def trim_session(conn: Connection, session_id: str, before: float) -> Left | Non
 
 
 def drop_records(conn: Connection, before: float) -> int:
-    """How many records of sessions that ended before this time were dropped.
+    """Deletes records of sessions that ended before this time; returns how many.
 
     A run with a checkpoint stays, and its session with it.
     """

@@ -41,7 +41,7 @@ def create(
     project_id: str | None = None,
     display_name: str | None = None,
 ) -> str:
-    """The id of a new session."""
+    """Creates a session and returns its id."""
     # Whole microseconds, as in the dates clients send back to go on after a session in a list.
     session_id, now = str(uuid.uuid4()), round(time.time(), 6)
     conn.execute(
@@ -61,14 +61,14 @@ def create(
 
 
 def get(conn: Connection, owner: str, session_id: str) -> Session | None:
-    """The owner's session."""
+    """Returns the owner's session."""
     query = select(sessions).where(sessions.c.session_id == session_id, sessions.c.owner == owner)
     row = conn.execute(query).first()
     return None if row is None else _to_session(row)
 
 
 def list_ids(conn: Connection, owner: str, *, limit: int, offset: int) -> list[str]:
-    """The owner's session ids, newest first."""
+    """Returns the owner's session ids, newest first."""
     query = (
         select(sessions.c.session_id)
         .where(sessions.c.owner == owner)
@@ -80,7 +80,7 @@ def list_ids(conn: Connection, owner: str, *, limit: int, offset: int) -> list[s
 
 
 def members(conn: Connection, owner: str, session_id: str) -> tuple[list[str], list[str]]:
-    """The ids of the session's models and of its sampling sessions."""
+    """Returns the ids of the session's models and of its sampling sessions."""
     found = []
     for column, table in (
         (models.c.model_id, models),
@@ -96,7 +96,7 @@ def members(conn: Connection, owner: str, session_id: str) -> tuple[list[str], l
 
 
 def finish(conn: Connection, owner: str, session_id: str, reason: str, detail: str | None) -> bool:
-    """Whether the session ended just now; the first reason wins."""
+    """Ends the session; returns whether it was open. The first reason is kept."""
     result = conn.execute(
         update(sessions)
         .where(
@@ -112,8 +112,8 @@ def finish(conn: Connection, owner: str, session_id: str, reason: str, detail: s
 def finish_silent(
     conn: Connection, before: float, alive: frozenset[str] = frozenset()
 ) -> list[str]:
-    """The sessions not alive of since `before`; they are over now. Sessions in `alive` stay open:
-    their heartbeats came, but could not be written yet."""
+    """Ends the sessions whose last sign of life is older than `before`, and returns them. Sessions
+    in `alive` stay open: their heartbeats arrived but could not be written yet."""
     query = select(sessions.c.session_id).where(
         sessions.c.heartbeat_at < before, sessions.c.finished_at.is_(None)
     )
@@ -133,7 +133,7 @@ def record_heartbeats(conn: Connection, beats: dict[str, float]) -> None:
 
 
 def set_project(conn: Connection, owner: str, session_id: str, project_id: str) -> bool:
-    """Whether the owner has such a session; it belongs to the project from now on."""
+    """Moves the session to the project; returns whether the owner has such a session."""
     result = conn.execute(
         update(sessions)
         .where(sessions.c.session_id == session_id, sessions.c.owner == owner)
@@ -152,10 +152,10 @@ def search(
     display_name: str | None = None,
     before: tuple[float, str] | None = None,
 ) -> list[Session]:
-    """The owner's sessions that fit, newest first, beginning after `before`.
+    """Returns the owner's matching sessions, newest first, beginning after `before`.
 
-    A display name fits if it has all the given words in it, wherever. Of an id and a name, one
-    is enough.
+    A display name matches if it contains all the given words. If both an id and a name are given,
+    either may match.
     """
     query = select(sessions).where(sessions.c.owner == owner)
     named = []

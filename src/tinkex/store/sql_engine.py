@@ -16,7 +16,8 @@ BUSY_TIMEOUT_MS = 30_000
 
 
 def make_engine(url: str, *, begin: str, pool_size: int, cache_kib: int) -> Engine:
-    """An engine for an SQLAlchemy URL. `begin` and `cache_kib`, of a connection, are SQLite's."""
+    """Returns an engine for an SQLAlchemy URL. `begin` and `cache_kib`, per
+    connection, are SQLite's."""
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         return create_engine(
@@ -32,9 +33,9 @@ def make_engine(url: str, *, begin: str, pool_size: int, cache_kib: int) -> Engi
 
 
 def make_reader(url: str, *, pool_size: int, cache_kib: int) -> Engine:
-    """An engine to read by: all that one transaction reads is of one moment.
+    """Returns an engine for reading: all reads of one transaction are of one moment.
 
-    A deferred transaction of SQLite is so by itself; PostgreSQL's default is not.
+    SQLite's deferred transactions guarantee this; PostgreSQL's default ones do not.
     """
     engine = make_engine(url, begin="BEGIN", pool_size=pool_size, cache_kib=cache_kib)
     if engine.dialect.name == "sqlite":
@@ -43,7 +44,8 @@ def make_reader(url: str, *, pool_size: int, cache_kib: int) -> Engine:
 
 
 def make_lease_engine(url: str, life_s: float) -> Engine:
-    """An engine of one PostgreSQL connection, on which no step takes longer than `life_s`."""
+    """Returns an engine of one PostgreSQL connection, on which no step takes
+    longer than `life_s`."""
     network = {
         "connect_timeout": max(2, int(life_s / 2)),
         "tcp_user_timeout": int(1000 * life_s),
@@ -68,8 +70,8 @@ def make_lease_engine(url: str, life_s: float) -> Engine:
 
 
 def limit_idle(engine: Engine, limit_s: float) -> None:
-    """Has PostgreSQL end a connection that is silent for so long inside a transaction: the locks
-    of a process that was stopped must not last."""
+    """Has PostgreSQL end a connection that is idle for so long inside a transaction, so that the
+    locks of a stopped process do not last."""
     _set_on_connect(engine, idle_in_transaction_session_timeout=limit_s)
 
 

@@ -1,4 +1,4 @@
-"""Which file an SQLite database lies in, by its SQLAlchemy URL."""
+"""The file of an SQLite database, by its SQLAlchemy URL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _TRUE = frozenset({"true", "yes", "on", "y", "t", "1"})  # as SQLAlchemy reads t
 
 
 def sqlite_file(url: str | URL) -> Path | None:
-    """The file of an SQLite database; None for one in memory, and for another kind of database.
+    """Returns the file of an SQLite database; None for one in memory, and for another kind of
+    database.
 
     With `uri=true` the name is a URI (`file:/x/y.db`, `file://localhost/x/y.db`); else it is taken
     as it stands.

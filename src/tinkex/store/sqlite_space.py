@@ -1,4 +1,4 @@
-"""Room on disk: an SQLite file gives back what was deleted, and its write-ahead log stays short.
+"""Disk space: an SQLite file shrinks after deletions, and its write-ahead log stays short.
 
 Free pages are used again before the file grows; when a quarter of it is free, pages go back to the
 disk, a few megabytes at a time. What a freed page held is not overwritten, else a delete would
@@ -21,7 +21,8 @@ _PATIENCE_MS = 1000
 
 
 def prepare(cursor: Any) -> None:
-    """Sets up a new connection. A file made before this was here reuses pages and never shrinks."""
+    """Sets up a new connection. A file made before this module existed reuses pages
+    and never shrinks."""
     if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:  # else it would be a write
         cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
     cursor.execute(f"PRAGMA journal_size_limit={_MAX_LOG_BYTES}")
@@ -34,7 +35,8 @@ def fold_log(cursor: Any) -> None:
 
 
 def shrink(cursor: Any, path: Path | None, busy_timeout_ms: int) -> bool:
-    """Whether there is more to give back. Runs on the writer's connection, in no transaction."""
+    """Frees pages; returns whether there are more. Runs on the writer's connection,
+    in no transaction."""
     if path is not None and _log_bytes(path) > _MAX_LOG_BYTES:
         # Waits for readers, but not for long: every writer waits meanwhile.
         cursor.execute(f"PRAGMA busy_timeout={_PATIENCE_MS}")

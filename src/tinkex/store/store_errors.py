@@ -1,6 +1,6 @@
-"""What a failed statement means: a full disk, a read-only one, a damaged file, or something else.
+"""Classifies failed statements: a full disk, a read-only one, a damaged file, or another error.
 
-Most of it may pass, so the answer is a 503 that says when to retry; a damaged file will not, and
+Most causes are temporary, so the response is a 503 with a time to retry; a damaged file is not, and
 the message says so.
 """
 
@@ -27,7 +27,7 @@ _WORDS = {
         f"{_ASK_OPERATOR} It has to be restored from a backup.",
     ),
 }
-_SQLITE = {  # the first that fits counts
+_SQLITE = {  # the first match counts
     "SQLITE_FULL": "disk-full",
     "SQLITE_IOERR_SHMSIZE": "disk-full",  # the index of the write-ahead log does not grow
     "SQLITE_READONLY": "disk-read-only",
@@ -46,7 +46,7 @@ _POSTGRES = {
 
 
 class StoreError(ServerError):
-    """The database refused or failed; nothing of the job was kept."""
+    """The database refused or failed; nothing of the job was written."""
 
     code = "store-failed"
     status = 503
@@ -55,7 +55,7 @@ class StoreError(ServerError):
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
-    """The error that callers get in place of the database's own."""
+    """Returns the error that callers get in place of the database's own."""
     code = _code_of(getattr(error, "orig", None))
     if code is None:
         return StoreError(f"The database failed: {type(error).__name__}.")
@@ -64,7 +64,7 @@ def as_store_error(error: SQLAlchemyError) -> StoreError:
 
 
 def is_disk_full(outcome: object) -> bool:
-    """Whether this is an error of SQLAlchemy or of the driver that says that the disk is full."""
+    """Whether this is an error of SQLAlchemy or of the driver that reports a full disk."""
     return _code_of(getattr(outcome, "orig", outcome)) == "disk-full"
 
 

@@ -14,7 +14,8 @@ __all__ = ["insert_if_absent"]
 
 
 def insert_if_absent(table: Table, *columns: str) -> Prepared:
-    """A statement that gives a row if it inserted one, and none if a unique key is taken."""
+    """Returns a statement that returns a row if it inserted one, and none if a
+    unique key is taken."""
 
     def build(dialect: str) -> Executable:
         insert = sqlite.insert if dialect == "sqlite" else postgresql.insert

@@ -1,4 +1,4 @@
-"""What tenants used, by key, run and day: one row each, added to with the results themselves.
+"""Usage of tenants by key, run and day: one row each, added to in the transaction of the results.
 
 Days are those of UTC by the wall clock, counted from the epoch. A row of a key that is not known
 has the key 0, one of no run an empty run. `bytes_kept` is no sum: rows without a run have it, as it
@@ -39,7 +39,7 @@ __all__ = [
 Grouping = Literal["day", "key", "run", "total"]
 
 KEPT_DAYS = 400
-"""How long the usage of a day is kept."""
+"""Days for which usage is kept."""
 
 _EPOCH = date(1970, 1, 1)
 _DAY_S = 86_400
@@ -50,7 +50,7 @@ _KEY = ("owner", "day", "key_id", "run_id")
 
 
 class Spent(msgspec.Struct):
-    """What some requests used."""
+    """The usage of some requests."""
 
     tokens_trained: int = 0
     tokens_sampled: int = 0
@@ -59,7 +59,7 @@ class Spent(msgspec.Struct):
     engine_s: float = 0.0
 
     def add(self, other: Spent) -> None:
-        """Adds what other requests used."""
+        """Adds the usage of other requests."""
         self.tokens_trained += other.tokens_trained
         self.tokens_sampled += other.tokens_sampled
         self.tokens_scored += other.tokens_scored
@@ -68,7 +68,7 @@ class Spent(msgspec.Struct):
 
 
 class UsageOf(msgspec.Struct, frozen=True):
-    """What the usage of a request counts for."""
+    """The owner, key and run that a request's usage counts for."""
 
     owner: str
     key_id: int | None
@@ -76,7 +76,7 @@ class UsageOf(msgspec.Struct, frozen=True):
 
 
 class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used in all of one group; what it is not grouped by is None."""
+    """The usage of one group; columns it is not grouped by are None."""
 
     day: date | None = None
     key_id: int | None = None
@@ -91,7 +91,7 @@ class UsageSums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _adding(insert: Any) -> Any:
-    """The insertion, or where there is such a row, the addition to it."""
+    """Returns the statement that inserts the row, or adds to it if it exists."""
     sums = {name: usage.c[name] + insert.excluded[name] for name in _COUNTS}
     return insert.on_conflict_do_update(index_elements=list(_KEY), set_=sums)
 
@@ -134,10 +134,10 @@ def list_by(
     last: date | None,
     run_id: str | None = None,
 ) -> list[UsageSums]:
-    """What the owner used, or one run of theirs, from one day to another, both included, in groups
-    in their order.
+    """Returns the usage of the owner, or of one of its runs, between two days, both included, in
+    groups in their order.
 
-    Of bytes only the groups by day know anything, and not of one run.
+    Only groups by day have bytes, and not those of a single run.
     """
     group = {"day": usage.c.day, "key": usage.c.key_id, "run": usage.c.run_id}.get(by)
     column = literal(None) if group is None else group
@@ -155,8 +155,8 @@ def list_by(
 
 
 def bytes_changed(conn: Connection, kept: dict[str, int]) -> dict[str, int]:
-    """Those of these bytes, by owner, that differ from what is noted as the number of the day; an
-    owner who is noted and not among them keeps none."""
+    """Returns those of these bytes, by owner, that differ from the number recorded for the day;
+    owners with a recorded number who are not among them keep none."""
     query = select(usage.c.owner, usage.c.bytes_kept).where(
         usage.c.day == today(), usage.c.key_id == 0, usage.c.run_id == ""
     )
@@ -166,7 +166,7 @@ def bytes_changed(conn: Connection, kept: dict[str, int]) -> dict[str, int]:
 
 
 def record_bytes(conn: Connection, kept: dict[str, int]) -> None:
-    """Notes how many bytes these owners keep now, as the number of the day."""
+    """Records the bytes that these owners keep now, as the number of the day."""
     day = today()
     add(conn, [(UsageOf(owner, None, None), Spent()) for owner in kept])
     for owner, num_bytes in kept.items():
@@ -176,7 +176,7 @@ def record_bytes(conn: Connection, kept: dict[str, int]) -> None:
 
 
 def drop_days(conn: Connection, before: int) -> int:
-    """How many owners' rows of earlier days were dropped, in a slice."""
+    """Drops a slice of rows of earlier days; returns how many."""
     old = select(usage.c.owner, usage.c.day).where(usage.c.day < before).limit(_AT_ONCE)
     groups = {tuple(row) for row in conn.execute(old)}
     for owner, day in groups:
@@ -185,12 +185,12 @@ def drop_days(conn: Connection, before: int) -> int:
 
 
 def today() -> int:
-    """The day in UTC, counted from the epoch."""
+    """Returns the present day in UTC, counted from the epoch."""
     return int(time.time() // _DAY_S)
 
 
 def day_of(number: int) -> date:
-    """The date of a day counted from the epoch."""
+    """Returns the date of a day counted from the epoch."""
     return _EPOCH + timedelta(days=number)
 
 

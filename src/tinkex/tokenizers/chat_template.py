@@ -37,7 +37,7 @@ def render_chat(
     documents: Sequence[Mapping[str, Any]] | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """The conversation as one text; `variables` are further names the template may use.
+    """Renders the conversation as one text; `variables` are further names the template may use.
 
     >>> template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     >>> render_chat(template, [{"role": "user", "content": "hello"}])
@@ -63,7 +63,8 @@ def render_chat(
 
 
 def read_templates(folder: Path, stored: Any) -> str | dict[str, str] | None:
-    """A model's templates: its `.jinja` files, else what its `tokenizer_config.json` holds."""
+    """Returns a model's templates: its `.jinja` files, else those in
+    its `tokenizer_config.json`."""
     templates = {
         path.stem: path.read_text(encoding="utf-8")
         for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
@@ -80,7 +81,7 @@ def read_templates(folder: Path, stored: Any) -> str | dict[str, str] | None:
 def choose_template(
     own: str | Mapping[str, str] | None, wanted: str | None, *, has_tools: bool
 ) -> str:
-    """The template to use: `wanted` is a template or the name of one of the model's `own`.
+    """Returns the template to use: `wanted` is a template or the name of one of the model's `own`.
 
     Raises:
         ValidationError: none is wanted and the model has none, or none that is the default.
@@ -120,7 +121,7 @@ def _compiled(template: str) -> Template:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}` marks what the assistant wrote; for the text it means nothing."""
+        """Parses `{% generation %}`, which marks the assistant's text and does not change it."""
 
         tags = {"generation"}  # noqa: RUF012  Jinja's own way of naming them
 
@@ -151,14 +152,15 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON without the HTML escapes of Jinja's own filter."""
+    """Returns JSON without the HTML escapes of Jinja's own filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages as fresh plain dicts, with reasoning under every name templates look for."""
+    """Returns the messages as new plain dicts, with reasoning under every name
+    templates look for."""
     if isinstance(messages, str | Mapping) or not messages:
         raise _refused("it needs a list of at least one message")
     chat = [_plain(message) for message in messages]
@@ -175,7 +177,8 @@ def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON's own types, so that a template meets no object with methods of its own."""
+    """Returns the value in JSON's own types, so that a template gets no object with methods
+    of its own."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):

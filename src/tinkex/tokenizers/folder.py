@@ -1,4 +1,4 @@
-"""Where the files of a tokenizer are: a local folder, the Hugging Face cache, or the hub."""
+"""Finds the files of a tokenizer: in a local folder, the Hugging Face cache, or on the hub."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HUB_FILES: Final = (
 
 
 def resolve_tokenizer_id(model_name: str, tokenizer_id: str | None = None) -> str:
-    """Where the tokenizer of a model is found, from what a server says about the model.
+    """Returns the id or folder of a model's tokenizer, from the server's description of the model.
 
     >>> resolve_tokenizer_id("Qwen/Qwen3-8B/variant:tag")
     'Qwen/Qwen3-8B'
@@ -54,7 +54,8 @@ def find_folder(id_or_path: str, where: ProcessSettings) -> Path:
 
 
 def _in_cache(repo_id: str, hub_cache: Path) -> Path | None:
-    """The newest snapshot with a tokenizer in the Hugging Face cache, the one of `main` first."""
+    """Returns the newest snapshot with a tokenizer in the Hugging Face cache, the
+    one of `main` first."""
     repo = hub_cache / f"models--{repo_id.replace('/', '--')}"
     main = repo / "refs" / "main"
     named = [repo / "snapshots" / main.read_text().strip()] if main.is_file() else []

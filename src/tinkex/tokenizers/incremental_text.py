@@ -1,4 +1,4 @@
-"""The text of an answer while its tokens come in: never half a character, and in the end exactly
+"""Text of an answer decoded as its tokens arrive: never half a character, and in the end exactly
 the decoding of all tokens."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WINDOW: Final = 16  # tokens after which decoding starts at a later one
 
 
 class IncrementalText:
-    """Turns tokens into text as they come.
+    """Converts tokens to text as they arrive.
 
     Only tokens since the last safe place are decoded again: a place at which no character is
     unfinished, with the tokens before it still there as context, for decoders that strip a blank
@@ -33,17 +33,17 @@ class IncrementalText:
         self._token_of = token_of
         self._ids: list[int] = []
         self._start = 0  # of the window that is decoded
-        self._safe = 0  # tokens up to here ended with a whole character
-        self._given = 0  # characters of the window's text that were given out
+        self._safe = 0  # tokens before this index end with a whole character
+        self._given = 0  # characters of the window's text that were returned
         self.num_chars = 0
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """The text that is certain now and was not before."""
+        """Returns the text that this token completes."""
         self._ids += token_ids
         return "".join(self._give(is_last=False)) if token_ids else ""
 
     def finish(self) -> str:
-        """The rest: characters that no token can complete any more."""
+        """Returns the rest: characters that no token can complete any more."""
         return "".join(self._give(is_last=True))
 
     def _give(self, *, is_last: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tokenizers that come as a tiktoken file: ranks of byte strings, without a `tokenizer.json`.
+"""Tokenizers in tiktoken files: ranks of byte strings, without a `tokenizer.json`.
 
 Such a file says neither how text is split nor which tokens are special. Models ship Python code for
 that, which is never run here; what it says is written down below for each known tokenizer class,
@@ -21,12 +21,13 @@ __all__ = ["FILE", "Layout", "TiktokenBackend", "layout_of", "read_tiktoken"]
 
 FILE: Final = "tiktoken.model"
 _MAX_ENCODE_CHARS: Final = 400_000
-"""The Rust code fails on much longer texts."""
+"""Maximum characters of one text: the Rust code fails on much longer texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the code of a tokenizer class knows: how text is split, how many ids are reserved."""
+    """The facts in the code of a tokenizer class: the pattern that splits text, and
+    its reserved ids."""
 
     pattern: str
     num_reserved: int
@@ -57,14 +58,14 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     "tokenization_kimi.TikTokenTokenizer": _MOONSHOT,  # Kimi K2 and its successors
     "tokenization_moonshot.TikTokenTokenizer": _MOONSHOT,  # Moonlight
 }
-"""By the class that `auto_map` of `tokenizer_config.json` names."""
+"""Layouts by the class that `auto_map` of `tokenizer_config.json` names."""
 
 
 def layout_of(settings: Mapping[str, Any]) -> Layout:
-    """The layout of the tokenizer class that `tokenizer_config.json` names.
+    """Returns the layout of the tokenizer class that `tokenizer_config.json` names.
 
     Raises:
-        ValueError: it names none that is known.
+        ValueError: the class is unknown, or none is named.
     """
     named = (settings.get("auto_map") or {}).get("AutoTokenizer")
     names = [named] if isinstance(named, str) else list(named or ())
@@ -79,7 +80,7 @@ def layout_of(settings: Mapping[str, Any]) -> Layout:
 
 
 def read_tiktoken(folder: Path, settings: Mapping[str, Any]) -> TiktokenBackend:
-    """The tokenizer of a folder with a tiktoken file.
+    """Loads the tokenizer of a folder with a tiktoken file.
 
     Raises:
         ValueError: the file is damaged, or its class is not known.
@@ -114,7 +115,8 @@ def _read_ranks(path: Path) -> dict[bytes, int]:
 def _special_tokens(
     settings: Mapping[str, Any], first: int, count: int
 ) -> tuple[dict[str, int], frozenset[int]]:
-    """The tokens after those of the file, by content, and which of them decoding may skip."""
+    """Returns the tokens after those of the file, by content, and which of them
+    decoding may skip."""
     named = {int(key): each for key, each in (settings.get("added_tokens_decoder") or {}).items()}
     tokens = {
         named[each]["content"] if each in named else f"<|reserved_token_{each}|>": each
@@ -127,7 +129,8 @@ def _special_tokens(
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What the backends of `tokenizers` answer, as far as it is read."""
+    """The result of `TiktokenBackend.encode`, with the fields that are used
+    of `tokenizers`' own."""
 
     ids: list[int]
 
@@ -144,13 +147,13 @@ class TiktokenBackend:
         self._max_run = max_run
 
     def no_truncation(self) -> None:
-        """Nothing is ever cut."""
+        """Does nothing: nothing is ever truncated."""
 
     def no_padding(self) -> None:
-        """Nothing is ever filled up."""
+        """Does nothing: nothing is ever padded."""
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoded:
-        """The ids of a text; names of special tokens in it stand for these. None are added."""
+        """Encodes a text; names of special tokens in it are encoded as these. None are added."""
         try:
             text.encode()  # tiktoken would replace half a character; `tokenizers` refuses it
         except UnicodeEncodeError as error:
@@ -161,7 +164,7 @@ class TiktokenBackend:
         return Encoded(ids)
 
     def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
-        """The text of ids; those that stand for nothing are left out."""
+        """Returns the text of ids; unknown ids are left out."""
         if any(not 0 <= each < 2**32 for each in ids):
             raise OverflowError("out of range")
         left_out = self._skipped if skip_special_tokens else frozenset[int]()
@@ -169,7 +172,7 @@ class TiktokenBackend:
         return self._encoding.decode(known, errors="replace")
 
     def get_vocab_size(self, with_added_tokens: bool = True) -> int:
-        """How many tokens there are, with the special ones or without."""
+        """Returns the number of tokens, with the special ones or without."""
         size = self._encoding.n_vocab
         return size if with_added_tokens else size - len(self._specials)
 
@@ -179,18 +182,18 @@ class TiktokenBackend:
         return self._skipped
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token; none for an id that the vocabulary does not have."""
+        """Returns the bytes of one token; empty for an id that the vocabulary does not have."""
         try:
             return self._encoding.decode_single_token_bytes(token_id)
         except (KeyError, OverflowError):
             return b""
 
     def id_to_token(self, token_id: int) -> str | None:
-        """One token as text, bytes that are no whole characters replaced; None if there is none."""
+        """Returns one token as text, with incomplete characters replaced; None if there is none."""
         return self.token_bytes(token_id).decode(errors="replace") or None
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of one token, or None if it is unknown."""
+        """Returns the id of one token, or None if it is unknown."""
         if token in self._specials:
             return self._specials[token]
         try:
@@ -200,13 +203,15 @@ class TiktokenBackend:
 
 
 def parts_of(text: str, max_run: int) -> Iterator[str]:
-    """A text in parts that are encoded alone: bounded, and without endless runs of one kind."""
+    """Yields a text in parts that are encoded alone: bounded, and without very long
+    runs of one kind."""
     for start in range(0, len(text), _MAX_ENCODE_CHARS):
         yield from _bounded_runs(text[start : start + _MAX_ENCODE_CHARS], max_run)
 
 
 def _bounded_runs(text: str, max_run: int) -> Iterator[str]:
-    """A text, cut where a run of white space, or of anything else, becomes longer than allowed."""
+    """Yields a text, cut where a run of white space, or of anything else, becomes
+    longer than allowed."""
     if len(text) <= max_run:
         yield text
         return

@@ -1,4 +1,4 @@
-"""The bytes that single tokens stand for, whether they are whole characters or not."""
+"""The bytes of single tokens, whether they are whole characters or not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenBytes:
-    """Ids to bytes, by the tokenizer's own decoder: byte-level, or pieces with byte tokens."""
+    """Converts ids to bytes, by the tokenizer's own decoder: byte-level, or pieces
+    with byte tokens."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -30,7 +31,7 @@ class TokenBytes:
         self._of_piece = _reader(_decoder_kinds(backend))
 
     def __call__(self, token_id: int) -> bytes:
-        """The bytes of one token; none for an id that the vocabulary does not have."""
+        """Returns the bytes of one token; empty for an id that the vocabulary does not have."""
         known = self._added.get(token_id)
         if known is not None:
             return known
@@ -39,14 +40,15 @@ class TokenBytes:
 
 
 def token_bytes_of(backend: Backend | TiktokenBackend) -> Callable[[int], bytes]:
-    """Ids to bytes, for a tokenizer of either kind."""
+    """Returns the conversion of ids to bytes, for a tokenizer of either kind."""
     if isinstance(backend, TiktokenBackend):
         return backend.token_bytes
     return TokenBytes(backend)
 
 
 def shown_token(raw: bytes) -> str:
-    """A token as text; one that is no whole character as `bytes:\\xe2\\x82`, as OpenAI shows it."""
+    """Returns a token as text; one with incomplete characters as `bytes:\\xe2\\x82`, as
+    OpenAI shows it."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -54,7 +56,7 @@ def shown_token(raw: bytes) -> str:
 
 
 def _decoder_kinds(backend: Backend) -> set[str]:
-    """The types of the decoders that make text of pieces."""
+    """Returns the types of the decoders that make text of pieces."""
     if backend.decoder is None:
         return set()
 
@@ -88,7 +90,7 @@ def _sentence_piece(piece: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def _byte_of_char() -> dict[str, int]:
-    """The printable characters that stand for bytes in a byte-level vocabulary."""
+    """Returns the printable characters that stand for bytes in a byte-level vocabulary."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     chars = {chr(byte): byte for byte in printable}
     hidden = [byte for byte in range(256) if byte not in printable]

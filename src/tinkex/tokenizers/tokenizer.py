@@ -36,7 +36,7 @@ _UNSUPPORTED: Final = frozenset(
 
 
 class TokenizerCache:
-    """Tokenizers already loaded, the most recently used ones; safe to share between threads.
+    """A cache of loaded tokenizers, the most recently used ones; safe to share between threads.
 
     Two threads that need the same tokenizer load it once. A failure is not remembered.
     """
@@ -48,7 +48,7 @@ class TokenizerCache:
         self._loading: dict[str, threading.Lock] = {}
 
     def get(self, key: str, load: Callable[[], Tokenizer]) -> Tokenizer:
-        """The tokenizer under this key, loaded now if it is not there."""
+        """Returns the tokenizer under this key; loads it if it is not cached."""
         with self._lock:
             turn = self._loading.setdefault(key, threading.Lock())
         with turn:
@@ -74,7 +74,7 @@ def load_tokenizer(
     cache: TokenizerCache | None = None,
     settings: ProcessSettings | None = None,
 ) -> Tokenizer:
-    """The tokenizer of a local folder or a Hugging Face id.
+    """Loads the tokenizer of a local folder or a Hugging Face id.
 
     ```python
     tokenizer = load_tokenizer("HuggingFaceTB/SmolLM2-135M-Instruct")
@@ -120,7 +120,7 @@ class Tokenizer:
         self._is_cleaning_up = is_cleaning_up
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text."""
+        """Returns the ids of a text."""
         if not isinstance(text, str):
             raise ValidationError(f"Only a text can be encoded, not {type(text).__name__}.")
         try:
@@ -131,7 +131,7 @@ class Tokenizer:
             ) from error
 
     def decode(self, token_ids: int | Iterable[int], skip_special_tokens: bool = False) -> str:
-        """The text of ids, which may be a list, an array or a tensor."""
+        """Returns the text of ids, which may be a list, an array or a tensor."""
         to_list = getattr(token_ids, "tolist", None)
         ids = to_list() if to_list else token_ids
         plain = [ids] if isinstance(ids, int) else [int(each) for each in ids]
@@ -144,13 +144,13 @@ class Tokenizer:
     def batch_decode(
         self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = False
     ) -> list[str]:
-        """The texts of several sequences of ids."""
+        """Returns the texts of several sequences of ids."""
         return [self.decode(each, skip_special_tokens) for each in sequences]
 
     def __call__(
         self, text: str | Sequence[str], add_special_tokens: bool = True
     ) -> dict[str, list[Any]]:
-        """`input_ids` and `attention_mask` of one text or of several, without padding."""
+        """Returns `input_ids` and `attention_mask` of one text or of several, without padding."""
         if isinstance(text, str):
             ids: list[Any] = self.encode(text, add_special_tokens)
             return {"input_ids": ids, "attention_mask": [1] * len(ids)}
@@ -170,7 +170,7 @@ class Tokenizer:
         documents: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """A conversation as ids, or as text with `tokenize=False`; `kwargs` go to the template.
+        """Returns ids of a conversation, or text with `tokenize=False`; the template gets `kwargs`.
 
         Raises:
             ValidationError: there is no template, or it refuses the conversation.
@@ -194,12 +194,13 @@ class Tokenizer:
     def get_chat_template(
         self, chat_template: str | None = None, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        """The template that would be used; `chat_template` is a template or the name of one."""
+        """Returns the template that would be used; `chat_template` is a template or the
+        name of one."""
         return choose_template(self.chat_template, chat_template, has_tools=tools is not None)
 
     @property
     def backend(self) -> Backend | tiktoken_tokenizer.TiktokenBackend:
-        """The tokenizer of the library that does the work."""
+        """The tokenizer object of the library in use."""
         return self._backend
 
     @property
@@ -219,7 +220,7 @@ class Tokenizer:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
-        """The id of one token, or None if it is unknown."""
+        """Returns the id of one token, or None if it is unknown."""
         return self._backend.token_to_id(token)
 
     @property
@@ -266,7 +267,7 @@ def _load(id_or_path: str, where: ProcessSettings) -> Tokenizer:
         return _from_folder(folder, id_or_path)
     except TokenizerError:
         raise
-    except Exception as error:  # the native library and the hub raise all sorts of things
+    except Exception as error:  # the native library and the hub raise many kinds of exceptions
         raise failure(id_or_path, str(error) or type(error).__name__) from error
 
 
@@ -285,7 +286,7 @@ def _from_folder(folder: Path, name: str) -> Tokenizer:
         name_or_path=name,
         special_tokens=specials,
         chat_template=read_templates(folder, settings.get("chat_template")),
-        # Made for WordPiece; it would eat the blanks that a BPE vocabulary means.
+        # Made for WordPiece; it would remove blanks that are part of a BPE vocabulary.
         is_cleaning_up=bool(settings.get("clean_up_tokenization_spaces"))
         and type(backend.model).__name__ != "BPE",
     )

@@ -28,10 +28,10 @@ _TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "t": True, "y": Tru
 
 
 def validated(cls: type[M], obj: Any) -> M:
-    """The object, or the one that a mapping describes.
+    """Returns the object, or the one that a mapping describes.
 
     Raises:
-        ValidationError: it describes none.
+        ValidationError: the mapping does not describe one.
     """
     if isinstance(obj, cls):
         return obj
@@ -56,7 +56,7 @@ def validated(cls: type[M], obj: Any) -> M:
 
 
 def checks_of(cls: type[ModelMethods]) -> dict[str, Check]:
-    """How each keyword of a type's constructor becomes the value of its field."""
+    """Returns, for each keyword of a type's constructor, the check that converts it."""
     return {
         name: Check(frozenset(), _as_given)
         if field.is_own_check
@@ -70,7 +70,8 @@ def _as_given(value: Any) -> Any:
 
 
 def _exact(hint: Any) -> set[type]:
-    """Types whose values need no look: a container's only if any element would do."""
+    """Returns the types whose values need no conversion: a container's only if any
+    element is allowed."""
     hint = _bare(hint)
     if _is_union(hint):
         return set().union(*map(_exact, get_args(hint)))
@@ -80,7 +81,7 @@ def _exact(hint: Any) -> set[type]:
 
 
 def coerce(hint: Any, name: str, value: Any) -> Any:
-    """The value in the type of its field.
+    """Converts the value to the type of its field.
 
     Raises:
         ValidationError: it has no such form; the message names the field.
@@ -188,7 +189,7 @@ def _to_list(element: Any, name: str, value: Any) -> list[Any]:
 
 
 def _to_tuple(elements: tuple[Any, ...], name: str, value: Any) -> tuple[Any, ...]:
-    """A tuple of fixed length, with its own type at each place."""
+    """Converts to a tuple of fixed length, with its own type at each place."""
     values = _to_list(Any, name, value)
     if len(values) != len(elements):
         raise ValidationError(f"{name}={_shown(value)} must have {len(elements)} values.")
@@ -219,7 +220,8 @@ def _to_enum(cls: type[Enum], name: str, value: Any) -> Enum:
 
 
 def _to_union(choices: tuple[Any, ...], name: str, value: Any) -> Any:
-    """The first choice that the value already is, otherwise the first that it can become."""
+    """Returns the value if it is one of the choices already, else the first
+    conversion that succeeds."""
     for choice in choices:
         if isinstance(choice, type) and type(value) is choice:
             return value

@@ -1,4 +1,4 @@
-"""Conversations as tokens, and which of them an answer of the assistant is made of.
+"""Converts conversations to tokens, and marks those that belong to the assistant's answers.
 
 Answers are encoded apart from what is around them, as they are when a model is sampled from.
 """
@@ -21,17 +21,18 @@ class ChatTokenizer(Protocol):
 
     @property
     def encode(self) -> Callable[..., Any]:
-        """Called with a text and `add_special_tokens`; gives token ids."""
+        """Returns the token ids of a text; called with `add_special_tokens`."""
         ...
 
     @property
     def apply_chat_template(self) -> Callable[..., Any]:
-        """Called with messages, tools and `tokenize=False`; gives the conversation as one text."""
+        """Returns the conversation as one text; called with messages,
+        tools and `tokenize=False`."""
         ...
 
 
 def learned_places(messages: Sequence[Message]) -> list[int]:
-    """Where the assistant speaks, except in messages with a weight of 0.
+    """Returns the positions of the assistant's messages, except those with a weight of 0.
 
     Raises:
         ValidationError: something is no message, or nothing is to be learned.
@@ -58,7 +59,7 @@ def encode_answers(
     tools: Sequence[Any] | None,
     tokenizer: ChatTokenizer,
 ) -> list[tuple[list[int], list[bool]]]:
-    """Token ids, and for each whether it belongs to the answer at one of the places.
+    """Returns token ids, and for each whether it belongs to the answer at one of the positions.
 
     The whole conversation is one example if its turns are pieces of one text, else each turn is.
     They are not where a template renders a turn differently once others follow, as those do that
@@ -75,7 +76,7 @@ def encode_answers(
 
 
 class _Turn(NamedTuple):
-    """A conversation up to and with one answer, and the position of the answer in it."""
+    """The conversation up to and with one answer, and the position of the answer in it."""
 
     text: str
     start: int

@@ -41,7 +41,7 @@ _OPTIMIZER, _SAMPLING = "optimizer.", "sampling."
 
 
 def all_extensions() -> list[str]:
-    """What a server of this version announces."""
+    """Returns the extensions that a server of this version announces."""
     optimizers = [each for each in ALL_OPTIMIZERS if each not in PROTOCOL_OPTIMIZERS]
     return [
         FUTURES_QUEUE_STATE,
@@ -55,11 +55,11 @@ def all_extensions() -> list[str]:
 
 
 def optimizers_of(announced: Collection[str]) -> list[str]:
-    """The optimizers of a server that announces these extensions, by their names."""
+    """Returns the optimizers of a server that announces these extensions, by their names."""
     more = [each.removeprefix(_OPTIMIZER) for each in announced if each.startswith(_OPTIMIZER)]
     return [*PROTOCOL_OPTIMIZERS, *more]
 
 
 def sampling_extension(parameter: str) -> str:
-    """The name under which a sampling parameter is announced."""
+    """Returns the name under which a sampling parameter is announced."""
     return f"{_SAMPLING}{parameter}"

@@ -1,4 +1,4 @@
-"""How a default is written on the wire."""
+"""Defaults that are written on the wire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def sent(value: T) -> T:
-    """A default that is written out, in a struct whose other defaults (None) are left out.
+    """Returns a default that is written out, in a struct whose other defaults (None) are left out.
 
     The protocol omits absent values but names every default. A struct says so with
     `omit_defaults=True`, which spares defaults made by a factory.

@@ -1,4 +1,4 @@
-"""What every type of the protocol can do beside holding its fields: pydantic's calls, without it.
+"""Methods of every protocol type beside its fields: pydantic's calls, without pydantic.
 
 The official SDK's types are pydantic models. Ours are msgspec structs (two of them classes that
 keep bytes), and answer the same calls: `model_dump`, `model_validate`, `model_copy` and so on. A
@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 
 class Holds(NamedTuple):
-    """Says what a field holds, where its annotation cannot: `Annotated[list[Any], Holds(...)]`.
+    """Declares a field's content where its annotation cannot: `Annotated[list[Any], Holds(...)]`.
 
-    The type itself brings the value into that form. With a `name`, the field is shown and given
-    under it: as a property, and as a keyword of the constructor.
+    The type itself converts the value. With a `name`, the field is a property and a keyword of the
+    constructor under that name.
     """
 
     hint: Any
@@ -62,7 +62,7 @@ class ModelMethods:
     """The fields by name, each with its `annotation`, `default` and `is_required()`."""
 
     unknown_fields: ClassVar[Unknown] = "refuse"
-    """What happens to a keyword that is no field."""
+    """Policy for a keyword that is no field."""
 
     beyond_protocol: ClassVar[frozenset[str]] = frozenset()
     """Fields that the official SDK does not have: dumped only if they are set."""
@@ -78,7 +78,7 @@ class ModelMethods:
         exclude_none: bool = False,
         **_pydantic_options: Any,
     ) -> dict[str, Any]:
-        """The fields as a dict, nested values too; `mode="json"` makes dates texts.
+        """Returns the fields as a dict, nested values too; `mode="json"` converts dates to texts.
 
         `include` and `exclude` name fields of this value. A struct does not know which fields were
         given, so `exclude_unset` leaves out what equals its default, as `exclude_defaults` does.
@@ -98,14 +98,14 @@ class ModelMethods:
         return (msgspec.json.format(text, indent=indent) if indent is not None else text).decode()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """The same value with some fields changed; unlike pydantic's, the changes are checked."""
+        """Returns a copy with some fields changed; unlike pydantic, the changes are checked."""
         from tinkex.types._model_fields import copied
 
         return copied(self, update or {}, deep=deep)
 
     @classmethod
     def model_validate(cls, obj: Any, **_pydantic_options: Any) -> Self:
-        """The value that a dict (or an object of this type) describes.
+        """Returns the value that a dict (or an object of this type) describes.
 
         Raises:
             ValidationError: it describes none; the message names the field.
@@ -118,7 +118,7 @@ class ModelMethods:
     def model_validate_json(
         cls, json_data: str | bytes | bytearray, **_pydantic_options: Any
     ) -> Self:
-        """The value that a JSON text describes.
+        """Returns the value that a JSON text describes.
 
         Raises:
             ValidationError: it is no JSON, or describes none.
@@ -131,17 +131,18 @@ class ModelMethods:
 
     @classmethod
     def model_validate_strings(cls, obj: Any, **_pydantic_options: Any) -> Self:
-        """The value that a dict of texts describes."""
+        """Returns the value that a dict of texts describes."""
         return cls.model_validate(obj)
 
     @classmethod
     def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
-        """The value with these fields; unlike pydantic's, it is checked as by the constructor."""
+        """Returns a value with these fields; unlike pydantic, they are
+        checked as by the constructor."""
         return cls(**values)
 
     @classmethod
     def model_json_schema(cls, **_pydantic_options: Any) -> dict[str, Any]:
-        """The JSON schema of what `model_dump_json` writes."""
+        """Returns the JSON schema of the output of `model_dump_json`."""
         from tinkex.types._model_schema import json_schema
 
         return json_schema(cls)
@@ -161,7 +162,7 @@ class ModelMethods:
 
 
 class ModelMeta(msgspec.StructMeta):
-    """Takes the keywords that the official constructors take."""
+    """Accepts the keywords that the official constructors accept."""
 
     if not TYPE_CHECKING:  # checkers read the signature off the fields
 
@@ -179,7 +180,8 @@ class ProtocolModel(ModelMethods, msgspec.Struct, metaclass=ModelMeta, frozen=Tr
     def _arguments(
         cls, args: tuple[Any, ...], given: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, each in its field's type; unknown ones refused or left out."""
+        """Converts the arguments of a call to their fields' types; refuses or
+        drops unknown ones."""
         checks = _checks(cls)
         for name, value in list(given.items()):
             check = checks.get(name)
@@ -191,13 +193,13 @@ class ProtocolModel(ModelMethods, msgspec.Struct, metaclass=ModelMeta, frozen=Tr
 
 
 class AnswerModel(ProtocolModel, frozen=True):
-    """A type that servers send: fields of newer servers are ignored."""
+    """A type that servers send: unknown fields, of newer servers, are ignored."""
 
     unknown_fields: ClassVar[Unknown] = "ignore"
 
 
 class RecordModel(ProtocolModel, frozen=True):
-    """A type whose fields are taken as they are given, as a dataclass takes them."""
+    """A type whose fields are not converted, as in a dataclass."""
 
     @classmethod
     def _arguments(
@@ -207,7 +209,7 @@ class RecordModel(ProtocolModel, frozen=True):
 
 
 class Check(NamedTuple):
-    """How a keyword becomes the value of its field: as it is, if it has one of these types."""
+    """Converts a keyword to the value of its field; values of one of these types are kept."""
 
     types: frozenset[type]
     coerce: Callable[[Any], Any]
@@ -226,8 +228,8 @@ def _checks(cls: type[ProtocolModel]) -> dict[str, Check]:
 
 
 def _handle_unknown(cls: type[ProtocolModel], name: str, given: dict[str, Any]) -> None:
-    """A constant, such as `type`, may be given with its value. Anything else is unknown; what is
-    left in `given` is refused by the struct itself."""
+    """Accepts a constant, such as `type`, given with its value. Anything else is unknown; the
+    struct itself refuses what remains in `given`."""
     from tinkex.types._model_fields import constant_of
 
     constant = constant_of(cls)

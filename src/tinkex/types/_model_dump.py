@@ -15,7 +15,7 @@ from tinkex.types._model_fields import constant_of, fields_of
 
 
 class DumpOptions(NamedTuple):
-    """What of a value is wanted, in it and in what it holds."""
+    """Selects which fields of a value, and of nested values, are dumped."""
 
     is_json: bool = False
     excludes_defaults: bool = False
@@ -28,7 +28,7 @@ def dumped(
     include: Iterable[str] | None = None,
     exclude: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """The fields of a value as a dict."""
+    """Returns the fields of a value as a dict."""
     cls = type(value)
     wanted = None if include is None else set(include)
     unwanted = set(exclude or ())

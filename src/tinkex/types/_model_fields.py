@@ -41,11 +41,11 @@ class ModelField:
     description: str | None = None
     alias: str | None = None
     is_own_check: bool = False
-    """Whether the type's `__post_init__` brings the value into its form."""
+    """Whether the type's `__post_init__` converts the value."""
 
     @property
     def is_tag(self) -> bool:
-        """Whether the field has one value alone, which identifies its type in a union."""
+        """Whether the field has a single value, which identifies its type in a union."""
         return get_origin(self.annotation) is Literal and len(get_args(self.annotation)) == 1
 
     def is_required(self) -> bool:
@@ -53,24 +53,25 @@ class ModelField:
         return self.default is REQUIRED and self.default_factory is None
 
     def get_default(self, *, call_default_factory: bool = False) -> Any:
-        """The default; None if there is none, or if it is made by a factory that is not called."""
+        """Returns the default; None if there is none, or if it is made by a factory
+        that is not called."""
         if self.default_factory is not None:
             return self.default_factory() if call_default_factory else None
         return None if self.default is REQUIRED else self.default
 
     def is_default(self, value: Any) -> bool:
-        """Whether a value is the default."""
+        """Returns whether a value is the default."""
         return not self.is_required() and bool(value == self.get_default(call_default_factory=True))
 
 
 class Constant(NamedTuple):
-    """A field that has one value in all objects of its type, and no place in the struct."""
+    """A field that has one value in all objects of its type, and is not stored in the struct."""
 
     name: str
     value: str
 
     def check(self, cls: type, given: object) -> None:
-        """Returns if the constant was given as it is, or not at all.
+        """Returns if the constant was given with its value, or not at all.
 
         Raises:
             ValidationError: it was given another value.
@@ -86,7 +87,7 @@ _FIELDS: dict[type, Mapping[str, ModelField]] = {}
 
 
 def constant_of(cls: type) -> Constant | None:
-    """The constant of a type: its tag, or its name in a class variable."""
+    """Returns the constant of a type: its tag, or its name in a class variable."""
     if cls not in _CONSTANTS:
         _CONSTANTS[cls] = _constant(cls)
     return _CONSTANTS[cls]
@@ -101,7 +102,7 @@ def _constant(cls: type) -> Constant | None:
 
 
 def fields_of(cls: type) -> Mapping[str, ModelField]:
-    """The fields of a type by name, in the order of their declaration."""
+    """Returns the fields of a type by name, in the order of their declaration."""
     if cls not in _FIELDS:
         _FIELDS[cls] = MappingProxyType({field.name: field for field in _fields(cls)})
     return _FIELDS[cls]
@@ -147,7 +148,7 @@ def _field(name: str, hint: Any, default: Any, factory: Any) -> ModelField:
 
 
 def copied(value: M, update: Mapping[str, Any], *, deep: bool) -> M:
-    """The same value with some fields changed."""
+    """Returns a copy of the value with some fields changed."""
     cls = type(value)
     unknown = [name for name in update if name not in fields_of(cls)]
     constant = constant_of(cls)

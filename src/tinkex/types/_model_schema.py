@@ -31,14 +31,14 @@ _SCALARS: dict[Any, Schema] = {
 
 
 def json_schema(cls: type[ModelMethods]) -> Schema:
-    """The schema of a type, with those of the types it holds under `$defs`."""
+    """Returns the schema of a type, with those of the types it holds under `$defs`."""
     definitions: dict[str, Schema] = {}
     found = _object(cls, definitions)
     return {**found, "$defs": definitions} if definitions else found
 
 
 def whole_schema(cls: type[ModelMethods]) -> Schema:
-    """The schema of a type with those of the types it holds in their places, without `$defs`."""
+    """Returns the schema of a type with those of the types it holds inlined, without `$defs`."""
     return _object(cls, None)
 
 
@@ -104,9 +104,9 @@ def _schema(hint: Any, definitions: dict[str, Schema] | None) -> Schema:
 
 
 def core_schema(cls: type[ModelMethods]) -> Any:
-    """How pydantic reads and writes a field of this type.
+    """Returns pydantic's schema to read and write a field of this type.
 
-    pydantic is imported here alone: it is what calls this.
+    pydantic is imported only here, since only pydantic calls this.
     """
     from pydantic_core import core_schema as core
 

@@ -1,4 +1,4 @@
-"""Numbers as they are given: Python's own, the scalars of numpy and torch, and texts of numbers."""
+"""Conversion of numbers: Python's own, the scalars of numpy and torch, and texts of numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tinkex.errors import ValidationError
 
 
 def as_int(name: str, value: Any) -> int:
-    """A whole number, whatever library's integer it is; also a text of one, or a whole float.
+    """Returns a whole number of any library's integer type, of a text, or of a whole float.
 
     Raises:
-        ValidationError: it is none; the message names the argument.
+        ValidationError: it is not a number; the message names the argument.
     """
     if type(value) is int:
         return value
@@ -31,10 +31,10 @@ def as_int(name: str, value: Any) -> int:
 
 
 def as_float(name: str, value: Any) -> float:
-    """A number, whatever library's scalar it is; also a text of one.
+    """Returns a number of any library's scalar type, or of a text.
 
     Raises:
-        ValidationError: it is none; the message names the argument.
+        ValidationError: it is not a number; the message names the argument.
     """
     if type(value) is float:
         return value
@@ -49,7 +49,7 @@ def as_float(name: str, value: Any) -> float:
 def make_plain(
     struct: msgspec.Struct, *, ints: Iterable[str] = (), floats: Iterable[str] = ()
 ) -> None:
-    """Turns the named fields of a frozen struct into Python's own numbers; None stays None.
+    """Converts the named fields of a frozen struct to Python's own numbers; None stays None.
 
     Raises:
         ValidationError: one of them is no number.

@@ -21,7 +21,7 @@ _MAX_TOKEN_ID = 2**31 - 1
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """The range of one parameter, and what the command line says about it.
+    """The range of one parameter, and its help text on the command line.
 
     `off` is a value outside the range that switches the parameter off. For a map of token ids the
     range is that of its values. An `is_extension` is not part of the official protocol: clients
@@ -39,7 +39,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def range_text(self) -> str:
-        """The range in words: "above 0 and at most 1"."""
+        """Returns the range in words: "above 0 and at most 1"."""
         bounds = {"at least": self.at_least, "above": self.above, "at most": self.at_most}
         limits = [f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound)]
         words = " and ".join(limits) or "a finite number"
@@ -49,7 +49,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         """Returns if the value is in the range.
 
         Raises:
-            ValidationError: it is not; the message has name, value and range.
+            ValidationError: the value is outside; the message has name, value and range.
         """
         is_inside = self.at_least <= value <= self.at_most and value > self.above
         if not (is_inside and math.isfinite(value)) and value != self.off:
@@ -65,10 +65,10 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     kind: type  # int, float, or dict for a map of token ids to floats
 
     def plain(self, value: Any) -> Any:
-        """The value as Python's own numbers, in its range; the default itself if it is equal.
+        """Returns the value as a plain Python number; the default itself if it is equal.
 
         Raises:
-            ValidationError: it is no number, or outside the range.
+            ValidationError: the value is not a number, or is outside the range.
         """
         if value is None and self.default is None:
             return None
@@ -102,7 +102,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def parameter_fields(type_: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """The declared parameters of a struct, in the order of its fields."""
+    """Returns the declared parameters of a struct, in the order of its fields."""
     return tuple(
         Field(
             name=field.name,
@@ -116,7 +116,7 @@ def parameter_fields(type_: type[msgspec.Struct]) -> tuple[Field, ...]:
 
 
 def check_parameters(struct: msgspec.Struct) -> None:
-    """Makes the declared parameters of a frozen struct plain numbers.
+    """Converts the declared parameters of a frozen struct to plain numbers.
 
     Raises:
         ValidationError: one of them is no number, or outside its range.
@@ -130,12 +130,12 @@ def check_parameters(struct: msgspec.Struct) -> None:
 
 
 def extensions(type_: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The names of a struct's parameters that the official protocol does not have."""
+    """Returns the names of a struct's parameters that the official protocol does not have."""
     return tuple(each.name for each in parameter_fields(type_) if each.parameter.is_extension)
 
 
 def extensions_used(struct: msgspec.Struct) -> tuple[str, ...]:
-    """The extensions that are set to something other than their default."""
+    """Returns the extensions that are set to something other than their default."""
     return tuple(
         each.name
         for each in parameter_fields(type(struct))
@@ -156,7 +156,8 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def _kind(hint: Any) -> type:
-    """`Annotated[int | None, ...]` is int, `Annotated[Mapping[int, float] | None, ...]` is dict."""
+    """Returns int for `Annotated[int | None, ...]`, dict for `Annotated[Mapping[int, float]
+    | None, ...]`."""
     base = get_args(hint)[0]
     given = {base, *get_args(base)}
     if any(get_origin(each) is Mapping for each in given):

@@ -1,4 +1,4 @@
-"""A sampled answer as a training example of reinforcement learning: shifted and padded."""
+"""Converts a sampled answer to a training example of reinforcement learning: shifted and padded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["rollout_example"]
 def rollout_example(
     prompt: ModelInput, sequence: SampledSequence, advantage: float | Sequence[float]
 ) -> tuple[ModelInput, dict[str, Any]]:
-    """The input of one answer, and the inputs of a policy-gradient loss for it.
+    """Returns the input of one answer, and the inputs of a policy-gradient loss for it.
 
     Raises:
         ValidationError: prompt or answer is empty, or logprobs or advantages do not fit it.
@@ -45,7 +45,7 @@ def _input(prompt: ModelInput, tokens: list[int]) -> ModelInput:
 
 
 def _prompt_targets(prompt: ModelInput) -> list[int]:
-    """What the prompt's positions but the last predict; images have no tokens, so 0 stands there.
+    """Returns the targets of all prompt positions but the last; 0 for images, without tokens.
 
     Their advantage is 0, so that it does not matter to the loss.
     """

@@ -1,4 +1,4 @@
-"""The arrays of a sample's answer: kept as little-endian bytes, given and shown as lists or arrays.
+"""Arrays of a sampling result: stored as little-endian bytes, used as lists or arrays.
 
 The official constructors take arrays by name (`tokens_np`) or, under private names, lists.
 """
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EMPTY_LOGPROB = -99999.0
-"""The logprob of a top-k cell that holds nothing."""
+"""The logprob of an empty top-k cell."""
 
 Pairs = list[list[tuple[int, float]] | None]
 """Per position its (token, logprob) pairs; None where there are none."""
 
 
 def ints_of(raw: bytes) -> list[int]:
-    """The int32 values in bytes."""
+    """Returns the int32 values in bytes."""
     values = array("i")
     values.frombytes(raw)
     return values.tolist()
 
 
 def floats_of(raw: bytes) -> list[float]:
-    """The float32 values in bytes."""
+    """Returns the float32 values in bytes."""
     values = array("f")
     values.frombytes(raw)
     return values.tolist()
 
 
 def numpy_of(raw: bytes, code: str) -> NDArray[Any]:
-    """The values in bytes as a numpy array that shares their memory."""
+    """Returns the values in bytes as a numpy array that shares their memory."""
     import numpy as np
 
     array_: NDArray[Any] = np.frombuffer(raw, dtype=code)
@@ -45,12 +45,13 @@ def numpy_of(raw: bytes, code: str) -> NDArray[Any]:
 
 
 def pack_ints(values: Any) -> bytes:
-    """Token ids as int32 bytes; bytes stay as they are."""
+    """Returns token ids as int32 bytes; bytes are returned as they are."""
     return _packed("i", [] if values is None else values)
 
 
 def pack_floats(values: Any) -> bytes | None:
-    """Logprobs as float32 bytes, None among them as NaN; None and bytes stay as they are."""
+    """Returns logprobs as float32 bytes, None among them as NaN; None and bytes are
+    returned as they are."""
     if values is None or isinstance(values, bytes):
         return values
     plain = _flat(values)
@@ -67,7 +68,7 @@ def _packed(code: str, values: Any) -> bytes:
 
 
 def _flat(values: Any) -> list[Any]:
-    """The values of a list, a list of rows or an array."""
+    """Returns the values of a list, a list of rows or an array."""
     if hasattr(values, "ravel"):
         return list(values.ravel().tolist())
     rows = list(values)
@@ -75,7 +76,7 @@ def _flat(values: Any) -> list[Any]:
 
 
 def rectangle(rows: Sequence[Sequence[tuple[int, float]] | None]) -> dict[str, Any]:
-    """Rows of pairs as the fields of `TopkLogprobs`, short rows filled up."""
+    """Returns rows of pairs as the fields of `TopkLogprobs`, short rows padded."""
     width = max((len(row or ()) for row in rows), default=0)
     empty = (0, EMPTY_LOGPROB)
     cells = [cell for row in rows for cell in [*(row or ()), *[empty] * (width - len(row or ()))]]
@@ -93,10 +94,10 @@ def renamed(
     order: tuple[str, ...],
     forms: Mapping[str, tuple[str, Callable[[Any], Any]]],
 ) -> dict[str, Any]:
-    """The arguments of a constructor as the struct's fields.
+    """Returns the arguments of a constructor as the struct's fields.
 
-    `order` names the positional ones; `forms` leads from a name of the official constructor to the
-    field and to what makes the field's value of it. An argument that is None counts as not given.
+    `order` names the positional ones; `forms` maps a name of the official constructor to the
+    field and the function that converts the value. An argument that is None counts as not given.
     """
     if len(args) > len(order):
         raise TypeError(f"{len(args)} arguments were given by position; {len(order)} are known.")

@@ -1,4 +1,4 @@
-"""Answers for an account's administrators: audit log and billing."""
+"""Responses for an account's administrators: audit log and billing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AuditLogEntry(AnswerModel, frozen=True, kw_only=True):
 
 
 class AuditLogResponse(AnswerModel, frozen=True, kw_only=True):
-    """What was done on one day."""
+    """The audit log of one day."""
 
     entries: list[AuditLogEntry]
 
@@ -95,7 +95,7 @@ class BillingUsageEvent(AnswerModel, frozen=True, kw_only=True):
 
 
 class BillingUsageSession(AnswerModel, frozen=True, kw_only=True):
-    """What is known of a session that appears in the bill."""
+    """A session that appears in the bill."""
 
     user_metadata: dict[str, str] | None = None
 
@@ -109,7 +109,7 @@ class BillingUsageResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class CurrentCheckpointStorageUsageItem(AnswerModel, frozen=True, kw_only=True):
-    """What one user keeps in one project."""
+    """The checkpoints that one user keeps in one project."""
 
     project_id: str | None = None
     org_user_urn: str | None = None
@@ -122,7 +122,7 @@ class CurrentCheckpointStorageUsageItem(AnswerModel, frozen=True, kw_only=True):
 
 
 class CurrentCheckpointStorageUsageResponse(AnswerModel, frozen=True, kw_only=True):
-    """What is kept at this moment."""
+    """The checkpoints kept at this moment."""
 
     effective_rate_usd_per_gigabyte_month: float | None = None
     data: list[CurrentCheckpointStorageUsageItem]

@@ -18,7 +18,7 @@ CHECKPOINT_TYPES: dict[str, CheckpointType] = {
     "sampler_weights": "sampler",
     "external_weights": "external",
 }
-"""What the middle part of a path says about the checkpoint."""
+"""The checkpoint type that each middle part of a path stands for."""
 
 
 class Checkpoint(AnswerModel, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class ParsedCheckpointTinkerPath(AnswerModel, frozen=True, kw_only=True):
 
     @classmethod
     def from_tinker_path(cls, tinker_path: str) -> Self:
-        """The parts of a path as the service writes them; names are not checked further.
+        """Parses a path as the service writes it; names are not checked further.
 
         Raises:
             InvalidPathError: it is not `tinker://<run>/<kind>/<name>`.
@@ -68,7 +68,7 @@ class ParsedCheckpointTinkerPath(AnswerModel, frozen=True, kw_only=True):
 
 
 class TrainingRunUsage(AnswerModel, frozen=True, kw_only=True):
-    """What one training run has used."""
+    """The usage of one training run."""
 
     tokens: int = 0
     optimizer_steps: int = 0
@@ -93,7 +93,7 @@ class TrainingRun(AnswerModel, frozen=True, kw_only=True):
     last_sampler_checkpoint: Checkpoint | None = None
     user_metadata: dict[str, Any] | None = None
     usage: TrainingRunUsage | None = None
-    """This and what follows: only Tinkex servers say."""
+    """Fields from here on are sent by Tinkex servers only."""
     name: str | None = None
     tags: dict[str, str] = {}
     status: TrainingRunStatus | None = None
@@ -108,7 +108,7 @@ class TrainingRun(AnswerModel, frozen=True, kw_only=True):
 
 
 class Cursor(AnswerModel, frozen=True, kw_only=True):
-    """Which part of a list this is."""
+    """The position of this page in a list."""
 
     offset: int
     limit: int
@@ -130,20 +130,20 @@ class CheckpointsListResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class ExternalWeightsUrlsResponse(AnswerModel, frozen=True, kw_only=True):
-    """Where the files of an exported checkpoint can be fetched, without a key, until `expires`."""
+    """URLs of an exported checkpoint's files, valid without a key until `expires`."""
 
     urls: dict[str, str]
     expires: datetime
 
 
 class MergedModelResponse(ExternalWeightsUrlsResponse, frozen=True, kw_only=True):
-    """Where the files of a merged model can be fetched; `archive_url` has all, as a tar file."""
+    """URLs of a merged model's files; `archive_url` has all of them, as a tar file."""
 
     archive_url: str
     size_bytes: int
 
 
 class CopyWeightsResponse(AnswerModel, frozen=True, kw_only=True):
-    """The copy's own path."""
+    """The path of the copy."""
 
     tinker_path: str

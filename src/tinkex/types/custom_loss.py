@@ -1,4 +1,4 @@
-"""A loss function as it is uploaded: a graph of named steps. Knows not what the steps do."""
+"""An uploaded loss function: a graph of named steps. Does not interpret the steps."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LIST_DTYPES: dict[str, TensorDtype] = {
     "clip_high_threshold": "float32",
     "sequence_ratio_mask": "float32",
 }
-"""Loss inputs that may be given as plain lists, and what the numbers become."""
+"""Loss inputs that may be given as plain lists, and their dtypes."""
 
 SPARSE_KEYS = ("target_tokens", "weights")
 """Loss inputs that travel in CSR form when they are 2-D torch tensors and that is smaller."""
@@ -202,7 +202,7 @@ class Datum(RecordModel, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        """The estimate by which requests are cut into chunks."""
+        """The estimated size in bytes, by which requests are cut into chunks."""
         tensors: Iterable[TensorData] = self.loss_fn_inputs.values()
         return _input_bytes(self.model_input) + sum(tensor.size_bytes for tensor in tensors)
 

@@ -25,14 +25,14 @@ _IMAGE_FORMATS = ("png", "jpeg")
 
 
 class Tokenizer(Protocol):
-    """Anything that turns text into token ids and back."""
+    """The interface of tokenizers: text to token ids and back."""
 
     def encode(self, text: str) -> Any:
-        """The token ids of a text, or an object that has them as `ids`."""
+        """Returns the token ids of a text, or an object that has them as `ids`."""
         ...
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of token ids."""
+        """Returns the text of token ids."""
         ...
 
 
@@ -65,7 +65,7 @@ class EncodedTextChunk(_TextForm, ModelMethods):
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """The chunk whose tokens are the little-endian int32 values in `raw`."""
+        """Builds a chunk from the little-endian int32 tokens in `raw`."""
         if len(raw) % 4:
             raise ValidationError(f"{len(raw)} bytes are no whole number of int32 token ids.")
         chunk = cls.__new__(cls)
@@ -102,7 +102,7 @@ class EncodedTextChunk(_TextForm, ModelMethods):
 
     @property
     def length(self) -> int:
-        """How many positions of context the chunk takes."""
+        """The number of context positions that the chunk takes."""
         return len(self._raw) // 4
 
     def __eq__(self, other: object) -> bool:
@@ -139,7 +139,7 @@ def _packed(tokens: Any) -> bytes:
 
 
 class _MediaChunk(ProtocolModel, frozen=True, kw_only=True, omit_defaults=True):
-    """What the chunks that are not text share."""
+    """Base of the chunks that are not text."""
 
     def _require_length(self, expected_tokens: int | None) -> int:
         if expected_tokens is None:
@@ -166,7 +166,7 @@ class ImageChunk(_MediaChunk, frozen=True, kw_only=True):
 
     @property
     def length(self) -> int:
-        """How many positions of context the image is expected to take."""
+        """The number of context positions that the image is expected to take."""
         return self._require_length(self.expected_tokens)
 
 
@@ -183,7 +183,7 @@ class ImageAssetPointerChunk(_MediaChunk, frozen=True, kw_only=True):
 
     @property
     def length(self) -> int:
-        """How many positions of context the image is expected to take."""
+        """The number of context positions that the image is expected to take."""
         return self._require_length(self.expected_tokens)
 
 
@@ -198,7 +198,7 @@ class DmelChunk(_MediaChunk, frozen=True, kw_only=True):
 
     @property
     def length(self) -> int:
-        """How many positions of context the audio takes: the tensor's first dimension."""
+        """The number of context positions that the audio takes: the tensor's first dimension."""
         return _tensor_container_rows(self.dmel)
 
 
@@ -208,7 +208,7 @@ def _check_format(name: str) -> None:
 
 
 def _tensor_container_rows(raw: bytes) -> int:
-    """The first dimension named in a tensor container's header.
+    """Returns the first dimension named in a tensor container's header.
 
     Header: an optional byte 254 (constant marker), a dtype byte 0-7, then varints: ndim, dims.
     """
@@ -246,7 +246,7 @@ else:  # msgspec cannot distinguish the chunks itself: `__post_init__` does
 
 
 class ModelInput(ProtocolModel, frozen=True, kw_only=True):
-    """What a model reads.
+    """The input of a model: a list of chunks.
 
     >>> ModelInput.from_ints([1, 2]).append_int(3).to_ints()
     [1, 2, 3]
@@ -264,12 +264,12 @@ class ModelInput(ProtocolModel, frozen=True, kw_only=True):
 
     @classmethod
     def from_ints(cls, tokens: Iterable[int]) -> Self:
-        """The input made of these token ids."""
+        """Builds the input from these token ids."""
         return cls(chunks=[EncodedTextChunk(tokens=tokens)])
 
     @classmethod
     def from_text(cls, text: str, tokenizer: Tokenizer) -> Self:
-        """The input made of a text's tokens.
+        """Builds the input from a text's tokens.
 
         Raises:
             TokenizerError: the tokenizer could not encode the text; its message says why.
@@ -282,24 +282,24 @@ class ModelInput(ProtocolModel, frozen=True, kw_only=True):
 
     @classmethod
     def empty(cls) -> Self:
-        """The input with nothing in it."""
+        """Builds an empty input."""
         return cls(chunks=[])
 
     @property
     def length(self) -> int:
-        """How many positions of context the input takes."""
+        """The number of context positions that the input takes."""
         return sum(chunk.length for chunk in self.chunks)
 
     def append(self, chunk: ModelInputChunk) -> ModelInput:
-        """A new input with one more chunk at the end."""
+        """Returns a new input with one more chunk at the end."""
         return ModelInput(chunks=[*self.chunks, chunk])
 
     def append_int(self, token: int) -> ModelInput:
-        """A new input with one more token at the end."""
+        """Returns a new input with one more token at the end."""
         return self.append(EncodedTextChunk(tokens=[token]))
 
     def to_ints(self) -> list[int]:
-        """All token ids in order.
+        """Returns all token ids in order.
 
         Raises:
             ValidationError: the input holds images or audio, which have no token ids.
@@ -316,7 +316,7 @@ class ModelInput(ProtocolModel, frozen=True, kw_only=True):
 
 
 def _to_chunk(given: Any) -> ModelInputChunk:
-    """A chunk, or the one that a dict describes."""
+    """Returns a chunk, or the one that a dict describes."""
     if isinstance(given, ModelInputChunk):
         return given
     if not isinstance(given, Mapping):

@@ -19,7 +19,7 @@ from tinkex.types._numbers import make_plain
 
 
 class Range(NamedTuple):
-    """Which finite numbers a parameter may have, and the words for them."""
+    """The finite numbers a parameter may have, and their description in words."""
 
     wanted: str
     lowest: float = 0.0
@@ -27,7 +27,7 @@ class Range(NamedTuple):
     includes_lowest: bool = True
 
     def holds(self, value: float) -> bool:
-        """Whether the value is one of them."""
+        """Returns whether the value is in the range."""
         is_above = value >= self.lowest if self.includes_lowest else value > self.lowest
         return math.isfinite(value) and is_above and value < self.below
 
@@ -177,25 +177,25 @@ class OtherOptimizerConfig(AnswerModel, frozen=True, kw_only=True):
 AnyOptimizerConfig = OptimizerConfig | OtherOptimizerConfig
 
 PROTOCOL_OPTIMIZERS = ("adamw", "dimuon")
-"""What the protocol knows; a server announces others."""
+"""The optimizers of the protocol; a server may announce others."""
 
 
 def tagged(params: OptimParams) -> TaggedOptimParams:
-    """The same parameters, with the tag of their optimizer."""
+    """Returns the same parameters, with the tag of their optimizer."""
     if not isinstance(params, AdamParams):
         return params
     return TaggedAdamParams(**msgspec.structs.asdict(params))
 
 
 def optimizer_name(value: OptimParams | OptimizerConfig) -> str:
-    """The name of the optimizer that parameters or a config are of."""
+    """Returns the name of the optimizer of parameters or of a config."""
     if isinstance(value, AdamParams):
         return "adamw"
     return str(value.__struct_config__.tag)
 
 
 def read_optimizer_config(given: Any) -> AnyOptimizerConfig:
-    """The config that a server's answer describes; optimizers are an open set.
+    """Reads the config in a server's response; optimizers are an open set.
 
     Raises:
         ValidationError: it names no optimizer.
@@ -215,4 +215,4 @@ def read_optimizer_config(given: Any) -> AnyOptimizerConfig:
 ALL_OPTIMIZERS: tuple[str, ...] = tuple(
     str(config.__struct_config__.tag) for config in get_args(OptimizerConfig)
 )
-"""What servers of this version have."""
+"""The optimizers that servers of this version have."""

@@ -35,7 +35,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class _Request(ProtocolModel, frozen=True, kw_only=True, omit_defaults=True):
-    """What request bodies share: None is left out."""
+    """Base of request bodies: fields that are None are left out."""
 
 
 class ClientConfigRequest(_Request, frozen=True, kw_only=True):
@@ -128,7 +128,7 @@ class UnloadModelRequest(_Request, frozen=True, kw_only=True):
 class ForwardBackwardRequest(ProtocolModel, frozen=True, kw_only=True):
     """Runs a batch forward and, unless `forward_only`, backward.
 
-    `seq_id` is 0 where an old client did not number its requests.
+    `seq_id` is 0 if an old client did not number its requests.
     """
 
     model_id: ModelID

@@ -10,7 +10,7 @@ RunState = Literal["running", "waiting", "idle", "ended"]
 
 
 class TrainingRunStatus(AnswerModel, frozen=True, kw_only=True):
-    """What a run does now, and why it waits or is over."""
+    """The state of a run, and why it waits or is over."""
 
     state: RunState
     reason: str | None = None
@@ -42,9 +42,9 @@ class LogMetricsResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class UsageItem(AnswerModel, frozen=True, kw_only=True):
-    """What was used in all of one day, key or run; what it is not grouped by is None.
+    """Usage of one day, key or run; columns that it is not grouped by are None.
 
-    `bytes_kept` is what lies on disk now or, of a past day, at its last count.
+    `bytes_kept` is the size on disk now or, for a past day, at its last count.
     """
 
     day: str | None = None  # YYYY-MM-DD
@@ -60,6 +60,6 @@ class UsageItem(AnswerModel, frozen=True, kw_only=True):
 
 
 class UsageResponse(AnswerModel, frozen=True, kw_only=True):
-    """An account's usage of a time, in groups."""
+    """An account's usage of a period, in groups."""
 
     rows: list[UsageItem]

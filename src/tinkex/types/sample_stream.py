@@ -30,19 +30,19 @@ class SampleDelta(RecordModel, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def end(self) -> int:
-        """How many tokens of the sequence are there with these."""
+        """The number of tokens of the sequence including these."""
         return self.offset + len(self.tokens)
 
 
 class SampleStreamQueue(RecordModel, frozen=True, kw_only=True):
-    """Says that nothing came for a while, and whether the sample has to wait for others."""
+    """Reports that no tokens came for a while, and whether the sample has to wait for others."""
 
     queue_state: str
     queue_state_reason: str | None = None
 
 
 class SampleStreamEnd(RecordModel, frozen=True, kw_only=True):
-    """Says that a sample is over and its result can be fetched; `error` says why it failed."""
+    """Reports that a sample ended and its result can be fetched; `error` says why it failed."""
 
     request_id: str
     error: str | None = None

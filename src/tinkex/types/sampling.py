@@ -33,17 +33,17 @@ StopReason = Literal["stop", "length"]
 StopWords = str | Sequence[str] | Sequence[int] | None
 
 _SHOWN_TOKENS = 8
-"""Tokens in the repr of a sequence."""
+"""Maximum tokens in the repr of a sequence."""
 
 
 MAX_LOGIT_BIASES = 300
-"""Entries of `SamplingParams.logit_bias`."""
+"""Maximum entries of `SamplingParams.logit_bias`."""
 
 
 class SamplingParams(
     ProtocolModel, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """How to sample.
+    """Parameters of a sampling request.
 
     `stop` absent means the model's end-of-sequence token stops; `stop=[]` means nothing does. The
     parameters after `top_p` are extensions: only a server that announces them is sent
@@ -175,7 +175,7 @@ class TopkLogprobs(RecordModel, frozen=True, kw_only=True):
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[tuple[int, float]] | None]) -> TopkLogprobs:
-        """The matrices of rows of (token, logprob) pairs, which need not be equally long."""
+        """Builds the matrices from rows of (token, logprob) pairs, which may differ in length."""
         return cls(**rectangle(rows))
 
     @property
@@ -189,7 +189,7 @@ class TopkLogprobs(RecordModel, frozen=True, kw_only=True):
         return numpy_of(self.logprobs_raw, "<f4").reshape(self.length, self.k)
 
     def tolist(self) -> Pairs:
-        """Per position its (token, logprob) pairs; None where there are none."""
+        """Returns per position its (token, logprob) pairs; None where there are none."""
         ids, logprobs = ints_of(self.token_ids_raw), floats_of(self.logprobs_raw)
         rows: Pairs = []
         if not self.k:
@@ -273,7 +273,7 @@ class SampledSequence(RecordModel, frozen=True, kw_only=True):
 
 
 class SampleResponse(RecordModel, frozen=True, kw_only=True):
-    """Everything a sampler answered to one request."""
+    """The result of one sampling request."""
 
     sequences: list[SampledSequence]
     prompt_logprobs_raw: Annotated[

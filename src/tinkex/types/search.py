@@ -1,4 +1,4 @@
-"""How sessions are searched for."""
+"""Queries for searching sessions."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ SearchOwner = OwnSearchOwner | AccessibleSearchOwner | UserSearchOwner
 
 
 class ActiveSessionStatusQuery(ProtocolModel, frozen=True, tag_field="type", tag="active"):
-    """Sessions in use."""
+    """Matches sessions in use."""
 
     type: ClassVar[Literal["active"]] = "active"
 
 
 class CancelledSessionStatusQuery(ProtocolModel, frozen=True, tag_field="type", tag="cancelled"):
-    """Sessions the server ended."""
+    """Matches sessions the server ended."""
 
     type: ClassVar[Literal["cancelled"]] = "cancelled"
 
 
 class FailedSessionStatusQuery(ProtocolModel, frozen=True, tag_field="type", tag="failed"):
-    """Sessions that failed."""
+    """Matches sessions that failed."""
 
     type: ClassVar[Literal["failed"]] = "failed"
 
@@ -70,7 +70,7 @@ class ClientFinishedSessionStatusQuery(
     tag="client_finished",
     omit_defaults=True,
 ):
-    """Sessions their clients ended, for any of `reasons` (None: any at all).
+    """Matches sessions their clients ended, for any of `reasons` (None: any at all).
 
     Raises:
         ValidationError: `reasons` is empty.
@@ -92,7 +92,7 @@ SessionStatusQuery = (
 
 
 class SessionSearchRequest(ProtocolModel, frozen=True, kw_only=True, omit_defaults=True):
-    """Which sessions are wanted.
+    """A query for sessions.
 
     Raises:
         ValidationError: `limit` is not in 1..200, or `display_name` or `statuses` is empty.

@@ -1,4 +1,4 @@
-"""What a server says about itself, its sessions and its promises.
+"""Responses about the server, its sessions and its futures.
 
 Answers only: request bodies are in `requests`. Unknown fields of newer servers are ignored.
 """
@@ -23,7 +23,7 @@ class HealthResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class ClientConfig(AnswerModel, frozen=True, kw_only=True):
-    """How the server wants to be spoken to; an empty answer means all the defaults."""
+    """The server's settings for clients; an empty response means all the defaults."""
 
     beyond_protocol: ClassVar[frozenset[str]] = frozenset({"extensions"})
 
@@ -91,7 +91,7 @@ class ApiKeyDetails(AnswerModel, frozen=True, kw_only=True):
 
 
 class ApiKeyInfo(AnswerModel, frozen=True, kw_only=True):
-    """What the server knows about the key of the request."""
+    """The key of the request."""
 
     key_id: int
     name: str
@@ -100,7 +100,7 @@ class ApiKeyInfo(AnswerModel, frozen=True, kw_only=True):
 
 
 class WhoamiResponse(AnswerModel, frozen=True, kw_only=True):
-    """Who the credential speaks for."""
+    """The user and organisation of the credential."""
 
     user_urn: str
     org_urn: str
@@ -117,7 +117,7 @@ class SupportedModel(AnswerModel, frozen=True, kw_only=True):
 
 
 class GetServerCapabilitiesResponse(AnswerModel, frozen=True, kw_only=True):
-    """What the server offers.
+    """The server's models and features.
 
     `supported_models` has every name by which a model can be requested. `aliases` maps a model's
     other names to its main one, `losses` has the values that `loss_fn` may have,
@@ -158,7 +158,7 @@ class ListSessionsResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class GetSessionResponse(AnswerModel, frozen=True, kw_only=True):
-    """What belongs to one session."""
+    """The models and samplers of one session."""
 
     training_run_ids: list[str]
     sampler_ids: list[str]
@@ -167,7 +167,7 @@ class GetSessionResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class TraceExportResponse(AnswerModel, frozen=True, kw_only=True):
-    """How far the export of a session's trace is."""
+    """The progress of exporting a session's trace."""
 
     status: Literal["pending", "ready", "failed"]
     url: str | None = None
@@ -280,7 +280,7 @@ class SessionSummary(AnswerModel, frozen=True, kw_only=True):
 
 
 class SessionSearchCursor(AnswerModel, frozen=True, kw_only=True):
-    """Where the next page of a session search begins."""
+    """The start of the next page of a session search."""
 
     last_created_at: datetime
     last_session_id: str
@@ -308,7 +308,7 @@ class JoinSamplingSessionResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class GetSamplerResponse(AnswerModel, frozen=True, kw_only=True):
-    """What a sampler samples from."""
+    """The base model or weights of a sampler."""
 
     sampler_id: str
     base_model: str
@@ -343,7 +343,7 @@ class CompleteMetadataResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class RequestErrorCategory(StrEnum):
-    """Whose fault a failed request was; a word not known here counts as unknown."""
+    """Who caused a failed request, the user or the server; an unknown value counts as unknown."""
 
     Unknown = "unknown"
     Server = "server"
@@ -382,7 +382,7 @@ FutureCompletion = FutureFinished | FutureFailed
 
 
 class FuturesRetrieveResponse(AnswerModel, frozen=True, kw_only=True, omit_defaults=True):
-    """What was completed since `prev_cursor`."""
+    """The requests completed since `prev_cursor`."""
 
     completions: list[FutureCompletion]
     cursor: int

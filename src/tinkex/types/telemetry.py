@@ -75,6 +75,6 @@ TelemetryBatch = TelemetrySendRequest
 
 
 class TelemetryResponse(AnswerModel, frozen=True, kw_only=True):
-    """The batch was taken."""
+    """The server accepted the batch."""
 
     status: Literal["accepted"] = "accepted"

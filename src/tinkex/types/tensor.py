@@ -137,7 +137,7 @@ class TensorData(_TensorForm, ModelMethods):
         sparse_crow_indices: Sequence[int] | None = None,
         sparse_col_indices: Sequence[int] | None = None,
     ) -> TensorData:
-        """The tensor of this `dtype` and `shape` whose little-endian values are `raw`; with
+        """Builds a tensor of this `dtype` and `shape` from little-endian values in `raw`; with
         `sparse_crow_indices` and `sparse_col_indices` they are those of a CSR matrix."""
         if dtype not in ITEM_BYTES or len(raw) % ITEM_BYTES[dtype]:
             raise ValidationError(f"{len(raw)} bytes are no whole number of {dtype} values.")
@@ -149,17 +149,17 @@ class TensorData(_TensorForm, ModelMethods):
 
     @classmethod
     def from_numpy(cls, array: NDArray[Any]) -> TensorData:
-        """The tensor with a numpy array's values: floats as float32, signed integers as int64."""
+        """Copies a numpy array's values: floats as float32, signed integers as int64."""
         return cls(array)
 
     @classmethod
     def from_torch(cls, tensor: torch.Tensor) -> TensorData:
-        """The tensor with a torch tensor's values, from any device; bfloat16 is widened."""
+        """Copies a torch tensor's values, from any device; bfloat16 is widened."""
         return cls(tensor)
 
     @classmethod
     def from_torch_sparse(cls, tensor: torch.Tensor, pad_value: int = 0) -> TensorData:
-        """The CSR form of a 2-D torch tensor, or the dense form where that is smaller.
+        """Builds the CSR form of a 2-D torch tensor, or the dense form where that is smaller.
 
         Cells equal to `pad_value` are left out; readers of the tensor must know it.
         """
@@ -186,12 +186,12 @@ class TensorData(_TensorForm, ModelMethods):
 
     @property
     def num_values(self) -> int:
-        """How many values are stored (for CSR: the listed ones)."""
+        """The number of stored values (for CSR: the listed ones)."""
         return len(self._raw) // ITEM_BYTES[self.dtype]
 
     @property
     def size_bytes(self) -> int:
-        """What the tensor weighs on the wire: values, and eight bytes for each index."""
+        """The size on the wire in bytes: the values, and eight bytes for each index."""
         indices = len(self.sparse_crow_indices or ()) + len(self.sparse_col_indices or ())
         return len(self._raw) + 8 * indices
 
@@ -343,7 +343,7 @@ def _check_dtype(dtype: str | None) -> None:
 
 
 def _is_row(value: Any) -> bool:
-    """Whether a value holds further values: no number, no text, no array without dimensions."""
+    """Returns whether a value is a sequence: no number, text, or zero-dimensional array."""
     return (
         hasattr(value, "__len__")
         and hasattr(value, "__getitem__")
@@ -353,7 +353,7 @@ def _is_row(value: Any) -> bool:
 
 
 def _flatten(values: Any) -> tuple[Sequence[Any], list[int] | None]:
-    """Flat values, and the shape if they were nested; a flat list has no shape of its own."""
+    """Returns flat values, and the shape of nested ones; None for the shape of a flat list."""
     shape = [len(values)]
     while len(values) and _is_row(values[0]):
         width = len(values[0])

@@ -83,7 +83,7 @@ class ForwardBackwardOutput(RecordModel, frozen=True, kw_only=True):
 
 
 class OptimStepResponse(AnswerModel, frozen=True, kw_only=True):
-    """What the optimizer reports of one step."""
+    """The optimizer's metrics of one step."""
 
     metrics: dict[str, float] | None = None
 
@@ -144,7 +144,7 @@ class CreateCustomLossResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class ModelData(AnswerModel, frozen=True, kw_only=True):
-    """Which base model it is, and which tokenizer belongs to it."""
+    """The model's base model and tokenizer."""
 
     arch: str | None = None
     model_name: str | None = None
@@ -152,7 +152,7 @@ class ModelData(AnswerModel, frozen=True, kw_only=True):
 
 
 class GetInfoResponse(AnswerModel, frozen=True, kw_only=True):
-    """What the server knows about a training model."""
+    """The description of a training model."""
 
     type: ClassVar[Literal["get_info"]] = "get_info"
     beyond_protocol: ClassVar[frozenset[str]] = frozenset({"lora_alpha"})
@@ -171,7 +171,7 @@ class GetInfoResponse(AnswerModel, frozen=True, kw_only=True):
 
 
 class WeightsInfoResponse(AnswerModel, frozen=True, kw_only=True):
-    """What saved weights were trained with."""
+    """The training settings of saved weights."""
 
     beyond_protocol: ClassVar[frozenset[str]] = frozenset({"lora_alpha"})
 

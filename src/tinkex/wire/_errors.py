@@ -1,4 +1,4 @@
-"""How a codec says that bytes are wrong: one way on the client, another on the server."""
+"""Errors of codecs for malformed bytes: one kind on the client, another on the server."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from tinkex.errors import APIResponseValidationError, ClientError
 
 
 class Malformed(Exception):
-    """Bytes that are not what they should be. Never leaves `tinkex.wire`."""
+    """Malformed bytes. Never leaves `tinkex.wire`."""
 
 
 def invalid_body(message: str, field: str = "") -> ClientError:
-    """What a server raises for a body it cannot read: 422, with the path of the offending field."""
+    """Returns the server's error for an unreadable body: 422, with the path
+    of the offending field."""
     error = ClientError(
         f"The request body is not valid: {message}{_at(field)}.", code="invalid-body"
     )
@@ -20,7 +21,7 @@ def invalid_body(message: str, field: str = "") -> ClientError:
 
 
 def invalid_response(type_name: str, message: str, field: str = "") -> APIResponseValidationError:
-    """What a client raises for an answer it cannot read."""
+    """Returns the client's error for an unreadable response."""
     return APIResponseValidationError(
         f"The server's answer is not a valid {type_name}: {message}{_at(field)}."
     )

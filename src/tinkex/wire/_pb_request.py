@@ -61,7 +61,7 @@ def encode_forward_backward_request(
     loss_fn_config: Mapping[str, float | str] | None,
     forward_only: bool,
 ) -> list[bytes]:
-    """The parts of a training request's body.
+    """Returns the parts of a training request's body.
 
     Raises:
         ValidationError: an input cannot be trained on, or a value is out of range.
@@ -85,7 +85,7 @@ def frame_forward_backward_request(
     loss_fn_config: Mapping[str, float | str] | None,
     forward_only: bool,
 ) -> list[bytes]:
-    """The parts of a training request's body, around datums that `encode_datums` wrote.
+    """Returns the parts of a training request's body, around datums that `encode_datums` wrote.
 
     Raises:
         ValidationError: a value is out of range.
@@ -98,7 +98,7 @@ def frame_forward_backward_request(
 
 
 def encode_datums(data: Iterable[Datum]) -> list[bytes]:
-    """The parts of a request that hold its datums.
+    """Returns the parts of a request that hold its datums.
 
     Raises:
         ValidationError: an input cannot be trained on (an image pointer).
@@ -110,7 +110,7 @@ def encode_datums(data: Iterable[Datum]) -> list[bytes]:
 
 
 def _encode_config(config: Mapping[str, float | str], forward_only: bool) -> bytes:
-    """Numbers go into both maps, text into the newer one alone."""
+    """Encodes the config: numbers go into both maps, text into the newer one alone."""
     old, new = bytearray(), bytearray()
     for name, value in config.items():
         key = delimited(0x0A, name.encode())
@@ -176,7 +176,7 @@ def _add_chunk(parts: list[bytes], chunk: ModelInputChunk) -> None:
 
 
 def _add_content(parts: list[bytes], kind: bytes, raw: bytes, tail: bytes) -> None:
-    """A chunk of one kind: its bytes as field 1, then what else there is to say."""
+    """Adds a chunk of one kind: its bytes as field 1, then its other fields."""
     field = b"\x0a" + varint(len(raw)) if raw else b""
     inner = kind + varint(len(field) + len(raw) + len(tail)) + field
     outer = b"\x0a" + varint(len(inner) + len(raw) + len(tail))
@@ -195,10 +195,10 @@ def _encode_span(span: Span) -> bytes:
 def decode_forward_backward_request(
     body: bytes, *, limits: Limits = DEFAULT_LIMITS
 ) -> ForwardBackwardRequest:
-    """The training request in a body, read by a server.
+    """Decodes the training request in a body, for a server.
 
     Raises:
-        ClientError: it is none (status 422, code "invalid-body"), or is above `limits`.
+        ClientError: the body is invalid (status 422, code "invalid-body"), or is above `limits`.
     """
     try:
         return _Reader(body, limits).request()
@@ -207,7 +207,7 @@ def decode_forward_backward_request(
 
 
 def peek_target(head: bytes) -> tuple[str | None, int | None]:
-    """The model id and the number in the beginning of a training request, as far as they are there.
+    """Returns the model id and the sequence number of a training request, as far as present.
 
     For a server that refuses the request. Every known encoder writes them first.
     """
@@ -266,7 +266,7 @@ class _Reader:
         )
 
     def numbered_datum(self, index: int, at: int, end: int) -> Datum:
-        """A datum, with its place in the message of what is wrong with it."""
+        """Returns a datum; errors name its index in the message."""
         if index >= self.limits.max_datums_per_request:
             raise Malformed(
                 f"data has more datums than this server's limit of "
@@ -335,7 +335,7 @@ class _Reader:
         return found
 
     def first_bytes(self, at: int, end: int) -> bytes:
-        """Field 1 of a message that has no other."""
+        """Returns field 1 of a message that has no other fields."""
         raw = b""
         for key, a, b in self.fields(at, end):
             if key == 0x0A:

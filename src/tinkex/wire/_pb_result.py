@@ -1,6 +1,6 @@
 """`ForwardBackwardOutput` and `SampleResponse` in protobuf, both ways.
 
-Results are read as they are: whether they answer the question is the caller's to check.
+Results are decoded without the request: the caller checks whether they match it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from tinkex.wire._varint import (
 T = TypeVar("T")
 
 _MAX_DATUMS = 1 << 20
-"""Datums a result may claim to have; the claim costs nothing, believing it costs memory."""
+"""Maximum datums that a result may claim; a claim alone costs nothing, allocating for it does."""
 
 _STOP_REASONS: list[StopReason] = ["stop", "length"]
 
 
 def encode_forward_backward_output(output: ForwardBackwardOutput) -> bytes:
-    """The body of a training result.
+    """Returns the body of a training result.
 
     Neighbours with the same fields, dtypes and trailing shapes share a record; sparse tensors are
     made dense.
@@ -75,10 +75,10 @@ def _encode_record(type_tag: str, items: list[LossFnOutput]) -> bytes:
 
 
 def decode_forward_backward_output(body: bytes) -> ForwardBackwardOutput:
-    """The training result in a body.
+    """Decodes the training result in a body.
 
     Raises:
-        APIResponseValidationError: it is none.
+        APIResponseValidationError: the body is invalid.
     """
     return _read(lambda: _decode_output(body), "ForwardBackwardOutput")
 
@@ -112,7 +112,7 @@ def _decode_output(body: bytes) -> ForwardBackwardOutput:
 
 
 def _decode_record(body: bytes, at: int, end: int) -> list[LossFnOutput]:
-    """One output per datum. The record's own count wins over that of its fields."""
+    """Returns one output per datum. The record's own count wins over that of its fields."""
     columns: dict[str, list[TensorData]] = {}
     count = 0
     for key, a, b in fields(body, at, end):
@@ -129,7 +129,7 @@ def _decode_record(body: bytes, at: int, end: int) -> list[LossFnOutput]:
 
 
 def encode_sample_response(response: SampleResponse) -> bytes:
-    """The body of a sampling result."""
+    """Returns the body of a sampling result."""
     parts = [delimited(0x0A, _encode_sequence(item)) for item in response.sequences]
     if response.prompt_logprobs_raw is not None:
         parts.append(delimited(0x12, response.prompt_logprobs_raw))
@@ -167,10 +167,10 @@ def _encode_topk(key: int, topk: TopkLogprobs | None) -> bytes:
 
 
 def decode_sample_response(body: bytes, sequence_ids: Sequence[str] = ()) -> SampleResponse:
-    """The sampling result in a body; the sequences' ids come from the promise.
+    """Decodes the sampling result in a body; the sequences' ids come from the promise.
 
     Raises:
-        APIResponseValidationError: it is none, or it has another number of sequences than ids.
+        APIResponseValidationError: the body is invalid, or has another number of sequences.
     """
     return _read(lambda: _decode_response(body, sequence_ids), "SampleResponse")
 
@@ -206,7 +206,7 @@ def _decode_response(body: bytes, ids: Sequence[str]) -> SampleResponse:
 
 
 def _whole(raw: bytes) -> bytes:
-    """Bytes that are a whole number of four-byte values."""
+    """Returns bytes that are checked to be a whole number of four-byte values."""
     if len(raw) % 4:
         raise Malformed(f"{len(raw)} bytes are no whole number of four-byte values")
     return raw

@@ -48,7 +48,7 @@ class TensorShape(msgspec.Struct, omit_defaults=True):
     sparse_col_indices: list[int] | None = None
 
     def build(self, limits: Limits = DEFAULT_LIMITS) -> TensorData:
-        """The tensor; null stands for NaN, which JSON cannot write."""
+        """Builds the tensor; null stands for NaN, which JSON cannot write."""
         check_tensor_shape(self.shape or (), limits)
         return TensorData(
             self.data, self.dtype, self.shape, self.sparse_crow_indices, self.sparse_col_indices
@@ -56,7 +56,7 @@ class TensorShape(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def of(cls, tensor: TensorData) -> TensorShape:
-        """The form of a tensor; what it does not have is left out."""
+        """Returns the shape of a tensor; absent fields are left out."""
         return cls(
             tensor.data,
             tensor.dtype,
@@ -70,7 +70,7 @@ def check_tensor_shape(shape: Sequence[int], limits: Limits) -> None:
     """Refuses a tensor that would be too big once it is dense, or has too many dimensions.
 
     Raises:
-        ValidationError: it would.
+        ValidationError: the tensor would be too big, or has too many dimensions.
     """
     if len(shape) > MAX_RANK:
         raise ValidationError(f"a tensor has {len(shape)} dimensions, above the {MAX_RANK} allowed")
@@ -121,7 +121,7 @@ class ModelInputShape(msgspec.Struct):
     chunks: list[_TextShape | _ImageShape | _PointerShape | _DmelShape]
 
     def build(self, limits: Limits = DEFAULT_LIMITS) -> ModelInput:
-        """The model input."""
+        """Builds the model input."""
         if len(self.chunks) > limits.max_chunks_per_input:
             raise ValidationError(
                 f"a model input has {len(self.chunks)} chunks, above this server's limit of "
@@ -137,7 +137,7 @@ class DatumShape(msgspec.Struct):
     loss_fn_inputs: dict[str, TensorShape] = {}
 
     def build(self, limits: Limits = DEFAULT_LIMITS) -> Datum:
-        """The datum."""
+        """Builds the datum."""
         inputs = {name: tensor.build(limits) for name, tensor in self.loss_fn_inputs.items()}
         return Datum(self.model_input.build(limits), inputs)
 
@@ -149,7 +149,7 @@ class SampleRequestShape(SampleRequest, frozen=True, kw_only=True):
     target_prompt_logprobs: TensorShape | None = None  # type: ignore[assignment]
 
     def build(self, limits: Limits = DEFAULT_LIMITS) -> SampleRequest:
-        """The sampling request."""
+        """Builds the sampling request."""
         values = _fields_of(self, SampleRequest)
         values["prompt"] = self.prompt.build(limits)
         if self.target_prompt_logprobs is not None:
@@ -163,7 +163,7 @@ class TelemetryShape(TelemetrySendRequest, frozen=True, kw_only=True):
     events: list[dict[str, Any]]  # type: ignore[assignment]
 
     def build(self, _limits: Limits = DEFAULT_LIMITS) -> TelemetrySendRequest:
-        """The telemetry batch."""
+        """Builds the telemetry batch."""
         values = _fields_of(self, TelemetrySendRequest)
         values["events"] = [_build_event(event) for event in self.events]
         return TelemetrySendRequest(**values)

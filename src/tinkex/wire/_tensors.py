@@ -1,7 +1,7 @@
 """Tensors inside protobuf messages: `Tensor`, and `BatchedTensor`, which holds one per datum.
 
-Knows no message around them. Numbers are little-endian bytes on the wire and in memory, so that
-writing a tensor is naming its bytes.
+Does not know the messages that contain them. Numbers are little-endian bytes on the wire and in
+memory, so that a tensor is written without copying its bytes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _DTYPES: dict[int, tuple[TensorDtype, int]] = {
     3: ("int64", 4),
     4: ("float32", 2),
 }
-"""By the wire's number: what it becomes, and how many bytes a value has on the wire."""
+"""By the wire's dtype number: the tensor's dtype, and the bytes of one value on the wire."""
 
 MAX_RANK = 8
-"""Dimensions a tensor may have."""
+"""Maximum dimensions of a tensor."""
 
 _CACHED_HEADER_BYTES = 64
 
 
 def encode_tensor(tensor: TensorData) -> list[bytes]:
-    """A `Tensor` message in parts; the values are not copied."""
+    """Returns a `Tensor` message in parts; the values are not copied."""
     tail = b"\x18" + _NUMBERS[tensor.dtype] + packed(0x22, tuple(tensor.shape or ()))
     if tensor.sparse_crow_indices is None or tensor.sparse_col_indices is None:
         return [b"\x0a" + varint(len(tensor.raw)), tensor.raw, tail]
@@ -58,11 +58,11 @@ def _indices(key: int, values: Sequence[int]) -> bytes:
 def decode_tensor(
     body: bytes, at: int, end: int, max_values: int, budget: FieldBudget | None = None
 ) -> TensorData:
-    """The tensor in a `Tensor` message.
+    """Decodes a `Tensor` message.
 
     Raises:
-        Malformed: it is none, it would have more than `max_values` values when dense, or its fields
-            are more than the budget allows.
+        Malformed: the message is invalid, has more than `max_values` values when dense, or more
+            fields than the budget allows.
         ValidationError: its shape or indices do not fit its values.
     """
     values, is_sparse, after = (0, 0), False, at
@@ -90,7 +90,7 @@ Header = tuple[int, tuple[int, ...], tuple[tuple[int, int, int], ...]]
 
 
 def _parse_header(raw: bytes, budget: FieldBudget | None = None) -> Header:
-    """Dtype, shape, and the fields that hold values (dense or sparse)."""
+    """Returns dtype, shape, and the fields that hold values (dense or sparse)."""
     dtype, shape, others = 0, list[int](), list[tuple[int, int, int]]()
     for key, a, b in fields(raw, 0, len(raw), budget):
         if key == 0x18:
@@ -107,7 +107,7 @@ def _parse_header(raw: bytes, budget: FieldBudget | None = None) -> Header:
 
 
 _read_header = lru_cache(maxsize=1024)(_parse_header)
-"""The tensors of a batch differ in their values, seldom in what is said about them."""
+"""Headers repeat: the tensors of a batch differ in their values, seldom in their headers."""
 
 
 def _decode_csr(
@@ -127,10 +127,10 @@ def _decode_csr(
 
 
 def to_offsets(raw: bytes) -> list[int]:
-    """The int64 numbers in `raw`.
+    """Returns the int64 numbers in `raw`.
 
     Raises:
-        Malformed: they are no whole number of numbers.
+        Malformed: the size is not a multiple of eight bytes.
     """
     if len(raw) % 8:
         raise Malformed(f"{len(raw)} bytes are no whole number of int64 values")
@@ -140,7 +140,7 @@ def to_offsets(raw: bytes) -> list[int]:
 
 
 def widen(raw: bytes, dtype: int) -> tuple[bytes, TensorDtype]:
-    """Values of a wire dtype as float32 or int64.
+    """Returns the values of a wire dtype as float32 or int64.
 
     Raises:
         Malformed: the dtype is not known, or the bytes are no whole number of values.
@@ -158,7 +158,7 @@ def widen(raw: bytes, dtype: int) -> tuple[bytes, TensorDtype]:
 
 
 def _from_bfloat16(raw: bytes) -> bytes:
-    """A bfloat16 is the upper half of a float32."""
+    """Widens bfloat16 values: a bfloat16 is the upper half of a float32."""
     wide = bytearray(2 * len(raw))
     wide[2::4] = raw[0::2]
     wide[3::4] = raw[1::2]
@@ -166,7 +166,8 @@ def _from_bfloat16(raw: bytes) -> bytes:
 
 
 def encode_batched(tensors: Sequence[TensorData]) -> bytes:
-    """A `BatchedTensor` of tensors alike in dtype and in all but the first dimension."""
+    """Returns a `BatchedTensor` of tensors of one dtype and one shape but for
+    the first dimension."""
     raws = [(t.to_dense() if t.sparse_crow_indices else t).raw for t in tensors]
     data, offsets = b"".join(raws), array("q", accumulate(map(len, raws), initial=0))
     return b"".join(
@@ -180,10 +181,10 @@ def encode_batched(tensors: Sequence[TensorData]) -> bytes:
 
 
 def decode_batched(body: bytes, at: int, end: int) -> list[TensorData]:
-    """The tensors in a `BatchedTensor`.
+    """Returns the tensors in a `BatchedTensor`.
 
     Raises:
-        Malformed: it is none.
+        Malformed: the message is invalid.
         ValidationError: its trailing shape does not fit its values.
     """
     data, offsets, dtype, trailing = b"", list[int](), 0, list[int]()
@@ -203,7 +204,7 @@ def decode_batched(body: bytes, at: int, end: int) -> list[TensorData]:
 
 
 def _widened(offsets: list[int], size: int, dtype: int) -> list[int]:
-    """Byte offsets after widening, checked to rise from 0 or more to at most `size`."""
+    """Returns byte offsets after widening, checked to rise from 0 or more to at most `size`."""
     if any(a > b for a, b in zip([0, *offsets], [*offsets, size], strict=True)):
         raise Malformed("offsets do not rise within the data")
     return [2 * offset for offset in offsets] if dtype in (3, 4) else offsets

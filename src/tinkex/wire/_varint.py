@@ -23,7 +23,7 @@ _DOUBLE = struct.Struct("<d")
 
 @lru_cache(maxsize=4096)  # lengths repeat: a batch has few different ones
 def varint(value: int) -> bytes:
-    """A number from 0 to 2**64-1, seven bits to a byte."""
+    """Encodes a number from 0 to 2**64-1, seven bits to a byte."""
     out = bytearray()
     while value >= 128:
         out.append(value & 0x7F | 0x80)
@@ -33,39 +33,39 @@ def varint(value: int) -> bytes:
 
 
 def signed(value: int) -> bytes:
-    """An int32 or int64, negative ones as the format's ten bytes."""
+    """Encodes an int32 or int64; negative ones take the format's ten bytes."""
     return varint(value % _WORD)
 
 
 def delimited(key: int, payload: bytes) -> bytes:
-    """A field of bytes, text or a message."""
+    """Encodes a field of bytes, text or a message."""
     return _SHORT[key] + varint(len(payload)) + payload
 
 
 def text(key: int, value: str) -> bytes:
-    """A field of text, left out if empty as proto3 has it."""
+    """Encodes a field of text, left out if empty, as in proto3."""
     return delimited(key, value.encode()) if value else b""
 
 
 def number(key: int, value: int) -> bytes:
-    """A whole-number field, left out if 0 as proto3 has it."""
+    """Encodes a whole-number field, left out if 0, as in proto3."""
     return _SHORT[key] + signed(value) if value else b""
 
 
 def double(key: int, value: float) -> bytes:
-    """A floating-point field."""
+    """Encodes a floating-point field."""
     return _SHORT[key] + _DOUBLE.pack(value)
 
 
 @lru_cache(maxsize=4096)
 def packed(key: int, values: tuple[int, ...]) -> bytes:
-    """A repeated whole-number field, left out if there are none."""
+    """Encodes a repeated whole-number field, left out if there are none."""
     payload = b"".join(map(signed, values))
     return delimited(key, payload) if payload else b""
 
 
 class FieldBudget:
-    """How many fields may still be read from one body, in all of its messages together.
+    """The number of fields that may still be read from one body, in all of its messages together.
 
     A field can be as short as two bytes and costs as much to read as hundreds of bytes of a tensor.
     """
@@ -79,12 +79,12 @@ class FieldBudget:
 def fields(
     body: bytes, at: int, end: int, budget: FieldBudget | None = None
 ) -> Iterator[tuple[int, int, int]]:
-    """The fields of the message in `body[at:end]`, as (key, a, b).
+    """Yields the fields of the message in `body[at:end]`, as (key, a, b).
 
     For a varint `a` is its value; for all else the content is `body[a:b]`.
 
     Raises:
-        Malformed: the bytes are no message, or there are more fields than the budget allows.
+        Malformed: the bytes are not a message, or have more fields than the budget allows.
     """
     while at < end:
         if budget is not None:
@@ -118,7 +118,7 @@ _FIXED_BYTES = {1: 8, 5: 4}
 
 
 def read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
-    """The varint at `at`, and where it ends.
+    """Returns the varint at `at`, and where it ends.
 
     Raises:
         Malformed: it does not end before `end`, or has more than ten bytes.
@@ -146,7 +146,7 @@ def read_varint(body: bytes, at: int, end: int) -> tuple[int, int]:
 def map_entry(
     body: bytes, at: int, end: int, value_key: int, budget: FieldBudget | None = None
 ) -> tuple[str, tuple[int, int]]:
-    """The name of a map's entry, and where its value stands (nowhere, if it was left out).
+    """Returns the name of a map's entry, and the span of its value (empty if it was left out).
 
     Raises:
         Malformed: the bytes are no message, or the name is not UTF-8.
@@ -161,18 +161,19 @@ def map_entry(
 
 
 def to_int64(value: int) -> int:
-    """The signed number a varint stands for."""
+    """Returns the signed number that a varint encodes."""
     return value - _WORD if value > INT64_MAX else value
 
 
 def to_int32(value: int) -> int:
-    """The signed 32-bit number of a varint; higher bits are dropped, as the format requires."""
+    """Returns the signed 32-bit number of a varint; higher bits are dropped,
+    as the format requires."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value > INT32_MAX else value
 
 
 def to_text(body: bytes, at: int, end: int) -> str:
-    """The text in `body[at:end]`.
+    """Returns the text in `body[at:end]`.
 
     Raises:
         Malformed: it is not UTF-8.
@@ -184,13 +185,13 @@ def to_text(body: bytes, at: int, end: int) -> str:
 
 
 def to_double(body: bytes, at: int, end: int) -> float:
-    """The floating-point number in `body[at:end]`; 0 if it was left out."""
+    """Returns the floating-point number in `body[at:end]`; 0 if it was left out."""
     value: float = _DOUBLE.unpack_from(body, at)[0] if end > at else 0.0
     return value
 
 
 def to_ints(body: bytes, at: int, end: int, limit: int) -> list[int]:
-    """The packed whole numbers in `body[at:end]`.
+    """Returns the packed whole numbers in `body[at:end]`.
 
     Raises:
         Malformed: there are more than `limit`, or one does not end.

@@ -44,7 +44,7 @@ BAD_INPUT = (msgspec.DecodeError, ValidationError, RecursionError, UnicodeDecode
 
 
 def encode(value: object) -> bytes:
-    """The compact JSON form of a value of the protocol.
+    """Returns the compact JSON form of a value of the protocol.
 
     Raises:
         ValidationError: something in it, most likely user metadata, has no JSON form.
@@ -59,7 +59,7 @@ def encode(value: object) -> bytes:
 
 
 def decode(body: bytes, type_: type[T]) -> T:
-    """The answer in a response body.
+    """Decodes the value in a response body.
 
     Raises:
         APIResponseValidationError: it is not of this type; the message names the field.
@@ -71,7 +71,7 @@ def decode(body: bytes, type_: type[T]) -> T:
 
 
 def decode_request(body: bytes, type_: type[T], *, limits: Limits = DEFAULT_LIMITS) -> T:
-    """The request in a body, read by a server.
+    """Decodes the request in a body, for a server.
 
     Raises:
         ClientError: it is not of this type (status 422, code "invalid-body", `field`).
@@ -118,7 +118,7 @@ _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 @lru_cache(maxsize=256)
 def _reader(type_: Any) -> Callable[[bytes, Limits], Any]:
-    """How a type is read: at once, or through its shape."""
+    """Returns the reader of a type: direct, or through its shape."""
     shape = _SHAPES.get(type_)
     if shape is None:
         plain = msgspec.json.Decoder(type_, dec_hook=_build_custom)
@@ -140,10 +140,10 @@ def _name(type_: Any) -> str:
 
 
 def reason(error: Exception) -> str:
-    """What is wrong with an input, without the place and without a full stop."""
+    """Returns the reason why an input is invalid, without its path and without a full stop."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    # What a struct's own check raises comes wrapped, with its error code in the text.
+    # msgspec wraps errors of a struct's own check, with the error code in the text.
     own = error.__cause__ if isinstance(error.__cause__, ValidationError) else error
     text = own.message if isinstance(own, ValidationError) else str(error)
     return _PATH.sub("", text).rstrip(".")
@@ -154,7 +154,7 @@ _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 def field_path(error: Exception) -> str:
-    """The path of the field a msgspec error speaks of: "lora_config.rank"."""
+    """Returns the path of the field that a msgspec error names: "lora_config.rank"."""
     text = str(error)
     at = _PATH.search(text)
     missing = _MISSING.search(text)
@@ -163,8 +163,8 @@ def field_path(error: Exception) -> str:
 
 
 def _with_short_tensors(value: object) -> object:
-    """The value with the form of a tensor in place of a tensor: what it does not have is left out,
-    where msgspec would write null."""
+    """Returns the value with tensors in the form that leaves absent fields out, where
+    msgspec would write null."""
     if isinstance(value, TensorData):
         return TensorShape.of(value)
     if isinstance(value, SampleRequest) and value.target_prompt_logprobs is not None:

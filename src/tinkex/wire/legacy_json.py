@@ -1,7 +1,7 @@
 """The JSON forms of training data and of results, spoken by clients before 0.25.
 
-A server that answers them serves those clients too. Both directions, so that each is the other's
-test. Nothing here is used between today's clients and servers: they speak protobuf.
+A server that supports them serves those clients too. Both directions are here, so that tests can
+round-trip them. Nothing here is used between today's clients and servers: they speak protobuf.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ _SAMPLE = msgspec.json.Decoder(_SampleShape)
 def decode_forward_backward_request(
     body: bytes, *, limits: Limits = DEFAULT_LIMITS
 ) -> ForwardBackwardRequest:
-    """The training request in the JSON body of `/forward_backward` or `/forward`.
+    """Decodes the training request in the JSON body of `/forward_backward` or `/forward`.
 
     Raises:
-        ClientError: it is none (status 422, code "invalid-body").
+        ClientError: the body is invalid (status 422, code "invalid-body").
     """
     json.check_shape(body, limits)
     try:
@@ -132,7 +132,7 @@ def decode_forward_backward_request(
 
 
 def encode_forward_backward_request(request: ForwardBackwardRequest) -> bytes:
-    """The JSON body older clients send for a training request."""
+    """Returns the JSON body that older clients send for a training request."""
     data = [
         {"model_input": datum.model_input, "loss_fn_inputs": datum.loss_fn_inputs}
         for datum in request.data
@@ -145,21 +145,22 @@ def encode_forward_backward_request(request: ForwardBackwardRequest) -> bytes:
 
 
 def encode_forward_backward_output(output: ForwardBackwardOutput) -> bytes:
-    """The JSON result of a training request."""
+    """Returns the JSON result of a training request."""
     return json.encode(output)
 
 
 def decode_forward_backward_output(body: bytes) -> ForwardBackwardOutput:
-    """The training result in a JSON body.
+    """Decodes the training result in a JSON body.
 
     Raises:
-        APIResponseValidationError: it is none.
+        APIResponseValidationError: the body is invalid.
     """
     return _read(lambda: _OUTPUT.decode(body).build(), "ForwardBackwardOutput")
 
 
 def encode_sample_response(response: SampleResponse) -> bytes:
-    """The JSON result of a sampling request; what older clients do not know is left out."""
+    """Returns the JSON result of a sampling request; fields that older clients do not know
+    are left out."""
     shape = _SampleShape(
         sequences=[_sequence_shape(sequence) for sequence in response.sequences],
         prompt_logprobs=response.prompt_logprobs,
@@ -170,10 +171,10 @@ def encode_sample_response(response: SampleResponse) -> bytes:
 
 
 def decode_sample_response(body: bytes) -> SampleResponse:
-    """The sampling result in a JSON body.
+    """Decodes the sampling result in a JSON body.
 
     Raises:
-        APIResponseValidationError: it is none.
+        APIResponseValidationError: the body is invalid.
     """
     return _read(lambda: _SAMPLE.decode(body).build(), "SampleResponse")
 
@@ -201,7 +202,7 @@ def _floats(values: list[float] | list[float | None] | None) -> bytes | None:
 
 
 def _pack_topk(rows: Pairs | None) -> TopkLogprobs | None:
-    """Ragged rows as a rectangle, empty cells filled."""
+    """Returns ragged rows as a rectangle, empty cells filled."""
     width = max((len(row or ()) for row in rows or ()), default=0)
     if not rows or not width:
         return None

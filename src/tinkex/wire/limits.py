@@ -1,7 +1,7 @@
-"""How much of anything one request, or one tenant, may hold.
+"""Limits of the size of one request, and of what one tenant may hold.
 
 One struct, so that an operator can change a limit in one place and an error can name it. The
-protocol fixes only the bounds of a TTL and the sizes at which clients cut batches into chunks; the
+protocol sets only the bounds of a TTL and the sizes at which clients cut batches into chunks; the
 other defaults are ours. Knows nothing of models: what fits a context is the engine's to say. How
 many connections a server keeps and how long it waits for a slow one is in its `ServerConfig`.
 """
@@ -17,7 +17,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a server. Each field says what is counted and in what unit."""
 
     max_body_bytes: int = 64 * 1024 * 1024
-    """Size of a request body, after decompression."""
+    """Maximum size of a request body in bytes, after decompression."""
 
     max_json_bytes: int = 32 * 1024 * 1024
     """Size of a JSON body; its values take several times that in memory."""

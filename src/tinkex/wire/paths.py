@@ -22,7 +22,7 @@ _SHOWN_CHARS = 200
 
 
 class TinkerPath(msgspec.Struct, frozen=True):
-    """Where a checkpoint is found.
+    """The path of a checkpoint.
 
     >>> path = TinkerPath.parse("tinker://abc:train:0/weights/step-100")
     >>> path.name, path.checkpoint_type, path.checkpoint_id
@@ -46,10 +46,10 @@ class TinkerPath(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> TinkerPath:
-        """The path that a text stands for, exactly three parts and no more.
+        """Parses a path of exactly three parts.
 
         Raises:
-            InvalidPathError: it is no such path.
+            InvalidPathError: the text is not such a path.
         """
         parts = text.removeprefix(PATH_PREFIX).split("/", maxsplit=3)
         if not text.startswith(PATH_PREFIX) or len(parts) != 3:
@@ -59,12 +59,12 @@ class TinkerPath(msgspec.Struct, frozen=True):
 
     @property
     def checkpoint_type(self) -> CheckpointType:
-        """What the checkpoint is for: "training", "sampler" or "external"."""
+        """The checkpoint's type: "training", "sampler" or "external"."""
         return CHECKPOINT_TYPES[self.kind]
 
     @property
     def checkpoint_id(self) -> str:
-        """The path without its run, as REST calls name it."""
+        """The path without its run, as REST calls use it."""
         return f"{self.kind}/{self.name}"
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class TinkerPath(msgspec.Struct, frozen=True):
 
 
 def is_checkpoint_name(text: str) -> bool:
-    """Whether a text may be a checkpoint's name, that is the last part of a path."""
+    """Returns whether a text may be a checkpoint's name, that is the last part of a path."""
     return _is_name(text, _NAME)
 
 
@@ -81,5 +81,5 @@ def _is_name(text: str, pattern: re.Pattern[str]) -> bool:
 
 
 def _shown(text: str) -> str:
-    """A text in a message: escaped, and cut where it is long."""
+    """Returns a text for a message: escaped, and cut if it is long."""
     return repr(text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…")

@@ -1,8 +1,8 @@
 """Protobuf bodies: training requests, and the results of training and sampling.
 
 Written by hand from the field tables in `tinker_public.proto`, without the protobuf runtime: most
-of a body is tensors, which lie in memory as they travel, so that encoding is naming buffers, not
-copying them. This module is the door; requests and results have a file each behind it.
+of a body is tensors, whose bytes are equal in memory and on the wire, so that encoding refers to
+buffers without copying them. This module is the public one; requests and results have a file each.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def test_a_plain_loss_passes_and_comes_back_from_its_bytes() -> None:
     ids=lambda node: f"{node.op} {node.target} {node.args}"[:60],
 )
 def test_what_is_not_listed_is_refused_by_name(node: CustomLossNode) -> None:
-    told = refusal(graph(PLACEHOLDER, node, SUM, output("s")))
-    assert node.op == "placeholder" or (node.target in told and "nodes[1]" in told)
+    error = refusal(graph(PLACEHOLDER, node, SUM, output("s")))
+    assert node.op == "placeholder" or (node.target in error and "nodes[1]" in error)
 
 
 @pytest.mark.parametrize(

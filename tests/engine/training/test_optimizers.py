@@ -224,8 +224,8 @@ def test_parameters_of_another_optimizer_are_refused_and_change_nothing(
     engine.save_adapter("a", tmp_path / "a", "all")
     engine.load_adapter("loaded", "tiny", tmp_path / "a", "all")
     for adapter_id in ("a", "loaded"):
-        asked = OptimRequest(adapter_id=adapter_id, params=PARAMS[OTHER[name]])
-        (answer,) = engine.optim_step([asked])
+        payload = OptimRequest(adapter_id=adapter_id, params=PARAMS[OTHER[name]])
+        (answer,) = engine.optim_step([payload])
         assert isinstance(answer, RequestError)
         assert answer.code == "wrong-optimizer"
         assert repr(name) in answer.message

@@ -51,17 +51,17 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Http]:
 
 
 def test_the_limits_are_announced(roomy: Http) -> None:
-    told = roomy.get("get_server_capabilities")["limits"]
-    assert told.pop("max_disk_bytes_per_owner") > 0, "a share of the disk, as none is set"
+    reported = roomy.get("get_server_capabilities")["limits"]
+    assert reported.pop("max_disk_bytes_per_owner") > 0, "a share of the disk, as none is set"
     expected = msgspec.to_builtins(LIMITS)
     del expected["max_disk_bytes_per_owner"]
-    assert told == expected
+    assert reported == expected
 
 
 @pytest.mark.parametrize(("rank", "status"), [(16, 200), (17, 422)])
 def test_rank(roomy: Http, rank: int, status: int) -> None:
-    asked = {"session_id": roomy.session(), "model_seq_id": 0, "base_model": MODEL}
-    answer = roomy.call("POST", "create_model", {**asked, "lora_config": {"rank": rank}})
+    request = {"session_id": roomy.session(), "model_seq_id": 0, "base_model": MODEL}
+    answer = roomy.call("POST", "create_model", {**request, "lora_config": {"rank": rank}})
     assert answer.status_code == status
     if status == 422:
         assert answer.json()["code"] == "rank-too-large"
@@ -80,13 +80,13 @@ def sample(http: Http, **changes: Any) -> httpx.Response:
         "create_sampling_session",
         {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL},
     )["sampling_session_id"]
-    asked = {
+    request = {
         "sampling_session_id": sampler,
         "seq_id": 0,
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]},
         "sampling_params": {"max_tokens": 2},
     }
-    return http.call("POST", "asample", {**asked, **changes})
+    return http.call("POST", "asample", {**request, **changes})
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_large_bodies_are_refused_before_they_are_read(roomy: Http) -> None:
 
 
 def test_metadata(roomy: Http) -> None:
-    asked = {"tags": [], "sdk_version": "1", "user_metadata": {"k": "v" * 300}}
-    assert roomy.call("POST", "create_session", asked).status_code == 422
+    request = {"tags": [], "sdk_version": "1", "user_metadata": {"k": "v" * 300}}
+    assert roomy.call("POST", "create_session", request).status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_paths_are_names_and_nothing_else(roomy: Http, path: str) -> None:
 
 
 def test_unknown_models_are_not_found(roomy: Http) -> None:
-    asked = {"session_id": roomy.session(), "model_seq_id": 0, "base_model": "gpt-9"}
-    answer = roomy.call("POST", "create_model", asked)
+    request = {"session_id": roomy.session(), "model_seq_id": 0, "base_model": "gpt-9"}
+    answer = roomy.call("POST", "create_model", request)
     assert answer.status_code == 404
     assert MODEL in answer.json()["hint"]
 

@@ -112,11 +112,11 @@ class Work:
         )
 
 
-def admitted(rate: RateLimit, now: float, asked: dict[str, int]) -> Counter[str]:
+def admitted(rate: RateLimit, now: float, counts: dict[str, int]) -> Counter[str]:
     """How many of each tenant's submissions are let in, if they come in turn."""
     found: Counter[str] = Counter()
-    for turn in range(max(asked.values())):
-        for who, count in asked.items():
+    for turn in range(max(counts.values())):
+        for who, count in counts.items():
             found[who] += turn < count and rate.admits(who, now)
     return found
 

@@ -28,10 +28,10 @@ def check_typed(answer: Answer, status: int, code: str) -> None:
     """An error has the JSON body of all errors."""
     assert answer.status == status, answer
     assert answer.headers["content-type"] == "application/json"
-    told = answer.json()
-    assert told["code"] == code
-    assert told["detail"]
-    assert set(told) == {"detail", "code", "hint"}
+    error = answer.json()
+    assert error["code"] == code
+    assert error["detail"]
+    assert set(error) == {"detail", "code", "hint"}
 
 
 def plain(headers: dict[str, str]) -> dict[str, str]:

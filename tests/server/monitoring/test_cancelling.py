@@ -58,9 +58,9 @@ def sampled(http: Http, count: int) -> list[str]:
         {"session_id": http.session(), "sampling_session_seq_id": 0, "base_model": "null"},
     )["sampling_session_id"]
     prompt = {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}
-    asked = {"sampling_session_id": session, "prompt": prompt, "num_samples": 2}
+    request = {"sampling_session_id": session, "prompt": prompt, "num_samples": 2}
     params = {"sampling_params": {"max_tokens": 200}}
     return [
-        http.post("asample", {**asked, **params, "seq_id": number})["request_id"]
+        http.post("asample", {**request, **params, "seq_id": number})["request_id"]
         for number in range(count)
     ]

@@ -28,13 +28,13 @@ def scenario(server: Serving) -> None:
         model = http.model(session)
         http.result(http.train(model, 1).json()["request_id"])
         http.result(http.step(model, 2)["request_id"])
-        asked = {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL}
-        sampling = http.post("create_sampling_session", asked)["sampling_session_id"]
-        asked = {"sampling_session_id": sampling, "num_samples": 1}
+        payload = {"session_id": session, "sampling_session_seq_id": 0, "base_model": MODEL}
+        sampling = http.post("create_sampling_session", payload)["sampling_session_id"]
+        payload = {"sampling_session_id": sampling, "num_samples": 1}
         params = {"sampling_params": {"max_tokens": 4}}
         for number, tokens in enumerate((PROMPT, [OUTSIDE])):
             prompt = {"chunks": [{"type": "encoded_text", "tokens": tokens}]}
-            request = {**asked, **params, "seq_id": number, "prompt": prompt}
+            request = {**payload, **params, "seq_id": number, "prompt": prompt}
             http.result_or_error(http.post("asample", request)["request_id"])
         wrong = {**request, "seq_id": 2, "sampling_params": {"max_tokens": -4}}
         http.call("POST", "asample", wrong)

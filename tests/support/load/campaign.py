@@ -34,14 +34,14 @@ def run(folder: Path, *, tenants: int, timeout_s: float, **load: Any) -> Outcome
     records = folder / "records"
     with EmbeddedServer(config) as server:
         engine = psutil.Process(server.pid).children()[0].pid
-        asked = Load(
+        request = Load(
             base_url=server.base_url,
             keys=keys,
             records=str(records),
             pids=[server.pid, engine],
             **load,
         )
-        running = start_module("tests.support.load.driver", msgspec.json.encode(asked).decode())
+        running = start_module("tests.support.load.driver", msgspec.json.encode(request).decode())
         output, errors = running.communicate(timeout=timeout_s)
         assert running.returncode == 0, f"{errors[-4000:]}\n{server.log()[-2000:]}"
     report = msgspec.json.decode(output, type=Report)

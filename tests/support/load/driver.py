@@ -141,14 +141,16 @@ class Driver:
     async def _prepare(self, tenant: Tenant) -> None:
         """A run to train, a sampler, and a run whose first number is held back."""
         await tenant.open(max(2, self._load.connections // len(self._tenants) - 1))
-        asked: dict[str, object] = {"tags": [], "user_metadata": {}, "sdk_version": "0"}
-        session_id = (await tenant.call("create_session", asked))["session_id"]
-        asked = {"session_id": session_id, "base_model": work.BASE_MODEL}
+        request: dict[str, object] = {"tags": [], "user_metadata": {}, "sdk_version": "0"}
+        session_id = (await tenant.call("create_session", request))["session_id"]
+        request = {"session_id": session_id, "base_model": work.BASE_MODEL}
         for number in (0, 1):
-            promise = await tenant.call("create_model", {**asked, "model_seq_id": number})
+            promise = await tenant.call("create_model", {**request, "model_seq_id": number})
             await tenant.call("retrieve_future", {"request_id": promise["request_id"]})
         tenant.model_id = f"{session_id}:train:0"
-        made = await tenant.call("create_sampling_session", {**asked, "sampling_session_seq_id": 0})
+        made = await tenant.call(
+            "create_sampling_session", {**request, "sampling_session_seq_id": 0}
+        )
         tenant.sampler_id = made["sampling_session_id"]
         await self._park(tenant, f"{session_id}:train:1")
 

@@ -101,11 +101,11 @@ def _replay_mistakes(model_id: str, spec: str, kept: dict[int, work.Record]) -> 
 
 def _sample_checksum(variant: int) -> int:
     engine = NullEngine((work.BASE_MODEL,))
-    asked = work.sample_request(variant)
+    request = work.sample_request(variant)
     engine.submit_sample(
         convert.sample_request(
-            asked, request_id="any", model=work.BASE_MODEL, sampler_id=None, owner="any"
+            request, request_id="any", model=work.BASE_MODEL, sampler_id=None, owner="any"
         )
     )
     (result,) = engine.step_sampling().finished
-    return zlib.crc32(protobuf.encode_sample_response(convert.sample_response(result, asked)))
+    return zlib.crc32(protobuf.encode_sample_response(convert.sample_response(result, request)))

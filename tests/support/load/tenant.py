@@ -142,9 +142,9 @@ class Tenant:
             self._count += 1
             self._replace()
 
-    async def call(self, path: str, asked: dict[str, object]) -> Any:
+    async def call(self, path: str, payload: dict[str, object]) -> Any:
         """The answer to one request that must succeed; only while nothing else is sent."""
-        request = self._request(path, msgspec.json.encode(asked))
+        request = self._request(path, msgspec.json.encode(payload))
         status, answer = await _exchange(self._wires[-1], request)
         assert status == 200, f"{path}: {status} {answer[:300]!r}"
         return msgspec.json.decode(answer)
@@ -283,8 +283,8 @@ class Tenant:
         return self._request(_ROUTES[operation.kind], body_of(operation), content)
 
     def _poll(self, operation: Operation) -> bytes:
-        asked = b'{"request_id":"%s"}' % operation.request_id.encode()
-        return self._request("retrieve_future", asked)
+        request = b'{"request_id":"%s"}' % operation.request_id.encode()
+        return self._request("retrieve_future", request)
 
     def _request(self, path: str, body: bytes, content: str = _JSON) -> bytes:
         head = self._heads.get(path)

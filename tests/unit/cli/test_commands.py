@@ -37,16 +37,16 @@ def test_version_is_the_installed_one(run, no_commit):
 
 
 def test_the_commit_of_the_package_is_shown(run, monkeypatch):
-    asked = []
+    calls = []
 
     def commit_of_package(package):
-        asked.append(package)
+        calls.append(package)
         return "abcdef0123456789" + 24 * "0"
 
     monkeypatch.setattr("tinkex.commit.commit_of_package", commit_of_package)
     assert run("version", "--json").json["commit"].startswith("abcdef0123456789")
     assert run("version").out == f"tinkex {VERSION} (abcdef012345)\n"
-    assert asked[0] == Path(tinkex.__file__).parent
+    assert calls[0] == Path(tinkex.__file__).parent
 
 
 @pytest.mark.parametrize(

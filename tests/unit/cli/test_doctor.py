@@ -24,10 +24,10 @@ def test_all_is_well(cli, server, model, monkeypatch):
         *("python", "tinkex", "torch", "kernels", "disk", "settings"),
         *("server", "key", "models", "tokenizer"),
     ]
-    told = cli("doctor")
-    assert told.code == 0
-    assert told.err == "All is well.\n"
-    assert "tokenizer" in told.out
+    result = cli("doctor")
+    assert result.code == 0
+    assert result.err == "All is well.\n"
+    assert "tokenizer" in result.out
 
 
 def test_no_key(run):

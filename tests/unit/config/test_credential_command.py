@@ -76,10 +76,10 @@ def test_a_failure_is_one_error_that_shows_no_output_and_is_tried_again(script, 
     error = caught.value
     assert error.code == "credential-command"
     assert (error.__cause__, error.__context__) == (None, None)
-    told = traceback.StackSummary.extract(
+    output = traceback.StackSummary.extract(
         traceback.walk_tb(error.__traceback__.tb_next), capture_locals=True
     )
-    for text in ("".join(told.format()), str(error)):
+    for text in ("".join(output.format()), str(error)):
         assert CANARY not in text
     assert "vault-secret" not in str(error)
     with pytest.raises(ConfigError):

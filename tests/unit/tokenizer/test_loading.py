@@ -81,10 +81,10 @@ def test_hub_cache_prefers_main_and_makes_do_with_another_snapshot(make_folder, 
 def test_from_the_hub_when_not_on_this_machine(make_folder, tmp_path, monkeypatch):
     import huggingface_hub
 
-    asked = []
+    calls = []
 
     def snapshot_download(repo_id, *, allow_patterns, cache_dir):
-        asked.append((repo_id, cache_dir))
+        calls.append((repo_id, cache_dir))
         assert "tokenizer.json" in allow_patterns
         assert not any("safetensors" in pattern for pattern in allow_patterns)
         return str(make_folder(tmp_path / "downloaded"))
@@ -92,7 +92,7 @@ def test_from_the_hub_when_not_on_this_machine(make_folder, tmp_path, monkeypatc
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     where = settings(tmp_path / "hub", is_offline=False)
     assert load_tokenizer("org/model", settings=where).eos_token == "<|im_end|>"
-    assert asked == [("org/model", tmp_path / "hub")]
+    assert calls == [("org/model", tmp_path / "hub")]
 
 
 def test_hub_failure_is_a_tokenizer_error(tmp_path, monkeypatch):

@@ -176,7 +176,7 @@ class PaddedGroup:
         return int(k_BMC.shape[0]) // self._num_sequences
 
     def num_probabilities(self, num_heads: int, window: int) -> int:
-        """How many attention probabilities all blocks have together."""
+        """The number of attention probabilities of all blocks together."""
         tokens, total = self._block_tokens, 0
         for start, num_reaching in zip(self._starts, self._num_reaching, strict=True):
             total += num_reaching * tokens * (start + tokens - _first_key(start, window))

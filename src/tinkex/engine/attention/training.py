@@ -58,7 +58,7 @@ class _RotatedTape(NamedTuple):
 
 
 AttentionTape = list[_PaddedTape] | _RotatedTape
-"""What a layer's attention leaves for its backward."""
+"""Tensors that a layer's attention keeps for its backward."""
 
 
 class TrainingAttention(Protocol):

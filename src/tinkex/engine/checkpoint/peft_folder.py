@@ -49,7 +49,7 @@ _OPTIMIZER, _GRADIENTS = "optimizer.safetensors", "gradients.safetensors"
 
 
 class _Own(msgspec.Struct, kw_only=True):
-    """What tinkex_adapter.json holds."""
+    """The content of tinkex_adapter.json."""
 
     format: int = 1
     base_model: str
@@ -72,7 +72,7 @@ class _Own(msgspec.Struct, kw_only=True):
 def save_state(
     folder: Path, state: TrainingState, scope: StateScope, base_model: str, base_path: str
 ) -> int:
-    """The size of the folder, now holding as much of the adapter as `scope` says."""
+    """Writes as much of the adapter as `scope` says into the folder; returns its size in bytes."""
     layout = state.weights.layout
     with_optimizer = scope != "weights"
     with_gradients = scope == "all" and state.gradient is not None
@@ -103,7 +103,7 @@ def save_state(
 
 
 def load_weights(folder: Path, groups: list[LoraGroup], device: torch.device) -> AdapterWeights:
-    """The folder's adapter, for a base that has these places for LoRA.
+    """Loads the folder's adapter, for a base model with this LoRA layout.
 
     Raises:
         EngineUserError: the folder holds no adapter, or one for another base.
@@ -134,7 +134,7 @@ def _load_weights(folder: Path, groups: list[LoraGroup], device: torch.device) -
 def load_state(
     folder: Path, groups: list[LoraGroup], scope: StateScope, device: torch.device
 ) -> TrainingState:
-    """The folder's adapter with as much of its training state as `scope` says.
+    """Loads the folder's adapter with as much of its training state as `scope` says.
 
     Raises:
         EngineUserError: `scope` needs the optimizer state and it is not there.
@@ -182,7 +182,7 @@ def _named(layout: LoraLayout, flat: Tensor, prefix: str) -> dict[str, npt.NDArr
 
 
 def _fill(layout: LoraLayout, tensors: dict[str, Tensor], prefix: str, is_complete: bool) -> Tensor:
-    """A flat tensor with the named ones in their places."""
+    """Copies the named tensors to their places in a flat tensor."""
     check_fits(layout, tensors, prefix, is_complete)
     flat = torch.zeros(layout.numel, dtype=torch.float32)
     for name, pair in layout.named(flat).items():
@@ -213,13 +213,13 @@ def _peft_config(layout: LoraLayout, base_path: str) -> dict[str, Any]:
 
 
 def _peft_parameters(layout: LoraLayout) -> dict[str, list[str]]:
-    """The parameters of experts, which peft does not know as modules; nothing for other models."""
+    """Returns the names of expert parameters, which peft does not know as modules."""
     found = {t.experts.name for g in layout.groups for t in g.targets if t.experts is not None}
     return {"target_parameters": sorted(found)} if found else {}
 
 
 def _peft_targets(layout: LoraLayout) -> list[str]:
-    """Short names (q_proj), or whole paths where a short one would also match something else."""
+    """Returns short names (q_proj), or whole paths where a short one would be ambiguous."""
     trained = [t.name for g in layout.groups for t in g.targets if t.experts is None]
     others = [t.name for g in layout.all_groups if g not in layout.groups for t in g.targets]
     short = {name.rsplit(".", 1)[-1] for name in trained}

@@ -1,7 +1,7 @@
-"""Reading the files of an adapter folder, which may hold anything: torn, forged, or huge by claim.
+"""Reads the files of an adapter folder, which may be torn, forged, or claim huge sizes.
 
-Whatever is wrong with them is the folder's fault and says so; nothing is allocated by what a file
-claims before it was compared with what the file holds.
+Every defect raises an error that names the file. Sizes that a file claims are compared with its
+actual size before anything is allocated.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class _PeftConfig(msgspec.Struct):
 
     @property
     def scale(self) -> float:
-        """What peft multiplies the product of B and A with."""
+        """The factor by which peft multiplies the product of B and A."""
         return self.lora_alpha / (math.sqrt(self.r) if self.use_rslora else self.r)
 
 
 def read_config(path: Path) -> _PeftConfig:
-    """The adapter's configuration.
+    """Reads the adapter's configuration.
 
     Raises:
-        EngineUserError: the file is none.
+        EngineUserError: the file is not a configuration.
     """
     return read_struct(path, _PeftConfig)
 
 
 def read_struct(path: Path, type_: type[T]) -> T:
-    """The value in a JSON file.
+    """Reads the value in a JSON file.
 
     Raises:
         EngineUserError: the file does not hold such a value.
@@ -64,10 +64,10 @@ def read_struct(path: Path, type_: type[T]) -> T:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors in a safetensors file, each a view of the mapped file.
+    """Returns the tensors in a safetensors file, each a view of the mapped file.
 
     Raises:
-        EngineUserError: the file is none, or it is torn.
+        EngineUserError: the file is not a safetensors file, or is torn.
     """
     try:
         return safetensors.torch.load_file(path)
@@ -78,10 +78,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def check_fits(
     layout: LoraLayout, tensors: dict[str, Tensor], prefix: str, is_complete: bool
 ) -> None:
-    """Returns if the tensors of this prefix are those of the layout, as far as they are there.
+    """Returns if the tensors of this prefix match the layout, as far as they are present.
 
     Raises:
-        EngineUserError: one is missing, has another shape, or is one too many.
+        EngineUserError: one is missing, superfluous, or of another shape.
     """
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     left = {name for name in found if name.startswith(prefix)}
@@ -104,7 +104,7 @@ def check_fits(
 
 
 def wrong_base(tensor: str) -> EngineUserError:
-    """What is raised for an adapter of another base model."""
+    """Returns the error for an adapter of another base model."""
     return EngineUserError(
         f"The adapter's tensor {tensor[:200]!r} does not fit this base model. "
         "Load it onto the model it was trained on.",

@@ -40,12 +40,12 @@ _SCALARS = {
 _BLOCK = 32  # numbers in one quantized block
 _MAX_AXES = 8
 _BAD_BYTES = (struct.error, KeyError, ValueError, OverflowError, RecursionError)
-"""What reading stumbles over when the bytes are not what they should be."""
+"""The exceptions that reading malformed bytes can raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Where a tensor lies; `shape` is in numpy's order, slowest first."""
+    """Offset, type and shape of a tensor; `shape` is in numpy's order, slowest axis first."""
 
     shape: tuple[int, ...]
     kind: int
@@ -85,11 +85,11 @@ class GgufFile:
         self._data_start = -(-self._place // alignment) * alignment
 
     def names(self) -> list[str]:
-        """The tensors in the file."""
+        """The names of the tensors in the file."""
         return list(self._entries)
 
     def tensor(self, name: str) -> Floats:
-        """The tensor as float32, slowest axis first.
+        """Returns the tensor as float32, slowest axis first.
 
         Raises:
             EngineUserError: it is stored in a type this reader does not know.
@@ -177,7 +177,7 @@ def _expand_q4_1(raw: npt.NDArray[np.uint8]) -> Floats:
 
 
 def _nibbles(packed: npt.NDArray[np.uint8]) -> Floats:
-    """32 numbers of 0..15 from 16 bytes: all low halves, then all high halves."""
+    """Unpacks 32 numbers of 0..15 from 16 bytes: all low halves, then all high halves."""
     return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
 
 

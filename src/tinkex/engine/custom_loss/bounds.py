@@ -1,4 +1,4 @@
-"""How much one uploaded loss may compute, so that it cannot hold up an engine.
+"""Limits on the work of one uploaded loss, so that it cannot hold up an engine.
 
 Counted before each operation runs, from the shapes of its arguments alone; a refusal does not
 depend on timing and is the same at a replay.
@@ -25,31 +25,31 @@ __all__ = [
 ]
 
 MAX_NODES = 512
-"""Nodes of a graph."""
+"""Maximum nodes of a graph."""
 
 MAX_INPUTS = 16
-"""Tensors a loss takes."""
+"""Maximum tensors a loss takes."""
 
 MAX_METRICS = 64
-"""Metrics a loss reports."""
+"""Maximum metrics a loss reports."""
 
 MAX_ITEMS = 256
-"""Values in the arguments of one node."""
+"""Maximum values in the arguments of one node."""
 
 MAX_NESTING = 6
-"""Lists inside one another in the arguments of a node."""
+"""Maximum nesting depth of lists in the arguments of a node."""
 
 MAX_RESULT_VALUES = 1 << 22
-"""Values of one operation's result."""
+"""Maximum values of one operation's result."""
 
 MAX_DATUM_VALUES = 1 << 24
-"""Values of all results of one datum together: what its backward keeps in memory."""
+"""Maximum values of all results of one datum together: bounds the memory its backward keeps."""
 
 MAX_REQUEST_VALUES = 1 << 27
-"""Values computed for one request together: how long it takes."""
+"""Maximum values computed for one request: bounds its time."""
 
 MAX_CALLS = 1 << 17
-"""Operations of one request: nodes times datums."""
+"""Maximum operations of one request: nodes times datums."""
 
 
 class WorkBudget:

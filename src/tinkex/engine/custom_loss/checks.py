@@ -1,4 +1,4 @@
-"""Whether an uploaded loss may run: every node, by its operation and its arguments.
+"""Checks whether an uploaded loss may run: every node, by its operation and its arguments.
 
 Pure, without torch, so that a server answers at once. What depends on the shapes of the data is
 checked when the loss runs, in `program`.
@@ -124,7 +124,7 @@ def _check_inputs(inputs: tuple[CustomLossInput, ...]) -> None:
 
 
 def _check_order(loss: UploadedLoss) -> None:
-    """One placeholder per input, in their order, and first; one output, and last."""
+    """Checks that the placeholders are the inputs, in order and first, and the output is last."""
     nodes, count = loss.graph.nodes, len(loss.inputs)
     is_placed = [node.op == "placeholder" for node in nodes] == [
         place < count for place in range(len(nodes))

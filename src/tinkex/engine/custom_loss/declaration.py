@@ -37,19 +37,19 @@ METRIC_NAME = re.compile(r"custom/[a-z0-9_./-]{1,64}:(sum|mean)")
 
 
 class UploadedLoss(msgspec.Struct, frozen=True):
-    """The inputs of a loss, and its graph."""
+    """An uploaded loss: its inputs and its graph."""
 
     inputs: tuple[CustomLossInput, ...]
     graph: CustomLossGraph
 
 
 def encode_loss(loss: UploadedLoss) -> bytes:
-    """The loss as bytes; equal losses give equal bytes."""
+    """Returns the loss as bytes; equal losses give equal bytes."""
     return msgspec.json.encode(loss)
 
 
 def read_loss(data: bytes) -> UploadedLoss:
-    """The decoded loss.
+    """Decodes the loss.
 
     Raises:
         EngineUserError: the bytes are not a loss.
@@ -61,5 +61,5 @@ def read_loss(data: bytes) -> UploadedLoss:
 
 
 def graph_error(message: str, field: str = "graph", value: object = "") -> EngineUserError:
-    """The error for a loss whose graph is not allowed."""
+    """Returns the error for a loss whose graph is not allowed."""
     return EngineUserError(message, code="bad-custom-loss", field=field, value=value)

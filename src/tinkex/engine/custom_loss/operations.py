@@ -98,10 +98,10 @@ _KEYWORDS = """
     device layout memory_format out inplace _stacklevel
     """
 KEYWORDS = frozenset(_KEYWORDS.split())
-"""Keyword arguments. `out` must be None, `inplace` False and `device` the CPU."""
+"""Allowed keyword arguments. `out` must be None, `inplace` False and `device` the CPU."""
 
 TEXTS = frozenset({"none", "mean", "sum", "batchmean", "floor", "trunc", "tanh", "fro", "cpu"})
-"""Strings that may be arguments."""
+"""Allowed string arguments."""
 
 ATTRIBUTES = frozenset({"shape", "dtype", "ndim", "device", "T", "mT", "values", "indices"})
 """Attributes that may be read from a tensor, or from a pair of tensors."""
@@ -152,7 +152,7 @@ def _functions() -> dict[str, AllowedOperation]:
 
 
 FUNCTIONS: Mapping[str, AllowedOperation] = MappingProxyType(_functions())
-"""What a `call_function` node may call, by its target."""
+"""Operations that a `call_function` node may call, by its target."""
 
 METHODS: Mapping[str, AllowedOperation] = MappingProxyType(_methods())
-"""What a `call_method` node may call, by its target."""
+"""Operations that a `call_method` node may call, by its target."""

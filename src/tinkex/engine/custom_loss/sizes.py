@@ -1,4 +1,4 @@
-"""How large an operation's result can be, known from its arguments before it runs.
+"""Upper bounds of the size of an operation's result, computed from its arguments before it runs.
 
 One rule per kind of operation, by the name that `operations` gives it. A rule returns the bound of
 the result and of the values computed on the way, or refuses the arguments. Bounds may be too high;
@@ -19,7 +19,7 @@ from tinkex.engine.custom_loss.arguments import ArgumentError
 __all__ = ["MAX_RANK", "size_of"]
 
 MAX_RANK = 8
-"""Dimensions of a tensor."""
+"""Maximum dimensions of a tensor."""
 
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]
@@ -29,10 +29,10 @@ _SIZES = ("size", "shape", "repeats")
 
 
 def size_of(rule: str, args: _Args, kwargs: _Kwargs) -> tuple[int, int]:
-    """Bounds of the result's values, and of the values computed for it.
+    """Returns upper bounds of the number of values in the result and of values computed for it.
 
     Raises:
-        ArgumentError: the operation may not have these arguments.
+        ArgumentError: these arguments are not allowed for the operation.
     """
     return _RULES[rule](args, kwargs)
 
@@ -49,7 +49,8 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _numel(args: _Args, kwargs: _Kwargs) -> int:
-    """The values of the operands broadcast together; of all together, if they do not fit."""
+    """Returns the number of values of the broadcast operands; the sum of all if they
+    do not broadcast."""
     shapes = [each.shape for each in _tensors((args, kwargs))]
     try:
         return math.prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
@@ -63,7 +64,7 @@ def _broadcast(args: _Args, kwargs: _Kwargs) -> _Size:
 
 
 def _arithmetic(args: _Args, kwargs: _Kwargs) -> _Size:
-    """Of an operator or a function of math, which mean something else for strings and tuples."""
+    """Bounds operators and functions of math, which mean something else for strings and tuples."""
     if kwargs or not all(isinstance(each, Tensor | int | float) for each in args):
         raise ArgumentError("has operands other than tensors and numbers")
     return _broadcast(args, kwargs)
@@ -83,7 +84,7 @@ def _division(args: _Args, kwargs: _Kwargs) -> _Size:
         isinstance(each, float) for each in args
     )
     if tensors and is_rounded and not has_float:
-        # The smallest integer by -1 has no result, and ends a process on some processors.
+        # The smallest integer divided by -1 has no result and crashes some processors.
         raise ArgumentError("divides whole numbers; make one of them a float")
     if not all(isinstance(each, Tensor | int | float) for each in args):
         raise ArgumentError("has operands other than tensors and numbers")
@@ -194,7 +195,7 @@ def _attribute(args: _Args, _kwargs: _Kwargs) -> _Size:
 
 
 def _number(args: _Args, kwargs: _Kwargs) -> _Size:
-    """What is known of a tensor without computing."""
+    """The properties of a tensor that are known without computing it."""
     return 0, 0
 
 
@@ -212,7 +213,7 @@ def _whole_numbers(value: object) -> list[int]:
     """All whole numbers in a nest of sequences.
 
     Raises:
-        ArgumentError: there is something else, too.
+        ArgumentError: the nest contains something else.
     """
     if isinstance(value, tuple | list):
         return [number for each in value for number in _whole_numbers(each)]

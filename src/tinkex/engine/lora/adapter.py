@@ -67,7 +67,7 @@ class LoraTarget:
     experts: ExpertsParameter | None = None
 
     def width(self, rank: int) -> int:
-        """How many rows A has, and columns B."""
+        """The number of rows of A, which is that of the columns of B."""
         return rank if self.experts is None else rank * self.experts.num_experts
 
 
@@ -81,12 +81,12 @@ class LoraGroup:
 
 
 def expert_site(site: str, expert: int) -> str:
-    """Where the LoRA of one expert is, of the group at this site."""
+    """Returns the site of one expert's LoRA, of the group at this site."""
     return f"{site}.{expert}"
 
 
 class LoraLayout:
-    """Where each matrix of an adapter lies in its flat tensor.
+    """The offsets of an adapter's matrices in its flat tensor.
 
     Group by group: the A of all its targets, one below the other, then each target's B.
     """
@@ -105,7 +105,7 @@ class LoraLayout:
         )
 
     def pairs(self, flat: Tensor) -> dict[str, LoraPair]:
-        """The LoRA of every site, as views of `flat`; each expert has a site of its own."""
+        """Returns the LoRA of every site, as views of `flat`; each expert has a site of its own."""
         found = {}
         for group, a_RD, bs_OR in self._matrices(flat):
             experts = group.targets[0].experts
@@ -121,7 +121,7 @@ class LoraLayout:
         return found
 
     def named(self, flat: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-        """A and B of every target by its module path, as views of `flat`."""
+        """Yields A and B of every target by its module path, as views of `flat`."""
         return {
             target.name: (a_RD, b_OR)
             for group, a_all, bs_OR in self._matrices(flat)
@@ -131,7 +131,7 @@ class LoraLayout:
         }
 
     def _matrices(self, flat: Tensor) -> Iterator[tuple[LoraGroup, Tensor, list[Tensor]]]:
-        """The A of all targets of each group, one below the other, and each target's B."""
+        """Yields the A of all targets of each group, concatenated by rows, and each target's B."""
         offset = 0
 
         def take(rows: int, columns: int) -> Tensor:
@@ -152,7 +152,7 @@ class LoraLayout:
             )
 
     def initial(self) -> Tensor:
-        """The flat tensor a new adapter starts with."""
+        """Returns the flat tensor that a new adapter starts with."""
         # Zeros that the system hands out when they are written to: B costs nothing yet.
         flat = torch.from_numpy(np.zeros(self.numel, dtype=np.float32))
         for index, (a_RD, _) in enumerate(self.named(flat).values()):
@@ -176,16 +176,16 @@ class AdapterWeights:
 
     @property
     def size_bytes(self) -> int:
-        """Memory the weights take."""
+        """Memory of the weights, in bytes."""
         return self.flat.numel() * self.flat.element_size()
 
     def copy(self) -> AdapterWeights:
-        """The same weights in memory of their own."""
+        """Returns a copy of the weights in memory of its own."""
         return AdapterWeights(self.layout, self.flat.clone())
 
 
 class LoraBatch:
-    """Which adapter each row of a packed batch belongs to.
+    """The adapter of each row of a packed batch.
 
     `runs` are (end row, weights or None for the base), in order and without gaps.
     """
@@ -196,7 +196,7 @@ class LoraBatch:
 
     @classmethod
     def merged(cls, runs: Iterable[tuple[int, dict[str, LoraPair] | None]]) -> LoraBatch:
-        """A batch of (end row, weights) where neighbours of one adapter become one run."""
+        """Returns a batch of (end row, weights), adjacent runs of one adapter joined."""
         merged: list[tuple[int, dict[str, LoraPair] | None]] = []
         for end, pairs in runs:
             if merged and merged[-1][1] is pairs:
@@ -205,7 +205,7 @@ class LoraBatch:
         return cls(merged)
 
     def at(self, site: str) -> list[LoraRows]:
-        """The rows whose adapters have a LoRA at this site, alike ones together."""
+        """Returns the rows whose adapters have a LoRA at this site, batched by shape."""
         if site not in self._at:
             self._at[site] = together(self._segments(site))
         return self._at[site]
@@ -220,18 +220,18 @@ class LoraBatch:
         return segments
 
     def pairs_at(self, row: int) -> dict[str, LoraPair] | None:
-        """The adapter of this row, or None for the base."""
+        """Returns the adapter of this row, or None for the base model."""
         return next((pairs for stop, pairs in self._runs if row < stop), None)
 
     def rows(self, start: int, end: int) -> LoraBatch:
-        """The batch made of these rows alone."""
+        """Returns the batch of these consecutive rows."""
         return LoraBatch([(min(max(stop, start), end) - start, p) for stop, p in self._runs])
 
     def select(self, indices: Tensor) -> LoraBatch:
-        """The batch made of these rows, given in rising order."""
+        """Returns the batch of these rows, given in rising order."""
         return LoraBatch([(int((indices < stop).sum()), pairs) for stop, pairs in self._runs])
 
     def stretch(self, lengths: list[int]) -> LoraBatch:
-        """The batch in which row i has become `lengths[i]` rows."""
+        """Returns the batch in which row i is repeated `lengths[i]` times."""
         ends = np.cumsum([0, *lengths])
         return LoraBatch([(int(ends[stop]), pairs) for stop, pairs in self._runs])

@@ -24,21 +24,21 @@ __all__ = ["together"]
 
 _MOST_ROWS = 128
 _MOST_NUMBERS = 2**18
-"""Of an adapter, and in its matrices: beyond, its own products are worth their calls and copies
-would cost more than those save."""
+"""Maximum rows of an adapter, and numbers in its matrices: beyond, its own products are worth their
+calls, and copies would cost more than they save."""
 
 _FEWEST = 4
-"""Adapters that are worth it."""
+"""Minimum adapters for which a batched product pays."""
 
 _MOST_WASTE = 2
-"""How many times the rows there are may be multiplied."""
+"""Maximum padding: rows multiplied, relative to the rows there are."""
 
 _THIN = 16
-"""Below this rank the gradient of B is made transposed too; beyond, adding that up costs more."""
+"""Below this rank the gradient of B is computed transposed too; beyond, adding it up costs more."""
 
 
 def together(segments: Sequence[Segment]) -> list[LoraRows]:
-    """The segments, with alike neighbours made one."""
+    """Returns the segments, with adjacent ones of one shape combined."""
     found: list[LoraRows] = []
     group: list[Segment] = []
     for segment in segments:
@@ -71,7 +71,7 @@ def _as_one(group: list[Segment]) -> Sequence[LoraRows]:
 
 
 class _Together:
-    """Neighbouring rows of several adapters of one shape."""
+    """Adjacent rows of several adapters of one shape."""
 
     def __init__(self, segments: list[Segment]) -> None:
         self._pairs = [segment.pair for segment in segments]
@@ -82,7 +82,8 @@ class _Together:
 
     def add(self, x_TD: Tensor, y_TO: Tensor) -> Tensor:
         x_SDN, y_TO = self._side_by_side(x_TD).transpose(1, 2), y_TO[self._rows]
-        # With the rank first, here and in the backward: where it is small that is much faster.
+        # The rank is the first axis, here and in the backward: with a small rank that is much
+        # faster.
         down_SRN = torch.bmm(self._a(x_TD), x_SDN).mul_(self._scale)
         column = 0
         for j, part_SRN in enumerate(down_SRN.chunk(self._num_parts, dim=1)):
@@ -108,7 +109,7 @@ class _Together:
             self._add_gradient(j, _b_gradient(part_SRN, dys_SNO[j]))
 
     def _add_gradient(self, part: int | None, found_S: Tensor) -> None:
-        """Adds what was found to each adapter's gradient of A (None) or of that B."""
+        """Adds the results to each adapter's gradient of A (`part` None) or of that B."""
         for pair, found in zip(self._pairs, found_S.unbind(0), strict=True):
             assert pair.gradient is not None, "all or none of them are trained"
             slot = pair.gradient.a_RD if part is None else pair.gradient.bs_OR[part]
@@ -121,7 +122,7 @@ class _Together:
         return torch.stack([pair.bs_OR[part] for pair in self._pairs]).to(like.dtype)
 
     def _side_by_side(self, x_TD: Tensor) -> Tensor:
-        """The rows by adapter, [S, N, D], filled up with zeros."""
+        """Returns the rows by adapter, [S, N, D], padded with zeros."""
         x_TD = x_TD[self._rows]
         place_T = _places(self._counts, x_TD.device)
         if place_T is not None:
@@ -130,7 +131,7 @@ class _Together:
         return torch.unflatten(x_TD, 0, (len(self._pairs), -1))
 
     def _in_a_row(self, x_SND: Tensor) -> Tensor:
-        """The rows as they lie in the batch."""
+        """Returns the rows in the order of the batch."""
         x_XD = x_SND.flatten(0, 1)
         place_T = _places(self._counts, x_XD.device)
         return x_XD if place_T is None else x_XD.index_select(0, place_T)
@@ -138,7 +139,7 @@ class _Together:
 
 @lru_cache(maxsize=64)
 def _places(counts: tuple[int, ...], device: torch.device) -> Tensor | None:
-    """Where each row lies among those filled up; None if all adapters have as many."""
+    """Returns the index of each row among the padded rows; None if no padding is needed."""
     width = max(counts)
     if min(counts) == width:
         return None
@@ -147,7 +148,7 @@ def _places(counts: tuple[int, ...], device: torch.device) -> Tensor | None:
 
 
 def _b_gradient(down_SRN: Tensor, dy_SNO: Tensor) -> Tensor:
-    """`dy.T @ down` of each adapter."""
+    """Returns `dy.T @ down` of each adapter."""
     if down_SRN.shape[1] < _THIN:
         return torch.bmm(down_SRN, dy_SNO).transpose(1, 2)
     return torch.bmm(dy_SNO.transpose(1, 2), down_SRN.transpose(1, 2))

@@ -19,7 +19,7 @@ __all__ = ["LoraPair", "LoraRows", "Segment", "lora_linear", "lora_linear_backwa
 
 
 _FEW_ROWS = 96
-"""Up to here what a call of oneDNN costs is more than it saves in a gradient."""
+"""Maximum rows: up to here the call of oneDNN costs more than it saves in a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class LoraPair:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Equal for pairs of one rank at one place."""
+        """A value that is equal for pairs of one rank at one site."""
         return (*self.a_RD.shape, *(b_OR.shape[0] for b_OR in self.bs_OR))
 
 
@@ -45,7 +45,7 @@ class LoraRows(Protocol):
     """Rows of the batch with what their adapters add to a frozen product."""
 
     def add(self, x_TD: Tensor, y_TO: Tensor) -> Tensor:
-        """Adds the LoRA of these rows to y, in place; `scale * x @ A.T`, for the backward."""
+        """Adds the LoRA of these rows to y, in place; returns `scale * x @ A.T`, its tape."""
         ...
 
     def backward(self, x_TD: Tensor, down: Tensor, dys_TO: Sequence[Tensor], dx_TD: Tensor) -> None:
@@ -63,7 +63,7 @@ class Segment:
 
     @property
     def rows(self) -> slice:
-        """Which rows these are."""
+        """The range of rows."""
         return slice(self.start, self.end)
 
     def add(self, x_TD: Tensor, y_TO: Tensor) -> Tensor:
@@ -79,9 +79,9 @@ class Segment:
 def lora_linear(
     x_TD: Tensor, linear: FrozenLinear, rows: Sequence[LoraRows], plus_TO: Tensor | None = None
 ) -> tuple[Tensor, list[Tensor]]:
-    """The frozen product of `x`, plus `plus`, and for all these rows the LoRA of their adapters.
+    """Returns the frozen product of `x`, added to `plus` if given, with the LoRA of all these rows.
 
-    The second answer is what each of `rows` needs in its backward.
+    The second result is the tape that the backward of each of `rows` needs.
     """
     y_TO = linear.forward(x_TD, plus_TO)
     return y_TO, [some.add(x_TD, y_TO) for some in rows]
@@ -94,7 +94,7 @@ def lora_linear_backward(
     rows: Sequence[LoraRows],
     downs: list[Tensor],
 ) -> Tensor:
-    """The gradient by `x`; those of the LoRA weights are added to their pairs' gradients.
+    """Returns the gradient by `x`; adds those of the LoRA weights to their pairs' gradients.
 
     dy comes in parts, one for each B.
     """
@@ -105,7 +105,7 @@ def lora_linear_backward(
 
 
 def down_project(x_TD: Tensor, pair: LoraPair) -> Tensor:
-    """`scale * x @ A.T` of all parts side by side."""
+    """Returns `scale * x @ A.T` of all parts side by side."""
     return product(x_TD, pair.a_RD.to(x_TD.dtype)).mul_(pair.scale)
 
 

@@ -1,4 +1,4 @@
-"""In which order sequences are written in a step, so that the rows of an adapter lie side by side.
+"""The order of sequences in a sampling step, chosen so that the rows of an adapter are adjacent.
 
 Adapters of one layout and scale with about equally many rows each are stacked: every one gets the
 same number of rows, some of them empty. Knows nothing of tokens or caches.
@@ -23,7 +23,7 @@ _MOST_STACKS = 2
 
 @dataclass(slots=True)
 class RowPlan:
-    """Which of the given sequences each row is; None is an empty row."""
+    """The sequence of each row, as an index into the given ones; None is an empty row."""
 
     order: list[int | None] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
@@ -31,18 +31,18 @@ class RowPlan:
 
 
 class RowPlanner:
-    """Plans steps of one base model; keeps adapters that meet again and again side by side."""
+    """Plans steps of one base model; adapters that share steps stay adjacent in memory."""
 
     def __init__(self, stack_bytes: int, like: Tensor) -> None:
         self._stack_bytes, self._like = stack_bytes // _MOST_STACKS, like
         self._stacks: dict[object, AdapterStack] = {}
 
     def clear(self) -> None:
-        """Frees the copies of adapters."""
+        """Frees the stacked copies of adapters."""
         self._stacks.clear()
 
     def plan(self, weights: Sequence[AdapterWeights | None]) -> RowPlan:
-        """The rows of sequences with these weights."""
+        """Returns the rows of sequences with these weights."""
         rows_of: dict[int, list[int]] = {}
         adapters: dict[object, dict[int, AdapterWeights]] = {}
         plan = RowPlan()
@@ -71,7 +71,7 @@ class RowPlanner:
     def _stack(
         self, plan: RowPlan, alike: object, groups: list[tuple[AdapterWeights, list[int]]]
     ) -> bool:
-        """Whether the groups could be put into one batched product."""
+        """Adds the groups as one batched product; returns False if that would not pay."""
         height = max(len(rows) for _, rows in groups)
         num_rows = sum(len(rows) for _, rows in groups)
         if height * len(groups) > _MAY_WASTE * num_rows + 1:

@@ -23,8 +23,8 @@ __all__ = ["RowLora", "Run", "SitePair", "StackedRun", "fused_parts", "pair_view
 
 @dataclass(frozen=True, slots=True)
 class SitePair:
-    """LoRA at one place, ready to multiply: A, and for each fused matrix its columns of the
-    output, its columns of A's product, and B. With adapters stacked all have one more axis."""
+    """LoRA at one site, ready to multiply: A, and for each fused matrix its columns of the output,
+    its columns of A's product, and B. With adapters stacked all tensors have one more axis."""
 
     a_DR: Tensor
     parts: tuple[tuple[slice, slice, Tensor], ...]
@@ -51,14 +51,14 @@ class StackedRun:
 
 
 class RowLora:
-    """Which adapter each row of a step belongs to; rows of no run are the base model's."""
+    """The adapter of each row of a step; rows in no run use the base model alone."""
 
     def __init__(self, num_rows: int, runs: list[Run], stacked: list[StackedRun]) -> None:
         self._num_rows = num_rows
         self._runs, self._stacked = runs, stacked
 
     def add(self, site: str, x_TD: Tensor, y_TO: Tensor) -> None:
-        """Adds the LoRA of this place to what the base model's matrix gave."""
+        """Adds the LoRA of this site to the base model's output."""
         for stack in self._stacked:
             pair = stack.pairs.get(site)
             if pair is not None:
@@ -75,7 +75,7 @@ class RowLora:
                 _add(pair, x, y)
 
     def select(self, indices: Tensor) -> RowLora:
-        """The LoRA of these rows, given in rising order. Only where no adapters are stacked."""
+        """Returns the LoRA of these rows, in rising order. Only where no adapters are stacked."""
         assert not self._stacked, "the rows of stacked adapters lie in equal numbers"
         edges = [(int((indices < r.start).sum()), int((indices < r.end).sum())) for r in self._runs]
         runs = [Run(a, b, r.pairs) for (a, b), r in zip(edges, self._runs, strict=True) if a < b]
@@ -97,7 +97,7 @@ def _add_stacked(pair: SitePair, x_ABD: Tensor, y_ABO: Tensor) -> None:
         y_ABO.baddbmm_(down_ABR, pair.parts[0][2], alpha=pair.scale)
         return
     for out, rank, b_ARO in pair.parts:
-        # Into a part of the columns torch would multiply adapter by adapter.
+        # With a slice of columns as output, torch would multiply adapter by adapter.
         y_ABO[:, :, out].add_(torch.bmm(down_ABR[:, :, rank], b_ARO), alpha=pair.scale)
 
 
@@ -105,7 +105,7 @@ _views: WeakKeyDictionary[AdapterWeights, dict[str, SitePair]] = WeakKeyDictiona
 
 
 def pair_views(weights: AdapterWeights, dtype: torch.dtype) -> dict[str, SitePair]:
-    """The adapter's LoRA by place, in the model's type."""
+    """Returns the adapter's LoRA by site, in the model's type."""
     if weights not in _views:
         _views[weights] = {
             site: SitePair(
@@ -119,7 +119,7 @@ def pair_views(weights: AdapterWeights, dtype: torch.dtype) -> dict[str, SitePai
 
 
 def fused_parts(bs_RO: list[Tensor]) -> tuple[tuple[slice, slice, Tensor], ...]:
-    """Fused matrices B with the columns of the output and of A's product that belong to each."""
+    """Returns the fused matrices B, each with its columns of the output and of A's product."""
     parts, column, rank = [], 0, 0
     for b in bs_RO:
         parts.append((slice(column, column + b.shape[-1]), slice(rank, rank + b.shape[-2]), b))

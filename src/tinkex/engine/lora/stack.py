@@ -24,7 +24,7 @@ _MOST_PLACES = 32
 
 
 class AdapterStack:
-    """Room for as many adapters of one layout and scale as fit `max_bytes`."""
+    """Memory for as many adapters of one layout and scale as fit `max_bytes`."""
 
     def __init__(self, layout: LoraLayout, max_bytes: int, like: Tensor) -> None:
         self._layout = layout
@@ -34,7 +34,7 @@ class AdapterStack:
         self._views: dict[tuple[int, int], dict[str, SitePair]] = {}
 
     def place(self, adapters: list[AdapterWeights]) -> list[int] | None:
-        """The place of each adapter, copied in if it was not there; None if they are too many."""
+        """Returns the place of each adapter, copied in if needed; None if there are too many."""
         if len(adapters) > self._flat_SX.shape[0]:
             return None
         for weights in adapters:
@@ -48,7 +48,7 @@ class AdapterStack:
         return [self._place_of[weights.identity] for weights in adapters]
 
     def pairs(self, first: int, last: int) -> dict[str, SitePair]:
-        """The LoRA of places first..last, by place in the model."""
+        """Returns the LoRA of places first..last, by site."""
         key = (first, last)
         if key not in self._views:
             self._views[key] = self._make_views(self._flat_SX[first : last + 1])

@@ -23,7 +23,7 @@ __all__ = ["AttentionBlock", "AttentionBlockTape"]
 
 
 class AttentionBlockTape(NamedTuple):
-    """What the forward leaves for the backward."""
+    """Tensors that the forward keeps for the backward."""
 
     qk_norm: QkNormTape | None
     inner: AttentionTape
@@ -43,7 +43,7 @@ class AttentionBlock:
     def forward(
         self, x_TD: Tensor, attention: TrainingAttention, lora: LoraBatch, plus_TD: Tensor | None
     ) -> tuple[Tensor, AttentionBlockTape]:
-        """What attention makes of `x`, plus `plus`, and the tape."""
+        """Returns the output of attention for `x`, added to `plus` if given, and the tape."""
         weights, layer = self._weights, self._layer
         qkv, qkv_downs = lora_linear(x_TD, weights.qkv, lora.at(self._qkv_site))
         qkv = torch.unflatten(qkv, -1, (-1, self._spec.head_dim))
@@ -64,7 +64,7 @@ class AttentionBlock:
         attention: TrainingAttention,
         lora: LoraBatch,
     ) -> Tensor:
-        """The gradient by `x`, which is made again when it is needed."""
+        """Returns the gradient by `x`, which is recomputed when it is needed."""
         weights, layer = self._weights, self._layer
         dattn_out_TD = lora_linear_backward(
             [dy_TD], tape.attn_out_TD, weights.out, lora.at(self._out_site), tape.out_downs

@@ -22,7 +22,7 @@ __all__ = ["NotLean", "bad_model_file", "parse_config", "read_eos_token_ids", "r
 
 @dataclass(frozen=True, slots=True)
 class NotLean:
-    """Why a model cannot run on the lean path, as a part of a sentence."""
+    """The reason why a model cannot run on the lean path, as a clause that follows "because"."""
 
     reason: str
 
@@ -40,14 +40,14 @@ _MOST = {
     "head_dim": 1 << 12,
     "max_position_embeddings": 1 << 22,
 }
-"""Sizes are believed up to here: lists are made from them before any weight is looked at."""
+"""Largest accepted size: lists of this length are made before any weight is read."""
 
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
 def parse_config(raw: dict[str, Any], context_length: int | None = None) -> DecoderSpec | NotLean:
-    """The decoder's description, or why the lean path cannot run this model with contexts of up to
-    `context_length` tokens, or as long as the model allows.
+    """Returns the decoder's description, or `NotLean` with the reason why the lean path cannot run
+    this model with contexts of up to `context_length` tokens (None: up to the model's own limit).
 
     Raises:
         ValueError: a size is none, or beyond that of any model.
@@ -95,7 +95,7 @@ def parse_config(raw: dict[str, Any], context_length: int | None = None) -> Deco
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The file's object, or an empty one where there is no file.
+    """Returns the file's JSON object; an empty one if the file does not exist.
 
     Raises:
         EngineUserError: the file holds no JSON object.
@@ -112,7 +112,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def bad_model_file(path: Path, reason: str) -> EngineUserError:
-    """What is raised for a file of a model folder that is not what it should be."""
+    """Returns the error for a malformed file of a model folder."""
     return EngineUserError(
         f"{path.name} in {path.parent.name!r} cannot be read: {reason[:200]}. "
         "Is the download complete?",
@@ -123,7 +123,7 @@ def bad_model_file(path: Path, reason: str) -> EngineUserError:
 
 
 def read_eos_token_ids(folder: Path) -> tuple[int, ...]:
-    """The ids that end a generation: generation_config.json's, or else config.json's."""
+    """Returns the ids that end a generation: from generation_config.json, else from config.json."""
     for name in ("generation_config.json", "config.json"):
         eos = read_json(folder / name).get("eos_token_id")
         if eos is not None:
@@ -143,10 +143,11 @@ def _size(raw: dict[str, Any], name: str, default: int | None = None) -> int:
 
 
 def _refuse_huge(raw: dict[str, Any]) -> None:
-    """Returns if transformers can be given the config: it makes all of a model, then compares.
+    """Refuses sizes beyond those of any model: transformers allocates the whole model from the
+    config before it compares the config with the weights.
 
-    Only a number too large is wrong for certain. Other families leave sizes out or hold lists of
-    them, and long contexts may cost them nothing.
+    Only a number that is too large is certainly wrong. Other families leave sizes out or hold lists
+    of them, and long contexts may cost them nothing.
 
     Raises:
         ValueError: a size is beyond that of any model.
@@ -159,7 +160,8 @@ def _refuse_huge(raw: dict[str, Any]) -> None:
 
 
 def _not_lean(raw: dict[str, Any], family: Family, context_length: int | None) -> NotLean | None:
-    """What about the config the lean path does not run, if there is such a thing."""
+    """Returns the first feature of the config that the lean path does not support; None if
+    there is none."""
     for key in family.unsupported:
         if raw.get(key):
             return NotLean(f"it has {key}={raw[key]!r:.40}")

@@ -38,7 +38,8 @@ __all__ = ["Backbone", "Decoder"]
 
 
 class Backbone(Protocol):
-    """What training needs of a base model: packed hidden states, a head, and places for LoRA."""
+    """The interface that training needs of a base model: packed hidden states, a
+    head, and LoRA sites."""
 
     groups: list[LoraGroup]
     head: FrozenLinear
@@ -46,13 +47,13 @@ class Backbone(Protocol):
     num_parameters: int
 
     def forward_hidden(self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch) -> Tensor:
-        """The last hidden states [T, D] of whole sequences, packed end to end."""
+        """Returns the last hidden states [T, D] of whole sequences, packed end to end."""
         ...
 
     def forward_with_backward(
         self, tokens_T: Tensor, lengths: list[int], lora: LoraBatch
     ) -> tuple[Tensor, Callable[[Tensor], None]]:
-        """The same, and the backward.
+        """Returns the same hidden states and their backward.
 
         The backward takes the gradient by the hidden states and adds those of the LoRA weights
         to the gradients of their pairs. It can be called once.
@@ -78,9 +79,10 @@ class Decoder:
         self._layers = [Layer(i, self.spec, each) for i, each in enumerate(weights.layers)]
 
     def with_packed_weights(self) -> Decoder:
-        """This decoder with a second copy of its weights, which makes small batches faster.
+        """Returns this decoder with a second copy of its weights, which makes small batches faster.
 
-        Same results. Takes as much memory again where it helps, none where it would not.
+        The results are the same. The copy takes as much memory as the weights; there is no copy
+        where it would not help.
         """
         other = copy(self)
         other._take(self.weights.packed())

@@ -1,4 +1,4 @@
-"""The device and the number type of an engine, tried out before anything is loaded."""
+"""Checks of an engine's device and number type, made before anything is loaded."""
 
 from __future__ import annotations
 

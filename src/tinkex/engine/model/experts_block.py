@@ -35,7 +35,7 @@ class _ExpertTape(NamedTuple):
 
 
 class ExpertsTape(NamedTuple):
-    """What the forward leaves for the backward."""
+    """Tensors that the forward keeps for the backward."""
 
     routing: Routing
     experts: list[_ExpertTape]
@@ -53,7 +53,7 @@ class ExpertsBlock:
     def forward(
         self, x_TD: Tensor, lora: LoraBatch, plus_TD: Tensor | None
     ) -> tuple[Tensor, ExpertsTape]:
-        """What the experts make of `x`, plus `plus`, and the tape."""
+        """Returns the output of the experts for `x`, added to `plus` if given, and the tape."""
         routing = route(x_TD, self._weights.router_ED, self._spec)
         out_TD = torch.zeros_like(x_TD) if plus_TD is None else plus_TD.clone()
         tapes = []
@@ -66,7 +66,7 @@ class ExpertsBlock:
     def backward(
         self, dy_TD: Tensor, x_TD: Callable[[], Tensor], tape: object, lora: LoraBatch
     ) -> Tensor:
-        """The gradient by `x`, which is made again when it is needed."""
+        """Returns the gradient by `x`, which is recomputed when it is needed."""
         assert isinstance(tape, ExpertsTape), "made by `forward`"
         entered_TD, routing = x_TD(), tape.routing
         dx_TD = torch.zeros_like(entered_TD)
@@ -87,7 +87,7 @@ class ExpertsBlock:
         segments = lora.at(expert_site(self._gate_up_site, rows.expert))
         gate_up_N2F, gate_up_downs = lora_linear(x_ND, expert.gate_up, segments)
         active_NF = self._activation.forward(*gate_up_N2F.chunk(2, dim=-1))
-        # Weighted here and not behind the product, which is linear: the backward then has the
+        # Weighted before the product, which is linear, and not after it: the backward then has the
         # gradient by the weight without the product's result.
         weight_N = routing.weight_TK[rows.row_N, rows.place_N].to(active_NF.dtype)
         active_NF.mul_(weight_N[:, None])

@@ -1,7 +1,8 @@
-"""The model families of the lean path: what config.json leaves unsaid about a whole family.
+"""The model families of the lean path: properties that config.json does not state.
 
 A family that differs from these in norms, activation, windows or rotary positions is one more
-entry here. What no entry can say is a feature of `DecoderSpec` first.
+entry here. A property that no field here can express needs a new
+feature of `DecoderSpec` first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ROPE_KINDS = {"default": "default", "linear": "linear", "llama3": "llama3"}
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What all models of a family have in common.
+    """The common properties of all models of one family.
 
     `rope_kinds` are the kinds of rotary positions, by their names in config.json; with
     `has_local_rope` layers with a window have positions of their own. Scores are divided by the

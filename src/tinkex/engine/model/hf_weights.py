@@ -21,7 +21,7 @@ __all__ = ["TensorFolder", "load_decoder"]
 
 
 class TensorFolder:
-    """The tensors of a model folder by name, read on first use."""
+    """The tensors of a model folder by name; each file is opened when it is first used."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -58,7 +58,7 @@ class TensorFolder:
 def load_decoder(
     folder: Path, spec: DecoderSpec, device: torch.device, dtype: torch.dtype
 ) -> Decoder:
-    """The frozen decoder stored in the folder."""
+    """Loads the frozen decoder stored in the folder."""
     with ExitStack() as stack:
         reader = _Reader(TensorFolder(folder, stack), spec, folder, device, dtype)
         layers = [reader.layer(f"model.layers.{i}") for i in range(spec.num_layers)]
@@ -70,7 +70,7 @@ def load_decoder(
 
 
 class _Reader:
-    """The tensors that a description names, stacked as the decoder needs them."""
+    """Reads the tensors that a description names and stacks them as the decoder needs them."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class _Reader:
         self._shapes = _part_shapes(spec)
 
     def stacked(self, *names: str) -> Tensor:
-        """The tensors of these names, one below the other."""
+        """Returns the tensors of these names, concatenated along the rows."""
         parts = [
             _checked(self._source.get(name), name, self._shapes, self._folder) for name in names
         ]
@@ -94,7 +94,7 @@ class _Reader:
         return whole.to(device=self._device, dtype=self._dtype, copy=len(parts) == 1)
 
     def norm(self, name: str) -> Tensor:
-        """The weight of a norm, ready to multiply with."""
+        """Returns the weight of a norm, ready to multiply with."""
         norm = self._spec.norm
         if not (norm.adds_one or norm.is_wide):
             return self.stacked(name)
@@ -105,7 +105,7 @@ class _Reader:
         return weight if norm.is_wide else weight.to(self._dtype)
 
     def layer(self, prefix: str) -> LayerWeights:
-        """The weights of one layer."""
+        """Returns the weights of one layer."""
         attn = f"{prefix}.self_attn"
         qkv = ("qkv",) if self._spec.has_fused_projections else ("q", "k", "v")
         norms, has_qk_norm = self._spec.norms, self._spec.qk_norm != "none"
@@ -146,10 +146,10 @@ class _Reader:
 
 
 def _checked(tensor: Tensor, name: str, shapes: dict[str, tuple[int, ...]], folder: Path) -> Tensor:
-    """The tensor, if it has the shape that the config gives it.
+    """Returns the tensor if it has the shape that the config gives it.
 
     Raises:
-        EngineUserError: it has another. Tables and caches are made by the config's sizes.
+        EngineUserError: the shape differs. Tables and caches are allocated by the config's sizes.
     """
     *_, part, kind = name.split(".")
     wanted = shapes[part] if kind == "weight" else shapes[part][:1]
@@ -166,7 +166,8 @@ def _checked(tensor: Tensor, name: str, shapes: dict[str, tuple[int, ...]], fold
 
 
 def _part_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight by the last part of its name; a bias has the rows alone."""
+    """Returns the shape of every weight by the last part of its name; a bias has the
+    number of rows."""
     hidden, wide = spec.hidden_size, spec.intermediate_size
     q, kv = spec.query_width, spec.key_width
     is_whole = spec.qk_norm == "projection"

@@ -1,8 +1,8 @@
 """One decoder layer: attention and MLP with their norms and residuals, forward and backward.
 
-The forward leaves on a tape what the backward cannot cheaply make again: what enters and leaves
-the norms, queries, keys and values, what attention saw, and gate and up. Norms and activations
-are computed a second time.
+The forward keeps on a tape what the backward cannot recompute cheaply: inputs and outputs of the
+norms, queries, keys and values, the attention output, and gate and up. Norms and activations are
+recomputed.
 
 Shapes: T tokens of the batch · D hidden.
 """
@@ -33,18 +33,18 @@ class _FeedForward(Protocol):
     def forward(
         self, x_TD: Tensor, lora: LoraBatch, plus_TD: Tensor | None
     ) -> tuple[Tensor, object]:
-        """What it makes of `x`, plus `plus`, and the tape."""
+        """Returns the output for `x`, added to `plus` if given, and the tape."""
         ...
 
     def backward(
         self, dy_TD: Tensor, x_TD: Callable[[], Tensor], tape: object, lora: LoraBatch
     ) -> Tensor:
-        """The gradient by `x`, which is made again when it is needed."""
+        """Returns the gradient by `x`, which is recomputed when it is needed."""
         ...
 
 
 class LayerTape(NamedTuple):
-    """What a layer's forward leaves for its backward."""
+    """Tensors that a layer's forward keeps for its backward."""
 
     attn_norms: _NormTape
     attention: AttentionBlockTape
@@ -65,7 +65,7 @@ class Layer:
     def forward(
         self, x_TD: Tensor, attention: TrainingAttention, lora: LoraBatch
     ) -> tuple[Tensor, LayerTape]:
-        """What leaves the layer, and the tape for its backward."""
+        """Returns the layer's output and the tape for its backward."""
         norms = self._attn_norms
         normed_TD, plus_TD, entry = norms.enter(x_TD)
         y_TD, attention_tape = self._attention.forward(normed_TD, attention, lora, plus_TD)
@@ -79,7 +79,7 @@ class Layer:
     def backward(
         self, dy_TD: Tensor, tape: LayerTape, attention: TrainingAttention, lora: LoraBatch
     ) -> Tensor:
-        """The gradient by the layer's input; LoRA's are added to its pairs'."""
+        """Returns the gradient by the layer's input; adds LoRA's to those of the pairs."""
         norms = _NormsBackward(self._mlp_norms, tape.mlp_norms, dy_TD)
         dnormed_TD = self._mlp.backward(norms.dinner_TD, norms.normed, tape.mlp, lora)
         dy_TD = norms.gradient(dnormed_TD)
@@ -115,8 +115,8 @@ class _Norms(NamedTuple):
     eps: float
 
     def enter(self, x_TD: Tensor) -> tuple[Tensor, Tensor | None, _Entry]:
-        """The input of what lies between, and what that adds to its output: the residual, unless
-        there is a norm in between."""
+        """Returns the input of the inner block and the residual that the block adds to its output;
+        no residual if a norm follows the block."""
         plus_TD = x_TD if self.after_D is None else None
         if self.before_D is None:
             return x_TD, plus_TD, _Entry(x_TD, None)
@@ -124,7 +124,7 @@ class _Norms(NamedTuple):
         return normed_TD, plus_TD, _Entry(x_TD, inverse_T1)
 
     def leave(self, y_TD: Tensor, entry: _Entry) -> tuple[Tensor, _NormTape]:
-        """The output, and the tape."""
+        """Returns the output, residual added, and the tape."""
         if self.after_D is None:
             return y_TD, _NormTape(entry, None, None)
         normed_TD, inverse_T1 = rms_norm(y_TD, self.after_D, self.eps)
@@ -150,13 +150,13 @@ class _NormsBackward:
         return rms_unit(self._entry.x_TD, self._entry.inverse_T1)
 
     def normed(self) -> Tensor:
-        """What entered, after its norm."""
+        """The block's input after the norm before it."""
         if self._weight_D is None:
             return self._entry.x_TD
         return rms_scaled(self._unit_TD, self._weight_D, self._dy_TD.dtype)
 
     def gradient(self, dnormed_TD: Tensor) -> Tensor:
-        """The gradient by what entered. Uses up `dnormed`."""
+        """Returns the gradient by the input of the first norm. Overwrites `dnormed`."""
         inverse_T1 = self._entry.inverse_T1
         if self._weight_D is None or inverse_T1 is None:
             return dnormed_TD.add_(self._dy_TD)

@@ -28,7 +28,7 @@ _LEAST_PROBABILITY = 1e-30
 """Below this a probability has lost digits, or all of them, to underflow."""
 
 _FEWEST_ROWS = 32
-"""Of a chunk, however large the vocabulary: a product of fewer rows is slow."""
+"""Minimum rows of a chunk, however large the vocabulary: a product of fewer rows is slow."""
 
 SlopeOf = Callable[[Tensor, Tensor], Tensor]
 """(places of some targets, their logprobs) -> derivative of the loss by each logprob."""
@@ -36,7 +36,8 @@ SlopeOf = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Which tokens to score: target p is token `token_P[p]` at row `row_P[p]`, rows rising."""
+    """The tokens to score: target p is token `token_P[p]` at row `row_P[p]`; rows
+    are in rising order."""
 
     row_P: Tensor
     token_P: Tensor
@@ -51,24 +52,25 @@ class Head:
 
     @property
     def vocab_size(self) -> int:
-        """How many logits a row has."""
+        """The number of logits per row."""
         return self.linear.out_features
 
     def rows(self, start: int, end: int) -> Head:
-        """The head as these rows of the batch see it."""
+        """Returns the head for these consecutive rows of the batch."""
         return Head(self.linear, self.lora.rows(start, end))
 
     def select(self, indices: Tensor) -> Head:
-        """The head as these rows, given in rising order, see it."""
+        """Returns the head for these rows, given in rising order."""
         return Head(self.linear, self.lora.select(indices))
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Logits in float32, whatever the model's type."""
+        """Returns logits in float32, whatever the model's type."""
         return lora_linear(hidden_ND, self.linear, self.lora.at(HEAD_SITE))[0].float()
 
 
 def chunk_rows(num_rows: int, vocab_size: int) -> Iterator[tuple[int, int]]:
-    """Ranges that cover the rows, about equal, each small enough for one chunk of logits."""
+    """Yields ranges of about equal size that cover the rows, each small enough for one
+    chunk of logits."""
     most = max(_FEWEST_ROWS, CHUNK_BYTES // (4 * vocab_size))
     num_chunks = -(-num_rows // most)
     for n in range(num_chunks):
@@ -76,7 +78,7 @@ def chunk_rows(num_rows: int, vocab_size: int) -> Iterator[tuple[int, int]]:
 
 
 def score(head: Head, hidden_TD: Tensor, targets: Targets) -> Tensor:
-    """The logprob of every target."""
+    """Returns the logprob of every target."""
     lp_P = torch.empty(targets.row_P.shape, device=hidden_TD.device)
     for chunk in _chunks(head, hidden_TD, targets, _distinct(targets.row_P)):
         lp_P[chunk.place_P] = chunk.score()
@@ -86,7 +88,7 @@ def score(head: Head, hidden_TD: Tensor, targets: Targets) -> Tensor:
 def score_with_gradient(
     head: Head, hidden_TD: Tensor, targets: Targets, is_live_P: Tensor, slope_of: SlopeOf
 ) -> tuple[Tensor, Tensor]:
-    """The logprob of every target, and the loss's gradient by the hidden states.
+    """Returns the logprob of every target, and the loss's gradient by the hidden states.
 
     Only live targets may have a slope; that of the others is never computed.
     """
@@ -104,7 +106,7 @@ def score_with_gradient(
 
 
 def _chunks(head: Head, hidden_TD: Tensor, targets: Targets, rows: Tensor) -> Iterator[_Chunk]:
-    """The rows, which are rising, in chunks, with the targets that are on them."""
+    """Yields the rows, which are rising, in chunks, each with the targets on its rows."""
     places = torch.isin(targets.row_P, rows).nonzero().squeeze(1)
     row_P = torch.searchsorted(rows, targets.row_P[places])
     for start, end in chunk_rows(rows.numel(), head.vocab_size):
@@ -121,7 +123,7 @@ def _distinct(rising: Tensor) -> Tensor:
 
 
 class _Chunk:
-    """Some rows, the targets on them, and their logits on the way to become a gradient."""
+    """Some rows, their targets, and their logits, which are turned into a gradient in place."""
 
     def __init__(
         self,
@@ -136,7 +138,7 @@ class _Chunk:
         self._hidden_ND, self._cells = hidden_ND, cells
 
     def score(self) -> Tensor:
-        """The logprob of each target. Leaves every token's probability for the gradient."""
+        """Returns each target's logprob. Turns the logits into probabilities for the gradient."""
         logits_NV, self._downs = lora_linear(self._hidden_ND, self._linear, self._segments)
         logits_NV = logits_NV.float()
         wanted_P = logits_NV[self._cells]
@@ -147,17 +149,17 @@ class _Chunk:
         return self._score_again(lp_P, wanted_P, is_lost_P) if bool(is_lost_P.any()) else lp_P
 
     def _score_again(self, lp_P: Tensor, wanted_P: Tensor, is_lost_P: Tensor) -> Tensor:
-        """The logprobs, with those of tokens too unlikely for a probability made from logits."""
+        """Recomputes logprobs of tokens whose probability is too small to take the logarithm of."""
         logits_NV, _ = lora_linear(self._hidden_ND, self._linear, self._segments)
         lse_N = torch.logsumexp(logits_NV.float(), -1)
         return torch.where(is_lost_P, wanted_P - lse_N[self._cells[0]], lp_P)
 
     def gradient(self, slope_P: Tensor) -> Tensor:
-        """The gradient of `sum(slope * logprob)` by the hidden states; LoRA's to its pairs'."""
+        """Returns the gradient of `sum(slope * logprob)` by the hidden states; adds LoRA's too."""
         slope_N = torch.zeros(self.row_N.shape, device=slope_P.device)
         slope_N.index_add_(0, self._cells[0], slope_P)
         dlogits_NV = self._p_NV
-        if bool((slope_N != -1.0).any()):  # else it would be a pass over all of it for nothing
+        if bool((slope_N != -1.0).any()):  # an addition would be a needless pass over the memory
             dlogits_NV.mul_(-slope_N[:, None])
         dlogits_NV.index_put_(self._cells, slope_P, accumulate=True)
         return lora_linear_backward(

@@ -21,7 +21,7 @@ __all__ = ["MlpBlock", "MlpTape"]
 
 
 class MlpTape(NamedTuple):
-    """What the forward leaves for the backward."""
+    """Tensors that the forward keeps for the backward."""
 
     gate_up_T2F: Tensor
     gate_up_downs: list[Tensor]
@@ -40,7 +40,7 @@ class MlpBlock:
     def forward(
         self, x_TD: Tensor, lora: LoraBatch, plus_TD: Tensor | None
     ) -> tuple[Tensor, MlpTape]:
-        """What the MLP makes of `x`, plus `plus`, and the tape."""
+        """Returns the output of the MLP for `x`, added to `plus` if given, and the tape."""
         weights = self._weights
         gate_up_T2F, gate_up_downs = lora_linear(x_TD, weights.gate_up, lora.at(self._gate_up_site))
         active_TF = self._activation.forward(*gate_up_T2F.chunk(2, dim=-1))
@@ -50,7 +50,7 @@ class MlpBlock:
     def backward(
         self, dy_TD: Tensor, x_TD: Callable[[], Tensor], tape: object, lora: LoraBatch
     ) -> Tensor:
-        """The gradient by `x`, which is made again when it is needed."""
+        """Returns the gradient by `x`, which is recomputed when it is needed."""
         assert isinstance(tape, MlpTape), "made by `forward`"
         weights = self._weights
         gate_TF, up_TF = tape.gate_up_T2F.chunk(2, dim=-1)

@@ -18,14 +18,14 @@ __all__ = ["QkNormTape", "QkNorms", "qk_norms"]
 
 
 class QkNormTape(NamedTuple):
-    """What was normed, and the scales of queries and keys."""
+    """The normalized queries and keys, and the scales by which they were normalized."""
 
     qk_TJC: Tensor
     inverses: tuple[Tensor, Tensor]
 
 
 class QkNorms:
-    """The norms of one layer."""
+    """The query and key norms of one layer."""
 
     def __init__(self, spec: DecoderSpec, q_norm_C: Tensor, k_norm_C: Tensor) -> None:
         self._num_heads, self._eps = spec.num_heads, spec.norm.eps
@@ -37,7 +37,7 @@ class QkNorms:
             self._weight_JC = torch.cat(rows)
 
     def forward(self, qk_TJC: Tensor) -> tuple[Tensor, QkNormTape]:
-        """Queries and keys, normed, and the tape."""
+        """Returns queries and keys after their norms, and the tape."""
         n = self._num_heads
         if not self._is_whole:
             normed_TJC, inverse_TJ1 = rms_norm(qk_TJC, self._weight_JC, self._eps)
@@ -48,7 +48,7 @@ class QkNorms:
         return normed, QkNormTape(qk_TJC, (q[1], k[1]))
 
     def backward(self, dq_THC: Tensor, dk_TKC: Tensor, tape: QkNormTape) -> tuple[Tensor, Tensor]:
-        """The gradients by queries and keys before their norms."""
+        """Returns the gradients by queries and keys before their norms."""
         n = self._num_heads
         halves = tape.qk_TJC[:, :n], tape.qk_TJC[:, n:]
         weights = self._weights
@@ -63,7 +63,7 @@ class QkNorms:
 
 
 def qk_norms(spec: DecoderSpec, weights: LayerWeights) -> QkNorms | None:
-    """The norms of a layer's queries and keys, if it has any."""
+    """Returns the norms of a layer's queries and keys; None if the layer has none."""
     if weights.q_norm_C is None or weights.k_norm_C is None:
         return None
     return QkNorms(spec, weights.q_norm_C, weights.k_norm_C)

@@ -16,12 +16,13 @@ __all__ = ["parse_ropes", "why_not_ropes"]
 
 
 def parse_ropes(raw: dict[str, Any], family: Family) -> tuple[RopeSpec, ...]:
-    """The positions of layers without a window, and of those with if they have others."""
+    """Returns the rotary positions of layers without a window, then those of layers with
+    one if they differ."""
     return tuple(_parse_rope(raw, values, family) for values in _kinds_of_values(raw, family))
 
 
 def why_not_ropes(raw: dict[str, Any], family: Family, longest: int) -> str | None:
-    """Why the lean path lacks these positions at this context length; None if it has them."""
+    """Returns why the lean path lacks these positions at this length; None if it has them."""
     reasons = (_why_not(raw, values, family, longest) for values in _kinds_of_values(raw, family))
     return next((reason for reason in reasons if reason is not None), None)
 
@@ -72,7 +73,7 @@ def _parse_rope(raw: dict[str, Any], values: dict[str, Any], family: Family) -> 
 
 
 def _parse_longrope(raw: dict[str, Any], values: dict[str, Any], theta: float) -> RopeSpec:
-    """Those of sequences up to the original context, which have the short factors."""
+    """Reads longrope with the short factors, which hold up to the original context length."""
     original = int(raw["original_max_position_embeddings"])
     factor = float(values.get("factor") or raw["max_position_embeddings"] / original)
     amplitude = values.get("attention_factor")

@@ -18,7 +18,8 @@ __all__ = ["ExpertRows", "Routing", "route"]
 
 
 class ExpertRows(NamedTuple):
-    """The tokens of one expert, rising, and which of each token's experts it is."""
+    """The tokens of one expert in rising order, and at which of its K places each
+    token has the expert."""
 
     expert: int
     row_N: Tensor
@@ -26,8 +27,8 @@ class ExpertRows(NamedTuple):
 
 
 class Routing(NamedTuple):
-    """The experts of every token and their weights. `total_T1` is what the weights were divided by
-    to sum to one, if they were."""
+    """The experts of every token and their weights. `total_T1` is the sum by which the weights were
+    divided so that they add up to one; None if they were not."""
 
     p_TE: Tensor
     expert_TK: Tensor
@@ -35,7 +36,7 @@ class Routing(NamedTuple):
     total_T1: Tensor | None
 
     def by_expert(self) -> Iterator[ExpertRows]:
-        """The tokens of each expert that has any."""
+        """Yields the tokens of each expert that has any."""
         per_token = self.expert_TK.shape[1]
         flat = self.expert_TK.flatten()
         order = flat.argsort(stable=True)
@@ -45,7 +46,7 @@ class Routing(NamedTuple):
                 yield ExpertRows(expert, some // per_token, some % per_token)
 
     def backward(self, dweight_TK: Tensor, router_ED: FrozenLinear, dtype: torch.dtype) -> Tensor:
-        """The gradient by what was routed, from that by the weights."""
+        """Returns the gradient by the routed hidden states, given the gradient by the weights."""
         if self.total_T1 is not None:
             along_T1 = (dweight_TK * self.weight_TK).sum(-1, keepdim=True)
             dweight_TK = (dweight_TK - along_T1) / self.total_T1
@@ -55,7 +56,7 @@ class Routing(NamedTuple):
 
 
 def route(x_TD: Tensor, router_ED: FrozenLinear, spec: ExpertsSpec) -> Routing:
-    """The likeliest experts of every token, weighted by their probabilities."""
+    """Chooses the most probable experts of every token and weights them by their probabilities."""
     logits_TE = router_ED.forward(x_TD)
     p_TE = torch.softmax(
         logits_TE.double() if x_TD.dtype == torch.float64 else logits_TE.float(), -1

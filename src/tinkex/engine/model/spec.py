@@ -1,4 +1,4 @@
-"""The description of a decoder: what one model has and does, as one frozen value.
+"""The description of a decoder: the sizes and operations of one model, as one frozen value.
 
 Read once from config.json (`config`). The training pass, the torch sampling pass and the compiled
 kernels take from it what they need, and each says what it cannot run. Knows nothing of tensors.
@@ -27,7 +27,8 @@ Activation = Literal["silu", "gelu_tanh"]
 QkNorm = Literal["none", "head", "projection"]
 
 MOST_ANGLES = 1 << 29
-"""In a table of positions, which no weight bounds: the longest context at 128 features a head."""
+"""Maximum numbers in a table of positions, whose size no weight bounds: the longest context at 128
+features per head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,14 @@ class RopeSpec:
     amplitude: float = 1.0
 
     def rotated(self, head_dim: int) -> int:
-        """How many features of a head are rotated."""
+        """Returns how many features of a head are rotated."""
         return int(head_dim * self.fraction)
 
 
 @dataclass(frozen=True, slots=True)
 class NormSpec:
-    """How RMSNorm is computed. With `adds_one` a stored weight w means 1 + w; with
-    `is_wide` the weight is applied in float32, before the result is rounded to the model's type."""
+    """The variant of RMSNorm. With `adds_one` a stored weight w means 1 + w; with `is_wide` the
+    weight is applied in float32, before the result is rounded to the model's type."""
 
     eps: float
     adds_one: bool = False
@@ -65,7 +66,7 @@ class NormSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerNorms:
-    """Where a layer has norms, by the names of their tensors; None: there is none.
+    """The tensor names of a layer's norms; None where the layer has no norm.
 
     Those before attention and MLP are on their inputs; those after are on their outputs, before the
     residual is added.
@@ -84,8 +85,8 @@ class LayerNorms:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """What may differ from layer to layer: the sliding window (0: no limit), and which of the
-    model's `ropes` rotates queries and keys."""
+    """The properties that may differ between layers: the sliding window (0: no limit), and which of
+    the model's `ropes` rotates queries and keys."""
 
     window: int = 0
     rope: int = 0
@@ -163,7 +164,7 @@ class DecoderSpec:
 
     @property
     def num_layers(self) -> int:
-        """How many layers there are."""
+        """The number of layers."""
         return len(self.layers)
 
     @property

@@ -1,4 +1,4 @@
-"""Any other causal language model, through transformers: correct first, fast where it can be.
+"""Any other causal language model, run through transformers: correctness first, then speed.
 
 The model's own code runs each sequence by itself; its linear layers are wrapped so that they add
 the LoRA of the adapter at hand. Only local safetensors weights, never code from a model folder.
@@ -76,7 +76,7 @@ class FallbackBackbone:
 
 
 def load_fallback(folder: Path, device: torch.device, dtype: torch.dtype) -> FallbackBackbone:
-    """The model in the folder, as transformers runs it.
+    """Loads the model in the folder into transformers.
 
     Raises:
         EngineUserError: transformers is not installed, does not know the model, or its head is
@@ -128,7 +128,7 @@ class _LoraLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The frozen weight as stored, for model code that looks at it."""
+        """The frozen weight as stored, for model code that reads it."""
         weight: Tensor = self.inner.weight
         return weight
 
@@ -172,7 +172,7 @@ def _kind(name: str) -> Literal["attn", "mlp"]:
 
 
 def _wrap(body: Any, name: str, prefix: str, current: _Current) -> LoraTarget:
-    """Puts a LoRA-aware layer in place of the named one; where that layer is, for PEFT."""
+    """Replaces the named layer by a LoRA-aware one; returns the layer's place, for PEFT."""
     parent_name, _, child_name = name.rpartition(".")
     parent = body.get_submodule(parent_name)
     inner = getattr(parent, child_name)
@@ -188,7 +188,7 @@ def _name_of(model: Any, wanted: nn.Module) -> str:
 
 @torch.no_grad()
 def _measure_head(model: Any, head_VD: Tensor, folder_name: str) -> float:
-    """The factor between `hidden @ head.T` and the model's logits; 1 for most.
+    """Measures the factor between `hidden @ head.T` and the model's logits; 1 for most models.
 
     Raises:
         EngineUserError: there is no such factor: the head caps, shifts or mixes its logits.

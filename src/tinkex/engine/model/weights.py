@@ -24,11 +24,11 @@ class MlpWeights:
 
     @property
     def numel(self) -> int:
-        """How many numbers it has."""
+        """The number of parameters."""
         return self.gate_up.numel + self.down.numel
 
     def packed(self) -> MlpWeights:
-        """The same weights, laid out for few rows too."""
+        """Returns the same weights, also laid out for small batches."""
         return MlpWeights(self.gate_up.packed(), self.down.packed())
 
 
@@ -41,11 +41,11 @@ class ExpertWeights:
 
     @property
     def numel(self) -> int:
-        """How many numbers it has."""
+        """The number of parameters."""
         return self.router_ED.numel + sum(expert.numel for expert in self.experts)
 
     def packed(self) -> ExpertWeights:
-        """The same weights, laid out for few rows too."""
+        """Returns the same weights, also laid out for small batches."""
         experts = tuple(expert.packed() for expert in self.experts)
         return ExpertWeights(self.router_ED.packed(), experts)
 
@@ -69,7 +69,8 @@ class LayerWeights:
     k_norm_C: Tensor | None
 
     def packed(self) -> LayerWeights:
-        """The same weights, laid out for few rows too; what cannot be packed is shared."""
+        """Returns the same weights, also laid out for small batches; those that cannot be
+        packed are shared."""
         return replace(
             self,
             qkv=self.qkv.packed(),
@@ -78,7 +79,7 @@ class LayerWeights:
         )
 
     def numel(self) -> int:
-        """How many numbers the layer has."""
+        """The number of parameters in the layer."""
         values = (getattr(self, item.name) for item in fields(self))
         return sum(_numel(value) for value in values)
 
@@ -97,19 +98,20 @@ class DecoderWeights:
     embed_scale: Tensor | None = None
 
     def embed(self, tokens_T: Tensor) -> Tensor:
-        """The input of the first layer, [T, D]."""
+        """Returns the input of the first layer, [T, D]."""
         x_TD = F.embedding(tokens_T, self.embed_VD)
         return x_TD if self.embed_scale is None else x_TD.mul_(self.embed_scale)
 
     def num_parameters(self) -> int:
-        """How many numbers the base has; a tied head counts once."""
+        """The number of parameters in the base model; a tied head counts once."""
         total = self.embed_VD.numel() + self.norm_D.numel()
         if self.head.weight_OD is not self.embed_VD:
             total += self.head.numel
         return total + sum(layer.numel() for layer in self.layers)
 
     def packed(self) -> DecoderWeights:
-        """The same weights, laid out for few rows too; what cannot be packed is shared."""
+        """Returns the same weights, also laid out for small batches; those that cannot be
+        packed are shared."""
         layers = [layer.packed() for layer in self.layers]
         return replace(self, layers=layers, head=self.head.packed())
 

@@ -56,7 +56,7 @@ class AdapterCopy:
 
 
 def _site_floats(group: LoraGroup, rank: int) -> tuple[int, int]:
-    """How many floats A and B of a site take."""
+    """Returns how many floats A and B of a site take."""
     in_features = group.targets[0].in_features
     return in_features * _whole(rank * len(group.targets)), rank * b_stride(group)
 
@@ -84,13 +84,13 @@ class AdapterCopies:
         self._copies: WeakKeyDictionary[AdapterWeights, AdapterCopy] = WeakKeyDictionary()
 
     def of(self, weights: AdapterWeights) -> AdapterCopy:
-        """The copy of these weights, made on first use."""
+        """Returns the copy of these weights, made on first use."""
         if weights not in self._copies:
             self._copies[weights] = AdapterCopy(weights, self.groups)
         return self._copies[weights]
 
     def size_bytes(self, layout: LoraLayout) -> int:
-        """Memory of the copy of an adapter with this layout."""
+        """Returns the bytes of the copy of an adapter with this layout."""
         return 4 * _copy_floats(layout, self.groups)
 
 

@@ -39,7 +39,7 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NoKernels(Exception):
-    """Why kernels are not available, and what to do about it."""
+    """The reason why kernels are not available, with advice."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)

@@ -21,10 +21,10 @@ from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, blocks_for
 __all__ = ["MAX_PARTS", "AttentionArgs", "Kernels", "Lora", "RotateArgs"]
 
 MAX_PARTS = 3
-"""The most matrices that are fused on one input: q, k and v."""
+"""Maximum matrices that are fused on one input: q, k and v."""
 
 _ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu_tanh")
-"""In the order of the C sources' enumeration."""
+"""Activations, in the order of the C sources' enumeration."""
 
 
 class _Team(Structure):

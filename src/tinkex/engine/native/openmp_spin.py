@@ -1,10 +1,10 @@
-"""Whether threads that share a product spin while they wait for each other, or sleep.
+"""Controls whether threads that share a product spin or sleep while they wait for each other.
 
 A step of sampling is hundreds of short products, and waking a thread that sleeps costs about as
-much as its share of one. Spinning saves that, a third of a step and more, while the cores are ours.
-Where others want them it ruins it: a thread uses up its turn by waiting, and has none left when
-there is work. So threads spin, for a tenth of a millisecond at most, until the kernel says that
-this process had to queue for a core; then they sleep until it has not for a while.
+much as its share of one. Spinning saves that, a third of a step and more, while no other process
+needs the cores. Otherwise it does harm: a thread uses up its time slice by waiting, and has none
+left when there is work. So threads spin, for a tenth of a millisecond at most, until the kernel
+reports that this process had to queue for a core; then they sleep until it has not for a while.
 
 GNU's OpenMP, which torch brings along, reads how long to spin once, when it is loaded
 (`GOMP_SPINCOUNT`, set by `process`). But it does not spin while there are more threads in its teams
@@ -27,13 +27,14 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _WINDOW_S = 0.1
 _QUIET_S = 0.5
 _CROWDED = 0.25
-"""The share of its time a thread queues for a core: 0.005 on cores of its own, over 0.1 for moments
-while requests come in, 0.3 to 0.5 beside one busy neighbour on two cores, whether threads spin or
-sleep."""
+"""Threshold of the share of its time that a thread queues for a core: 0.005 on cores of its own,
+over 0.1 for moments while requests come in, 0.3 to 0.5 beside one busy neighbour on two cores,
+whether threads spin or sleep.
+"""
 
 
 class SpinGovernor:
-    """Watches the thread that computes; `look` is called by it, again and again as it works."""
+    """Watches the computing thread, which calls `look` repeatedly as it works."""
 
     def __init__(self) -> None:
         self._can_tell = _SCHEDSTAT.exists()
@@ -44,11 +45,12 @@ class SpinGovernor:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether others want the cores, so that threads sleep."""
+        """Whether other processes need the cores, so that threads sleep."""
         return self._sleeper is not None
 
     def look(self) -> None:
-        """Notes how crowded the cores were since the last look, if that was long enough ago."""
+        """Measures how long the thread queued since the last measurement, if that
+        was long enough ago."""
         now, thread_id = time.monotonic(), threading.get_ident()
         passed_s = now - self._looked_at
         if not self._can_tell or passed_s < _WINDOW_S:
@@ -59,7 +61,7 @@ class SpinGovernor:
         self._thread_id, self._looked_at, self._queued_s = thread_id, now, queued_s
 
     def note(self, passed_s: float, queued_s: float) -> None:
-        """Decides by how long the thread queued for a core during some time."""
+        """Decides by how many seconds of a period the thread queued for a core."""
         if queued_s > _CROWDED * passed_s:
             self._quiet_s = 0.0
             self._sleeper = self._sleeper or _Sleeper()

@@ -1,7 +1,7 @@
 """The few operations a decoder layer is made of, each with its own backward.
 
 Written out by hand because the base is frozen: no gradient of a base weight is ever formed, only
-what the backward really needs is kept, and what is cheap to make again is made again. Autograd
+what the backward really needs is kept, and what is cheap to compute is recomputed. Autograd
 sees none of it. Knows nothing of layers or files.
 
 Shapes: T tokens of all sequences in a row · D features in · O features out · F MLP width ·
@@ -48,14 +48,14 @@ def rms_unit(x: Tensor, inverse: Tensor) -> Tensor:
 
 
 def rms_scaled_(unit: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """`unit * weight` in this type. Uses up `unit`."""
+    """Returns `unit * weight` in this type. Overwrites `unit`."""
     if weight.dtype == dtype:
         return unit.to(dtype).mul_(weight)
     return unit.mul_(weight).to(dtype)
 
 
 def rms_scaled(unit: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same, and `unit` stays as it is."""
+    """Returns the same product and leaves `unit` unchanged."""
     if weight.dtype == dtype:
         return unit.to(dtype) * weight
     return (unit * weight).to(dtype)
@@ -64,7 +64,7 @@ def rms_scaled(unit: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
 def rms_norm_backward(
     dy: Tensor, unit: Tensor, inverse: Tensor, weight: Tensor, plus: Tensor | None = None
 ) -> Tensor:
-    """The gradient by `x`, added to `plus` if there is one. Uses up `dy`."""
+    """Returns the gradient by `x`, added to `plus` if given. Overwrites `dy`."""
     dunit = dy.to(unit.dtype).mul_(weight)
     along = (dunit * unit).sum(-1, keepdim=True).div_(-unit.shape[-1]).mul_(inverse)
     base = (
@@ -86,7 +86,8 @@ class GatedActivation(NamedTuple):
     def backward(
         self, dy_TF: Tensor, gate_TF: Tensor, up_TF: Tensor, active_TF: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The gradients by gate and up. Uses up `dy` and `active`, which is `function(gate)`."""
+        """Returns the gradients by gate and up. Overwrites `dy` and `active`,
+        which is `function(gate)`."""
         dup_TF = active_TF.mul_(dy_TF)
         dy_TF.mul_(up_TF)
         return self.slope(dy_TF, gate_TF), dup_TF
@@ -124,14 +125,14 @@ class Angles(NamedTuple):
     sin_T1R: Tensor
 
     def inverse(self) -> Angles:
-        """The angles of the inverse rotation, which is the backward."""
+        """Returns the angles of the inverse rotation, which the backward applies."""
         return Angles(self.cos_T1C, -self.sin_T1R)
 
 
 def apply_rope(
     x_THC: Tensor, cos_T1C: Tensor, sin_T1R: Tensor, out: Tensor | None = None
 ) -> Tensor:
-    """`x` rotated by the angles of its positions."""
+    """Returns `x` rotated by the angles of its positions."""
     rotated = sin_T1R.shape[-1]
     half = rotated // 2
     out = torch.mul(x_THC, cos_T1C, out=out)

@@ -1,8 +1,8 @@
-"""A matrix product with a frozen weight, by the fastest way the machine has.
+"""A matrix product with a frozen weight, by the fastest implementation on this machine.
 
 On a CPU in float32 that is oneDNN, not the BLAS torch takes by itself: as fast for many rows and
 two to four times faster for few, above all from a weight packed for it. Everywhere else it is
-torch's own product. The one place that knows the difference.
+torch's own product. No other module distinguishes the two.
 
 A packed weight is a second copy, good for forward alone. It pays most for few rows, which is what
 sampling has; training takes it along for its forward and needs the plain weight for its backward.
@@ -22,7 +22,8 @@ __all__ = ["FrozenLinear", "product"]
 
 _HAS_ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 _ROWS_HINT = 512
-"""What the packing is laid out for. From 64 on it is the same one, and the best for any rows."""
+"""Number of rows that the packing is laid out for. From 64 on it is the same layout, and the best
+for any number of rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,16 +36,17 @@ class FrozenLinear:
 
     @property
     def out_features(self) -> int:
-        """The width of what comes out."""
+        """The width of the output."""
         return int(self.weight_OD.shape[0])
 
     @property
     def numel(self) -> int:
-        """How many numbers it has."""
+        """The number of parameters."""
         return self.weight_OD.numel() + (0 if self.bias_O is None else self.bias_O.numel())
 
     def packed(self) -> FrozenLinear:
-        """The same, with a copy of the weight laid out for few rows where that is of use."""
+        """Returns the same product, with a copy of the weight laid out for few rows where
+        that is faster."""
         if self.packed_weight is not None or not _is_for_onednn(self.weight_OD):
             return self
         weight = torch.ops.mkldnn._reorder_linear_weight(self.weight_OD, _ROWS_HINT)
@@ -87,5 +89,5 @@ def product(
 def _is_for_onednn(weight: Tensor) -> bool:
     if not _HAS_ONEDNN or weight.dtype != torch.float32 or weight.device.type != "cpu":
         return False
-    # Columns cut out of a wider matrix would go through oneDNN's reference code, for ages.
+    # Columns cut out of a wider matrix would take oneDNN's reference code, which is very slow.
     return weight.is_mkldnn or weight.is_contiguous() or weight.T.is_contiguous()

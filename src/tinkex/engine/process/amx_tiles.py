@@ -1,4 +1,4 @@
-"""Finds AMX tiles that a virtual machine announces and does not describe.
+"""Finds AMX tiles that a virtual machine announces without describing them.
 
 Some hypervisors show AMX among the processor's features and leave the description of its tiles
 (CPUID leaf 0x1D) empty. oneDNN then configures none, and its first product in bfloat16 ends the
@@ -16,7 +16,7 @@ from typing import NamedTuple
 __all__ = ["WITHOUT_TILES", "Registers", "has_broken_tiles", "is_broken"]
 
 WITHOUT_TILES = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
-"""Environment with which oneDNN uses everything but tiles."""
+"""Environment variables with which oneDNN uses everything but tiles."""
 
 _FEATURES, _TILES = 7, 0x1D
 _AMX_TILE = 1 << 24  # of EDX
@@ -38,7 +38,7 @@ _CODE = bytes.fromhex(
 
 
 class Registers(NamedTuple):
-    """What CPUID answers for one leaf."""
+    """The registers that CPUID returns for one leaf."""
 
     eax: int
     ebx: int
@@ -47,7 +47,7 @@ class Registers(NamedTuple):
 
 
 def has_broken_tiles() -> bool:
-    """Whether this machine announces AMX tiles that oneDNN cannot configure."""
+    """Returns whether this machine announces AMX tiles that oneDNN cannot configure."""
     if platform.machine() != "x86_64" or sys.platform != "linux":
         return False
     try:
@@ -60,7 +60,7 @@ def has_broken_tiles() -> bool:
 
 
 def is_broken(features: Registers, tiles: Registers) -> bool:
-    """Whether these answers announce tiles and describe no palette of them."""
+    """Returns whether these registers announce tiles without describing a palette."""
     return bool(features.edx & _AMX_TILE) and tiles.eax == 0
 
 

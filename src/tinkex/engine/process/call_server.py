@@ -28,7 +28,7 @@ from tinkex.files.errors import StorageError
 __all__ = ["CallServer", "CarryOut", "failed_reply"]
 
 CarryOut = Callable[[Engine, str, tuple[Any, ...]], Any]
-"""Makes a call by its method's name; gives what the method returns."""
+"""Calls a method by its name; returns the method's result."""
 
 _LIGHT_CALLS = frozenset(
     {
@@ -45,7 +45,7 @@ _NOTHING = msgspec.Raw(encode(None))
 
 
 class CallServer:
-    """The calls of one connection. Two threads send, so every message leaves under a lock.
+    """Serves the calls of one connection. Two threads send, so every message leaves under a lock.
 
     `on_end` is called once by the reading thread when the connection has ended or is unreadable:
     with 0, or with 1 if it was for an error. A reply that is still computed then is dropped.
@@ -71,11 +71,12 @@ class CallServer:
         self._has_ended = threading.Event()
 
     def start_reading(self) -> None:
-        """Answers pings from here on, also while there is no engine yet."""
+        """Answers pings from now on, also before there is an engine."""
         threading.Thread(target=self._read_calls, daemon=True, name="calls").start()
 
     def serve(self, engine: Engine, trim_after_s: float) -> None:
-        """Says "ready" with reply 0, then answers calls on the calling thread until the end.
+        """Sends "ready" as reply 0, then answers calls on the calling thread until the connection
+        ends.
 
         Whenever no call has come for `trim_after_s`, the engine is trimmed, once.
         """
@@ -102,7 +103,7 @@ class CallServer:
                 self.send(reply)
 
     def send(self, reply: Reply) -> None:
-        """Sends a reply; after the end it goes nowhere."""
+        """Sends a reply; drops it after the end of the connection."""
         body = encode(reply)
         with self._lock:
             try:
@@ -140,7 +141,7 @@ class CallServer:
             self._end(code)
 
     def _answer(self, engine: Engine, call: EngineCall) -> Reply | Future[Reply]:
-        """The reply, or, to a call that goes on beside others, the future of it."""
+        """Returns the reply, or the future of it for a call that runs beside others."""
         try:
             arguments = decode(call.arguments, argument_types(call.method))
             crashpoints.passing("engine.call.before", call.method)
@@ -177,7 +178,7 @@ def _carried_out(call: EngineCall, value: object) -> Reply:
 
 
 def failed_reply(call_id: int, error: Exception) -> Reply:
-    """The reply to a call that raised."""
+    """Returns the reply to a call that raised."""
     if not isinstance(error, EngineError | StorageError):
         traceback.print_exception(error)
         error = EngineFailure(f"Unexpected {type(error).__name__} in the engine: {error}")

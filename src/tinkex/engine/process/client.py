@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 _PING_BODY = encode(PING)
 _START_SILENCE_S = 300.0  # a cold import of torch can hold the interpreter's lock for long
 STOP_TIMEOUT_S = 5.0
-"""How long closing waits for a worker or a thread to end."""
+"""Seconds that closing waits for a worker or a thread to end."""
 
 _COUNTED_AFTER_S = 0.5  # an open call counts as computation once it is older than this
 
@@ -64,7 +64,7 @@ class EngineClient(ABC):
 
     `greeting` is sent first. The worker is pinged every `ping_s` seconds. One that is silent for
     `hang_s` is killed and fails with the code `engine-hung`; while it starts it may be silent for
-    five minutes. What ends the worker itself is the subclass's to say.
+    five minutes. How the worker itself is ended is up to the subclass.
 
     Raises:
         EngineUserError: the engine cannot be built.
@@ -118,12 +118,12 @@ class EngineClient(ABC):
 
     @property
     def silent_seconds(self) -> float:
-        """For how many seconds pings have gone unanswered; 0 while they are answered."""
+        """Seconds for which pings have gone unanswered; 0 while they are answered."""
         return self._pinger.silent_s
 
     @property
     def busy_seconds(self) -> float:
-        """For how many seconds the worker has computed, by its own clock.
+        """Seconds for which the worker has computed, by its own clock.
 
         A call without a reply counts once it has been open for long: a busy process may read a
         reply a moment late, and that moment is no computation.
@@ -140,7 +140,8 @@ class EngineClient(ABC):
         self.close()
 
     def close(self) -> None:
-        """Closes the connection, which the worker notices, and ends the worker if we started it."""
+        """Closes the connection, which the worker notices, and ends the worker if this
+        process started it."""
         self._pinger.stop()
         self._hang_up()
         self._end_worker()
@@ -198,7 +199,7 @@ class EngineClient(ABC):
     def submit_samples(self, batch: list[SampleRequest]) -> list[RequestError | None]:
         try:
             return cast("list[RequestError | None]", self._call("submit_samples", batch))
-        except EngineUserError as error:  # one of them cannot even be sent: which one?
+        except EngineUserError as error:  # one of them cannot be encoded: find out which
             if len(batch) == 1:
                 return [error.to_request_error()]
             return [answer for each in batch for answer in self.submit_samples([each])]
@@ -253,7 +254,7 @@ class EngineClient(ABC):
                 return
 
     def _ping(self) -> None:
-        """Sends a ping unless it would have to wait: for another message, or for a full buffer."""
+        """Sends a ping unless sending would block: behind another message, or on a full buffer."""
         if self._send_lock.acquire(blocking=False):
             try:
                 if can_write(self._connection):
@@ -263,22 +264,22 @@ class EngineClient(ABC):
                 self._send_lock.release()
 
     def _end_hung(self, silent_s: float) -> None:
-        """Ends a worker that does not answer."""
+        """Ends a worker that does not answer pings."""
         self._hung_s = silent_s
         self._kill_worker()
         self._hang_up()
 
     @abstractmethod
     def _kill_worker(self) -> None:
-        """Ends the worker at once, if we started it."""
+        """Kills the worker, if this process started it."""
 
     @abstractmethod
     def _end_worker(self) -> None:
-        """Returns when the worker has ended, if we started it."""
+        """Waits until the worker has ended, if this process started it."""
 
     @abstractmethod
     def _lost(self, hung_s: float | None) -> EngineFailure:
-        """The error for calls after the worker was lost; `hung_s`: it was silent for so long."""
+        """Returns the error for calls after the loss; `hung_s`: seconds of silence before it."""
 
     def _hang_up(self) -> None:
         with contextlib.suppress(OSError):  # the other side may be gone already

@@ -1,8 +1,8 @@
 """Engine calls as bytes: msgpack. No pickle, and no torch.
 
-What a method takes and gives is read off the `Engine` protocol itself, so both ends decode into
-exactly its types, and a method added there needs nothing here. Arrays travel as dtype, shape and
-raw bytes.
+Argument and result types are read from the `Engine` protocol itself, so both ends decode into
+exactly these types, and a method added there needs no change here. Arrays are sent as dtype, shape
+and raw bytes.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ class EngineCall(msgspec.Struct, array_like=True):
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """The answer to a call: a value, or why there is none."""
+    """The answer to a call: a value, or the error."""
 
     call_id: int
     error: RequestError | None
     value: msgspec.Raw
     seconds: float = 0.0
-    """How long the engine worked on it, by the worker's own clock."""
+    """Seconds for which the engine computed the call, by the worker's own clock."""
 
 
 PING = EngineCall(-1, "ping", msgspec.Raw(msgspec.msgpack.encode(())))
-"""Not a call of the engine: the worker's reading thread answers it with a reply of the same id."""
+"""The id of a ping, which is not a call of the engine: the worker's reading thread answers it."""
 
 
 @cache
 def argument_types(method: str) -> Any:
-    """The tuple type of a method's arguments."""
+    """Returns the tuple type of a method's arguments."""
     function = getattr(Engine, method)
     hints = typing.get_type_hints(function)
     names = [name for name in inspect.signature(function).parameters if name != "self"]
@@ -63,18 +63,18 @@ def argument_types(method: str) -> Any:
 
 @cache
 def result_type(method: str) -> Any:
-    """The type a method returns, now or later."""
+    """Returns the type a method returns, directly or in a future."""
     returned = typing.get_type_hints(getattr(Engine, method))["return"]
     return typing.get_args(returned)[0] if typing.get_origin(returned) is Future else returned
 
 
 def encode(value: object) -> bytes:
-    """The value as msgpack."""
+    """Returns the value as msgpack."""
     return msgspec.msgpack.encode(value, enc_hook=_encode_custom)
 
 
 def decode(data: bytes | msgspec.Raw, wanted: Any) -> Any:
-    """The value back, as the wanted type."""
+    """Returns the value decoded as the given type."""
     return msgspec.msgpack.decode(data, type=wanted, dec_hook=_decode_custom)
 
 

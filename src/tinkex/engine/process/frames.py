@@ -1,4 +1,4 @@
-"""Messages over a socket: a length, then so many bytes.
+"""Messages over a socket: each is a length, then that many bytes.
 
 Every call into the system lets other threads of the process run, and a busy server has to wait for
 its turn after each. So a message leaves in one call, and a small one arrives in one.
@@ -15,7 +15,7 @@ __all__ = ["FrameReader", "FrameSocket", "can_write", "write_frame"]
 
 
 class FrameSocket(Protocol):
-    """What a message needs of a socket; one thread may send while another receives."""
+    """The methods that messages need of a socket; one thread may send while another receives."""
 
     def sendmsg(self, parts: list[bytes], /) -> int: ...
 
@@ -46,7 +46,7 @@ def write_frame(connection: FrameSocket, body: bytes) -> None:
 
 
 def can_write(connection: FrameSocket) -> bool:
-    """Whether a small message would leave without blocking. The caller holds the lock."""
+    """Returns whether a small message could be sent without blocking. The caller holds the lock."""
     poll = select.poll()
     try:
         poll.register(connection, select.POLLOUT)
@@ -56,7 +56,7 @@ def can_write(connection: FrameSocket) -> bool:
 
 
 class FrameReader:
-    """The messages that come over a connection. For one thread.
+    """Reads the messages of a connection. For one thread.
 
     One longer than `max_bytes` ends them, as if the other side were gone. `heard_at` is when bytes
     came last, by the monotonic clock: also those of a message that is still on its way.
@@ -70,7 +70,7 @@ class FrameReader:
         self.heard_at = 0.0
 
     def next(self) -> bytes | None:
-        """The next message, or None once the other side is gone."""
+        """Returns the next message, or None once the other side has closed."""
         prefix = self._take(_LENGTH.size)
         if prefix is None:
             return None

@@ -1,4 +1,4 @@
-"""Whether the process of an engine still answers: pings, and how long they went unanswered.
+"""Liveness of an engine's process: pings, and for how long they went unanswered.
 
 A ping is answered by the worker's reading thread, so a long computation does not delay it. What
 makes a worker silent is a process that is stopped, a cut connection, or code that never lets go of
@@ -15,11 +15,11 @@ __all__ = ["HANG_S", "PING_S", "Pinger", "Silence"]
 
 PING_S = 5.0
 HANG_S = 30.0
-"""Silence after which a worker counts as hung."""
+"""Seconds of silence after which a worker counts as hung."""
 
 
 class Silence:
-    """How long pings have gone unanswered. Pure: the caller reads the clock.
+    """Measures for how long pings have gone unanswered. Pure: the caller reads the clock.
 
     Only time in which this process itself ran is counted: after a pause of its own (the machine
     was suspended, or the whole process group stopped) the other side gets a fresh interval.
@@ -31,7 +31,7 @@ class Silence:
         self._pinged_at = now  # the oldest ping that is not answered
 
     def look(self, now: float, heard_at: float) -> float:
-        """Seconds since the oldest unanswered ping; a new one is sent right after this."""
+        """Returns seconds since the oldest unanswered ping; a new one is sent right after."""
         was_paused = now - self._looked_at > self._longest_pause_s
         self._looked_at = now
         if was_paused or heard_at >= self._pinged_at:
@@ -65,11 +65,11 @@ class Pinger:
         self.silent_s = 0.0
 
     def start(self) -> None:
-        """Sends the first ping."""
+        """Starts the thread, which sends the first ping."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Sends no more."""
+        """Stops sending pings."""
         self._stopping.set()
 
     def _run(self) -> None:

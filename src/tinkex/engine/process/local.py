@@ -76,7 +76,7 @@ class EngineProcess(EngineClient):
         return not self.is_gone and self._process.poll() is None
 
     def _kill_worker(self) -> None:
-        self._process.kill()  # which also a stopped process obeys
+        self._process.kill()  # SIGKILL, which also ends a stopped process
 
     def _end_worker(self) -> None:
         try:

@@ -36,11 +36,11 @@ ENVIRONMENT = {
     "NUMPY_MADVISE_HUGEPAGE": "0",
     **(WITHOUT_TILES if has_broken_tiles() else {}),
 }
-"""What a worker gets unless it is set outside: its libraries read these when they are loaded."""
+"""Environment of a worker, unless set already: its libraries read it at import."""
 
 
 class BegunWorker(NamedTuple):
-    """A worker that waits for the options of its engine."""
+    """A started worker that waits for the options of its engine."""
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
@@ -54,7 +54,7 @@ class BegunWorker(NamedTuple):
 
 
 def begin(worker: str = MODULE, *, with_torch: bool = False) -> BegunWorker:
-    """A fresh interpreter, not a fork: torch's threads do not survive one."""
+    """Starts a fresh interpreter, not a fork: torch's threads do not survive a fork."""
     near, far = socket.socketpair()
     handle = far.fileno()
     command = [sys.executable, "-P", "-m", worker, "--fd", str(handle)]

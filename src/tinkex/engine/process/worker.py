@@ -28,20 +28,20 @@ __all__ = ["build_engine", "main"]
 
 
 def main() -> None:
-    """Builds the engine the first message describes, then serves calls until the socket closes."""
+    """Builds the engine of the first message's options, then serves until the socket closes."""
     parser = argparse.ArgumentParser(prog="python -m tinkex.engine.process.worker")
     parser.add_argument("--fd", type=int, required=True, help="inherited socket to serve")
     parser.add_argument("--with-torch", action="store_true", help="import torch before all else")
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     connection = socket.socket(fileno=arguments.fd)
-    # Ctrl-C in a terminal reaches the whole group; when to stop is the parent's to say.
+    # Ctrl-C in a terminal reaches the whole process group; the parent decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Imports make a great many objects that all stay: to look for garbage among them takes a
     # tenth of the start.
     gc.disable()
     if arguments.with_torch:
-        with suppress(ImportError):  # it is said when the engine is built
+        with suppress(ImportError):  # the error is reported when the engine is built
             importlib.import_module("tinkex.engine.torch_engine")
     frames = FrameReader(connection)
     first = frames.next()
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def build_engine(options: EngineOptions) -> Engine:
-    """The engine the options describe; torch is imported only if it is needed.
+    """Builds the engine that the options describe; torch is imported only if it is needed.
 
     Raises:
         EngineUserError: no engine can be built from them, now or later.

@@ -14,7 +14,7 @@ __all__ = ["own_cache_dir"]
 
 @contextmanager
 def own_cache_dir(base: Path) -> Iterator[Path]:
-    """The first of `base/0`, `base/1`, ... that no other process has, emptied."""
+    """Returns the first of `base/0`, `base/1`, ... that no other process has locked, emptied."""
     for number in itertools.count():
         folder = base / str(number)
         folder.mkdir(parents=True, exist_ok=True)

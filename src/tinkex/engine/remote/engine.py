@@ -94,7 +94,7 @@ class RemoteEngine(EngineClient):
             ) from error
 
     def _kill_worker(self) -> None:
-        """Does nothing: the worker is not a child of this server, and dials in again itself."""
+        """Does nothing: the worker is not a child of this server, and reconnects by itself."""
 
     def _end_worker(self) -> None:
         """Does not wait: the worker keeps running."""
@@ -114,7 +114,7 @@ def _name(folder: Path) -> Path:
 
 
 def local_folder(root: Path, name: Path) -> Path:
-    """The worker's own path of a folder that the server names.
+    """Returns the worker's own path of a folder that the server names.
 
     Raises:
         EngineFailure: the name is not that of a folder of adapters.

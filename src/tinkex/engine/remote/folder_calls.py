@@ -1,4 +1,5 @@
-"""Calls that name folders, made on the worker's own disk: fetched before, published after."""
+"""Carries out calls that name folders, on the worker's own disk: fetches them before the call,
+publishes them after it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:  # needs a package that is installed for object stores only
 __all__ = ["FolderCalls"]
 
 _FOLDER_AT = {"save_adapter": 1, "start_saving": 1, "load_adapter": 2, "load_sampler": 2}
-"""The methods that name a folder, and which of their arguments it is."""
+"""The methods that name a folder, and the index of that argument."""
 
 
 class FolderCalls:
@@ -30,7 +31,7 @@ class FolderCalls:
         self._copies = copies
 
     def __call__(self, engine: Engine, method: str, arguments: tuple[Any, ...]) -> Any:
-        """What the engine's method returns."""
+        """Calls the engine's method and returns its result."""
         call = getattr(engine, method)
         if method not in _FOLDER_AT:
             return call(*arguments)

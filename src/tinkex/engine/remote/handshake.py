@@ -64,7 +64,7 @@ class RemoteWorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server keeps the folders of adapters: a depot, or a folder that the worker sees."""
+    """The place where a server keeps adapter folders: a depot, or a folder that the worker sees."""
 
     root: str
     depot: str | None
@@ -99,7 +99,7 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def greet(connection: FrameSocket, token: bytes) -> Greeting:
-    """The authenticated worker at the other end; call `answer` or `refuse` next.
+    """Authenticates the worker at the other end and returns it; call `answer` or `refuse` next.
 
     Raises:
         HandshakeError: it has another token, or speaks another protocol.
@@ -130,7 +130,7 @@ def refuse(connection: FrameSocket, reason: str) -> None:
 
 
 def join(connection: FrameSocket, token: bytes, info: RemoteWorkerInfo) -> FolderPlace:
-    """Where the authenticated server at the other end keeps its folders.
+    """Authenticates the server at the other end; returns where it keeps its folders.
 
     Raises:
         RefusedError: the server refused this worker.
@@ -161,7 +161,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def _proof(token: bytes, side: bytes, *parts: bytes) -> bytes:
-    """Each part is hashed first, so that no two lists of parts are the same bytes."""
+    """Computes the proof. Each part is hashed first: no two lists of parts give the same bytes."""
     hashes = b"".join(hashlib.sha256(part).digest() for part in (side, *parts))
     return hmac.digest(token, hashes, "sha256")
 

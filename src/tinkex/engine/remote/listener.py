@@ -71,7 +71,7 @@ class WorkerListener:
         return int(self._socket.getsockname()[1])
 
     def take(self, timeout_s: float) -> JoinedWorker | None:
-        """The worker that has waited longest; None if none came in time."""
+        """Returns the worker that has waited longest; None if none came within the timeout."""
         try:
             return self._joined.get(timeout=timeout_s)
         except queue.Empty:

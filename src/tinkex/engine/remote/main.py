@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def read_token(path: Path) -> bytes:
-    """The token in a file: the first word of its first line, in hex.
+    """Reads the token: the first word of the file's first line, in hex.
 
     Raises:
         ValueError: the file has none.

@@ -41,7 +41,7 @@ class TlsConnection:
         self._shake_hands()
 
     def sendmsg(self, parts: list[bytes], /) -> int:
-        """Sends all of the parts; their size."""
+        """Sends all of the parts; returns their size in bytes."""
         whole = b"".join(parts)
         self.sendall(whole)
         return len(whole)
@@ -57,7 +57,7 @@ class TlsConnection:
                 self._raw.sendall(records)
 
     def recv_into(self, buffer: memoryview, /) -> int:
-        """Number of bytes received, at least one; 0 at the end."""
+        """Receives into the buffer; returns the number of bytes, at least one, or 0 at the end."""
         while True:
             try:
                 with self._state:
@@ -75,11 +75,11 @@ class TlsConnection:
         return self._raw.fileno()
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """How long one wait for the network may last."""
+        """Sets the seconds that one wait for the network may last."""
         self._raw.settimeout(timeout_s)
 
     def shutdown(self, how: int, /) -> None:
-        """Ends both directions; also a thread that waits in `recv_into` returns."""
+        """Shuts down both directions; a thread that waits in `recv_into` returns."""
         self._raw.shutdown(how)
 
     def close(self) -> None:

@@ -96,7 +96,7 @@ def run_worker(
 
 
 def open_folders(place: FolderPlace, config: DialConfig) -> FolderCalls:
-    """The handler of calls with folders, for the place where the server keeps them.
+    """Returns the handler of calls with folders, for the place where the server keeps them.
 
     Raises:
         CannotSeeFoldersError: this worker cannot reach them.
@@ -179,8 +179,8 @@ def _serve(
 ) -> None:
     """Serves one connection to its end; `stopping` ends it from this side.
 
-    So does silence of a server that has pinged before: a frozen server closes no connection, and
-    another one may be the leader by then. A server that has not pinged yet does not need this
+    Silence of a server that has pinged before ends it too: a frozen server closes no connection,
+    and another one may be the leader by then. A server that has not pinged yet does not need this
     worker so far.
     """
     has_ended = threading.Event()

@@ -1,8 +1,8 @@
-"""Who has which block of the cache, and which blocks hold the beginning of a prompt seen before.
+"""Ownership of the KV cache's blocks, and which blocks hold the prefix of an earlier prompt.
 
-Knows numbers of blocks only. A block that is full can be given a key, made of everything up to its
-end; when its last owner lets go it stays where it is, found by its key, until the room is needed.
-The one that was idle for longest goes first.
+Knows numbers of blocks only. A full block can be given a key, a hash of everything up to its end.
+When its last owner releases it, it stays cached under its key until the memory is needed; the block
+that was unused for longest is evicted first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ __all__ = ["BlockPool", "prefix_keys"]
 
 
 def prefix_keys(root: bytes, tokens: np.ndarray, block_tokens: int) -> list[bytes]:
-    """A key for every full block of the tokens; `root` says what else the numbers depend on."""
+    """Returns a key for every full block of the tokens; `root` identifies what else the keys and
+    values depend on."""
     keys = []
     for end in range(block_tokens, len(tokens) + 1, block_tokens):
         part = tokens[end - block_tokens : end].astype(np.int64).tobytes()
@@ -27,7 +28,7 @@ def prefix_keys(root: bytes, tokens: np.ndarray, block_tokens: int) -> list[byte
 
 
 class BlockPool:
-    """Blocks `first..first + count`."""
+    """The blocks `first..first + count`."""
 
     def __init__(self, count: int, first: int = 0, *, remembers: bool = True) -> None:
         self._remembers = remembers
@@ -39,7 +40,7 @@ class BlockPool:
 
     @property
     def num_available(self) -> int:
-        """How many blocks can be taken."""
+        """The number of blocks that can be taken."""
         return len(self._free) + len(self._idle)
 
     @property
@@ -48,7 +49,7 @@ class BlockPool:
         return len(self._owners)
 
     def take(self, count: int) -> list[int] | None:
-        """So many blocks of one's own, or None if there are not enough."""
+        """Takes this many unowned blocks; None if there are not enough."""
         if count > self.num_available:
             return None
         while len(self._free) < count:
@@ -60,13 +61,13 @@ class BlockPool:
         return taken
 
     def share(self, blocks: Iterable[int]) -> None:
-        """Counts one more owner of each block."""
+        """Adds an owner to each block."""
         for block in blocks:
             self._owners[block] = self._owners.get(block, 0) + 1
             self._idle.pop(block, None)
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Counts one owner less of each block; the later ones of a list are forgotten sooner."""
+        """Removes an owner from each block; the later ones of a list are evicted sooner."""
         for block in reversed(list(blocks)):
             self._owners[block] -= 1
             if self._owners[block]:
@@ -78,23 +79,24 @@ class BlockPool:
                 self._free.append(block)
 
     def release_all(self) -> None:
-        """Takes every block from its owners."""
+        """Removes all owners of every block."""
         for block, count in list(self._owners.items()):
             self.release([block] * count)
 
     def num_owners(self, block: int) -> int:
-        """How many have the block."""
+        """Returns the number of owners of the block."""
         return self._owners.get(block, 0)
 
     def forget(self) -> None:
-        """Frees the blocks that only hold beginnings of prompts seen before."""
+        """Frees the blocks without owners, which only cache prefixes of earlier prompts."""
         self._free += self._idle
         for block in self._idle:
             del self._block_of[self._key_of.pop(block)]
         self._idle.clear()
 
     def find(self, keys: list[bytes]) -> list[int]:
-        """The blocks of the longest known beginning. The caller shares them or lets them be."""
+        """Returns the blocks of the longest cached prefix. To keep them, the caller
+        must share them."""
         found = []
         for key in keys:
             block = self._block_of.get(key)
@@ -104,7 +106,7 @@ class BlockPool:
         return found
 
     def remember(self, block: int, key: bytes) -> None:
-        """Lets a full block be found; the first one with a key keeps it."""
+        """Caches a full block under its key; the first one with a key keeps it."""
         if self._remembers and block not in self._key_of and key not in self._block_of:
             self._key_of[block] = key
             self._block_of[key] = block

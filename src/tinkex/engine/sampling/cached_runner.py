@@ -1,4 +1,5 @@
-"""What the ways to run the lean decoder have in common: its cache, and weights for few rows."""
+"""Base class of the runners of the lean decoder: its KV cache, and weights laid out
+for few rows."""
 
 from __future__ import annotations
 
@@ -35,11 +36,11 @@ class CachedRunner:
         return self._packed.head
 
     def trim(self) -> None:
-        """Frees the cache, unless a sequence lies in it; prompts seen before are forgotten."""
+        """Frees the cache unless a sequence holds blocks in it; cached prefixes are forgotten."""
         if not self.pool.num_owned:
             self.pool.forget()
             self.__dict__.pop("_cache", None)
 
     def copy_block(self, source: int, target: int) -> None:
-        """Makes one block like another."""
+        """Copies the content of one block to another."""
         self._cache.copy(source, target)

@@ -1,4 +1,4 @@
-"""Gives sequences their next token, and ends those that are done with it.
+"""Chooses the next token of each sequence, and ends the sequences it completes.
 
 Shapes: B sequences · V vocabulary.
 """
@@ -19,7 +19,7 @@ __all__ = ["extend", "settle"]
 
 
 def extend(sequences: Sequence[RunningSequence], logits_BV: Tensor, pipeline: Pipeline) -> None:
-    """Draws a token for each sequence from its row of logits, and notes its logprob."""
+    """Draws a token for each sequence from its row of logits, and records its logprob."""
     processed = [
         Row(index, each.job.request.params, each.history)
         for index, each in enumerate(sequences)
@@ -45,7 +45,8 @@ def extend(sequences: Sequence[RunningSequence], logits_BV: Tensor, pipeline: Pi
 
 
 def settle(sequence: RunningSequence) -> SampleResult | None:
-    """Ends the sequence if its newest token does; the result if it was its job's last."""
+    """Ends the sequence if its newest token does; returns the result if that
+    completes the request."""
     job = sequence.job
     if not math.isfinite(sequence.logprobs[-1]):
         sequence.ended = "stop"

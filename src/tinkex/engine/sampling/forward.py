@@ -52,7 +52,8 @@ class InferencePass:
         lora: RowLora,
         wanted: OutputRows | None = None,
     ) -> Tensor:
-        """The last hidden states, normed, ready for the head: of all rows or those wanted."""
+        """Returns the last hidden states, normalized for the head: of all rows or of
+        the `wanted` ones."""
         rotations_T1Z = [rope_PZ[positions_T].unsqueeze(1) for rope_PZ in self._ropes_PZ]
         x_TD = self._weights.embed(tokens_T)
         last = len(self._weights.layers) - 1

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Places = tuple[Tensor, Tensor]
-"""Where rows go: the block of each, and its place in the block."""
+"""Where rows are stored: the block of each row, and its index in the block."""
 
 BLOCK_TOKENS = 64  # fewer make attention to scattered blocks slower, more find fewer beginnings
 ZERO_BLOCK = 0  # zeros for ever: what short lists of blocks are filled up with
@@ -41,12 +41,12 @@ FIRST_BLOCK = 2  # the first one that can hold a sequence
 
 
 def bytes_per_token(spec: DecoderSpec, element_size: int = 4) -> int:
-    """Cache memory one token takes in all layers."""
+    """Returns the cache memory of one token in all layers, in bytes."""
     return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * element_size
 
 
 def blocks_for(num_tokens: int) -> int:
-    """How many blocks hold so many tokens."""
+    """Returns the number of blocks that hold so many tokens."""
     return -(-num_tokens // BLOCK_TOKENS)
 
 
@@ -71,28 +71,28 @@ class KvCache:
 
     @property
     def device(self) -> torch.device:
-        """Where the cache lies."""
+        """The device of the cache."""
         return self._k_LNKCW.device
 
     @property
     def can_sum_rows(self) -> bool:
-        """Whether weighted sums of rows, taken by index, are fast where the cache lies."""
+        """Whether weighted sums of rows, taken by index, are fast on the cache's device."""
         return self.device.type == "cpu" and self._k_LNKCW.dtype == torch.float32
 
     def clear(self, blocks: list[int]) -> None:
-        """Makes blocks all zeros. Positions never written to are masked, but they must be finite:
-        what a ruined adapter left there would spoil its sum all the same (0 * nan)."""
+        """Zeroes blocks. Unwritten positions are masked, but must be finite: values that a broken
+        adapter left there would spoil the sum despite the mask (0 * nan)."""
         for block in blocks:
             self._k_LNKCW[:, block] = 0
             self._v_LNKWC[:, block] = 0
 
     def copy(self, source: int, target: int) -> None:
-        """Makes one block like another."""
+        """Copies the content of one block to another."""
         self._k_LNKCW[:, target] = self._k_LNKCW[:, source]
         self._v_LNKWC[:, target] = self._v_LNKWC[:, source]
 
     def places(self, blocks: Sequence[int], slots: Sequence[int]) -> Places:
-        """Where rows go, given each one's block and its place in it."""
+        """Returns where rows are stored, given each one's block and its index in it."""
         block_T, slot_T = (torch.tensor(x, dtype=torch.int64) for x in (blocks, slots))
         return block_T.to(self.device), slot_T.to(self.device)
 
@@ -102,6 +102,6 @@ class KvCache:
         self._values_NWKC[layer].index_put_(places, v_TKC)
 
     def gather(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of lists of blocks [..., n], as [..., K, n * W, C]."""
+        """Returns keys and values of lists of blocks [..., n], as [..., K, n * W, C]."""
         k, v = self._keys_NWKC[layer][blocks], self._values_NWKC[layer][blocks]
         return k.flatten(-4, -3).transpose(-3, -2), v.flatten(-4, -3).transpose(-3, -2)

@@ -1,4 +1,4 @@
-"""Whose blocks are taken back when the cache is full.
+"""Choice of the blocks that are evicted when the KV cache is full.
 
 Blocks of parked sequences go first, those parked longest before others; then prompts half way, then
 running sequences, the youngest first. Tenants are entitled to equally many blocks, and requests of
@@ -59,7 +59,8 @@ class _Held:
         return len(self.by_request.get(job.request.request_id, ()))
 
     def has_more_than(self, job: SampleJob) -> bool:
-        """Whether a tenant, or a request of the same one, has more than the job would have."""
+        """Whether the tenant, or a request of the same tenant, has more blocks than
+        the job would have."""
         whole, own = _whole(job), self.most_of_requests.get(job.scope, 0)
         return self.most_of_tenants > self.tenant(job) + whole or own > self.request(job) + whole
 
@@ -73,24 +74,24 @@ class KvEviction:
         self._held_before: _Held | None = None  # when this step first chose who may pass
 
     def new_step(self) -> None:
-        """Forgets what was counted for the last step."""
+        """Drops the counts of the last step."""
         self._held = self._held_before = None
 
     def free_for(self, sequence: RunningSequence) -> None:
-        """Takes blocks back so that a running sequence can grow; they may be its own."""
+        """Evicts blocks so that a running sequence can grow; they may be its own."""
         held = self._count()
         job, mine = sequence.job, held.tenant(sequence.job)
 
         def may_lose(holder: _Holder) -> bool:
             if holder.job.scope != job.scope:
                 return held.tenant(holder.job) > mine
-            # Half as much is near enough: else the longest of many alike would lose its blocks.
+            # An approximation is good enough: else the longest of many alike would lose its blocks.
             return 2 * held.request(holder.job) >= held.request(job)
 
         self._evict(next(each for each in held.order if may_lose(each)))
 
     def take_for(self, prefix: PendingPrefix, count: int) -> list[int] | None:
-        """Blocks for a prompt that begins; None if it must wait for them."""
+        """Returns blocks for a prompt that begins; None if it must wait for them."""
         if self._pool.num_available < count:
             victims = self._victims(prefix, count - self._pool.num_available)
             for holder in victims or ():
@@ -105,7 +106,8 @@ class KvEviction:
         return taken
 
     def may_pass(self, prefix: PendingPrefix, waiting: PendingPrefix) -> bool:
-        """Whether the prefix's request would still have less than the one that waits for more."""
+        """Whether the prefix's request would still have fewer blocks than the waiting one
+        of its tenant."""
         if prefix.job is waiting.job:
             return False
         if self._held_before is None:
@@ -114,7 +116,7 @@ class KvEviction:
         return held.request(waiting.job) > held.request(prefix.job) + _whole(prefix.job)
 
     def _victims(self, prefix: PendingPrefix, count: int) -> list[_Holder] | None:
-        """As few as possible of the holders that may lose so many blocks to the prefix; None if
+        """Returns the fewest holders whose eviction frees so many blocks for the prefix; None if
         there are not enough. A refusal holds for all larger requests until blocks are freed."""
         held, job = self._count(), prefix.job
         is_first, whole = not held.tenant(job), _whole(job)
@@ -143,7 +145,7 @@ class KvEviction:
         return None
 
     def _count(self) -> _Held:
-        """What is held now: counted once, until blocks change hands."""
+        """Returns the blocks held now; counted once, until blocks change owners."""
         if self._held is None:
             self._held = held = _Held()
             for holder in self._holders():
@@ -152,8 +154,8 @@ class KvEviction:
         return self._held
 
     def _in_order(self, held: _Held) -> list[_Holder]:
-        """Everything that holds blocks: parked ones, then the rest, those of the tenant with most
-        blocks first."""
+        """Returns everything that holds blocks: parked ones, then the rest, those of the tenant
+        with most blocks first."""
         running = sorted(self._seating.running, key=lambda each: each.number, reverse=True)
         rest: list[_Holder] = [*self._prefill_queue.begun(), *running]
         rest.sort(key=lambda each: -held.tenant(each.job))
@@ -177,18 +179,18 @@ class KvEviction:
 
 
 class _Freed:
-    """Holders to evict, and the blocks that are free then: those with no other owner."""
+    """The holders to evict, and the blocks this frees: those with no other owner."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._holders: list[_Holder] = []
-        self._num_released: Counter[int] = Counter()  # owners that let go, by block
+        self._num_released: Counter[int] = Counter()  # owners that release the block, by block
         self.count = 0
         self.by_tenant: Counter[str] = Counter()
         self.by_request: Counter[str] = Counter()
 
     def add(self, holder: _Holder) -> None:
-        """Adds one that is to be evicted."""
+        """Adds a holder to be evicted."""
         self._holders.append(holder)
         self._num_released.update(holder.blocks)
         num_freed = self._num_freed(holder)
@@ -197,7 +199,8 @@ class _Freed:
         self.by_request[holder.job.request.request_id] += num_freed
 
     def needed_for(self, count: int) -> list[_Holder]:
-        """The holders without those that so many blocks do not take; the last are spared first."""
+        """Returns the holders without those whose blocks are not needed; the last
+        are spared first."""
         for holder in reversed(list(self._holders)):
             num_freed = self._num_freed(holder)
             if self.count - num_freed >= count:
@@ -207,14 +210,14 @@ class _Freed:
         return self._holders
 
     def _num_freed(self, holder: _Holder) -> int:
-        """How many of the holder's blocks are free with all of these evicted."""
+        """Returns how many of the holder's blocks are free once all of these are evicted."""
         return sum(
             self._num_released[each] == self._pool.num_owners(each) for each in holder.blocks
         )
 
 
 def _may_lose(holder: _Holder, job: SampleJob, held: _Held, freed: _Freed) -> bool:
-    """Whether the holder's blocks may go to a prompt of the job, beside those freed for it."""
+    """Whether a prompt of the job may take the holder's blocks, beside those freed for it."""
     whole, name = _whole(job), holder.job.request.request_id
     if holder.job.scope == job.scope:
         left = held.request(holder.job) - freed.by_request[name]
@@ -232,5 +235,5 @@ def _is_protected(holder: _Holder) -> bool:
 
 
 def _whole(job: SampleJob) -> int:
-    """The blocks of one sequence of the job at its end."""
+    """Returns the number of blocks of one sequence of the job at its end."""
     return blocks_for(int(job.request.tokens.size) + job.max_new - 1)

@@ -1,4 +1,4 @@
-"""What sampling parameters do to logits and probabilities: one class per parameter.
+"""Effects of sampling parameters on logits and probabilities: one class per parameter.
 
 Processors of logits run first, on what the model gave: bias, then penalties. Then logits are
 divided by the temperature and become probabilities; the logprobs of an answer are of these. Filters
@@ -36,13 +36,13 @@ class Row:
 
 
 class Processor(Protocol):
-    """What one parameter does, in place, to the rows of a batch where it is active."""
+    """Applies one parameter, in place, to the rows of a batch where it is active."""
 
     reads_history: bool
-    """Whether it needs the tokens so far: then each of its sequences counts them."""
+    """Whether it needs the sequence's tokens: if so, each of its sequences counts them."""
 
     def is_active(self, params: SamplingParams) -> bool:
-        """Whether the parameter is set to something other than "off"."""
+        """Returns whether the parameter is set to something other than "off"."""
         ...
 
     def apply(self, values_NV: Tensor, rows: Sequence[Row]) -> None:
@@ -83,7 +83,7 @@ class RepetitionPenalty:
 
 
 class FrequencyPenalty:
-    """Takes the penalty from a token's logit once for each time it is in the answer so far."""
+    """Subtracts the penalty from a token's logit once for each time it is in the answer so far."""
 
     reads_history = True
 
@@ -100,7 +100,7 @@ class FrequencyPenalty:
 
 
 class PresencePenalty:
-    """Takes the penalty from the logit of every token that is in the answer so far."""
+    """Subtracts the penalty from the logit of every token that is in the answer so far."""
 
     reads_history = True
 
@@ -114,7 +114,7 @@ class PresencePenalty:
 
 
 class MinP:
-    """Leaves tokens with at least `min_p` of the likeliest token's probability."""
+    """Keeps only tokens with at least `min_p` times the probability of the most likely token."""
 
     reads_history = False
 
@@ -131,17 +131,17 @@ class MinP:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Processors in the order they run: those of logits, then the filters of probabilities."""
+    """The processors in the order they run: those of logits, then the filters of probabilities."""
 
     on_logits: tuple[Processor, ...]
     on_probs: tuple[Processor, ...]
 
     def is_active(self, params: SamplingParams) -> bool:
-        """Whether any processor has something to do for a request with these parameters."""
+        """Returns whether any processor is active for a request with these parameters."""
         return any(each.is_active(params) for each in (*self.on_logits, *self.on_probs))
 
     def reads_history(self, params: SamplingParams) -> bool:
-        """Whether an active processor needs the tokens so far."""
+        """Returns whether an active processor needs the tokens so far."""
         everything = (*self.on_logits, *self.on_probs)
         return any(each.reads_history and each.is_active(params) for each in everything)
 
@@ -153,7 +153,8 @@ class Pipeline:
                 processor.apply(logits_NV, active)
 
     def filtered(self, probs_NV: Tensor, rows: Sequence[Row]) -> Tensor:
-        """The probabilities to draw from: a filtered copy, or the same tensor without filters."""
+        """Returns the probabilities to draw from: a filtered copy, or the same
+        tensor without filters."""
         allowed_NV, filtered = probs_NV, set[int]()
         for processor in self.on_probs:
             active = [row for row in rows if processor.is_active(row.params)]
@@ -182,7 +183,7 @@ def _history(row: Row) -> TokenHistory:
 def _cells(
     values_NV: Tensor, rows: Sequence[Row], ids: Sequence[np.ndarray]
 ) -> tuple[Tensor, Tensor]:
-    """Row and token of every cell, as an index of the batch."""
+    """Returns row and token of every cell, as an index into the batch."""
     row_P = np.repeat([row.index for row in rows], [len(each) for each in ids])
     token_P = np.concatenate(ids)
     device = values_NV.device
@@ -195,6 +196,6 @@ def _spread(
     ids: Sequence[np.ndarray],
     value: Callable[[SamplingParams], float],
 ) -> Tensor:
-    """A number of each row's parameters, once for each of its cells."""
+    """Returns each row's parameter, repeated for each of its cells."""
     numbers = np.array([value(row.params) for row in rows], np.float32)
     return torch.from_numpy(np.repeat(numbers, [len(each) for each in ids])).to(values_NV)

@@ -1,4 +1,4 @@
-"""Attention over the block cache: for every row of a step, whatever it is there for.
+"""Attention over the KV cache, for the decode rows and the prompt rows of a step.
 
 A step has rows that continue a sequence by one token and rows of prompts. The former read keys and
 values where they lie, however scattered: a score is a sum of key features weighted by the query, an
@@ -31,7 +31,7 @@ from tinkex.engine.sampling.kv_cache import BLOCK_TOKENS, ZERO_BLOCK, KvCache, P
 __all__ = ["DecodeRow", "PrefillSpan", "StepAttention"]
 
 _MOST_GROUPS = 4
-_MAY_FILL = 1.15  # times the rows: up to here summing zeros is cheaper than moving scores
+_MAY_FILL = 1.15  # relative to the rows: up to here summing zeros is cheaper than moving scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PrefillSpan:
 
 
 class StepAttention:
-    """Rows in this order: one for each tail (None: an empty row), then those of each stretch.
+    """The rows of a step: one per decode row (None: an empty row), then those of each prompt part.
 
     The first rows are stored at `places`, all others are not kept.
     """
@@ -73,7 +73,7 @@ class StepAttention:
     def attend(
         self, layer: int, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, window: int
     ) -> Tensor:
-        """What each row sees."""
+        """Returns the attention output of each row."""
         if self._places is not None:
             stored = self._num_stored
             self._cache.store(layer, self._places, k_TKC[:stored], v_TKC[:stored])
@@ -88,7 +88,7 @@ class StepAttention:
 
 
 class _TailGroups:
-    """Tails in groups of about equal length, so that little is computed for nothing."""
+    """Decode rows in groups of about equal length, so that little padding is computed."""
 
     def __init__(self, cache: KvCache, tails: Sequence[DecodeRow | None]) -> None:
         rows = [row for row, tail in enumerate(tails) if tail is not None]
@@ -124,7 +124,7 @@ class _TailGroups:
 
 
 def _cut(sizes: np.ndarray, may_waste: float) -> list[int]:
-    """Where to cut sizes, which fall, into a few groups of about equal ones."""
+    """Returns where to cut sizes in falling order into a few groups of about equal ones."""
     edges = [0]
     for i, size in enumerate(sizes):
         if sizes[edges[-1]] > 1.2 * may_waste * size + 1 and len(edges) < _MOST_GROUPS:
@@ -133,10 +133,10 @@ def _cut(sizes: np.ndarray, may_waste: float) -> list[int]:
 
 
 class _Tails:
-    """A group of tails: their blocks as one table, and which places each one sees."""
+    """A group of decode rows: their blocks as one table, and the positions each row sees."""
 
     may_waste: ClassVar[float]
-    """How many times the work that is needed a group may make of it."""
+    """Maximum padded work of a group, relative to the work that is needed."""
 
     def __init__(self, cache: KvCache, tails: Sequence[DecodeRow]) -> None:
         self._cache = cache
@@ -149,7 +149,7 @@ class _Tails:
         self._hidden: dict[int, Tensor] = {}
 
     def hidden(self, window: int) -> Tensor:
-        """The places a tail does not see, [B, 1, M]."""
+        """Returns the positions a decode row does not see, [B, 1, M]."""
         if window not in self._hidden:
             place_M = torch.arange(
                 self._table_BN.shape[1] * BLOCK_TOKENS, device=self._cache.device
@@ -198,7 +198,7 @@ class _SummedTails(_Tails):
         self._score_BHM = cache.key_rows[0].new_empty(shape)
 
     def attend(self, layer: int, q_BHC: Tensor, window: int) -> Tensor:
-        """What each tail sees, [B, H * C]."""
+        """Returns the attention output of each decode row, [B, H * C]."""
         q_SC = (q_BHC * self._scale).flatten(0, 1).index_select(0, self._head_S)
         score_SW = torch.embedding_bag(
             self._cache.key_rows[layer], self._key_row, self._key_bag, False, 0, False,
@@ -221,7 +221,7 @@ class _SummedTails(_Tails):
 
 
 def _rows(table_S: np.ndarray, count: int) -> Tensor:
-    """So many consecutive rows for each entry."""
+    """Returns this many consecutive rows for each entry."""
     return _int32(table_S[:, None] * count + np.arange(count)).view(-1)
 
 
@@ -230,12 +230,13 @@ def _int32(numbers: np.ndarray) -> Tensor:
 
 
 class _GatheredTails(_Tails):
-    """Copies what each tail sees side by side: for devices and types without weighted sums."""
+    """Copies the keys and values that each decode row sees: for devices and types
+    without weighted sums."""
 
     may_waste = 1.25
 
     def attend(self, layer: int, q_BHC: Tensor, window: int) -> Tensor:
-        """What each tail sees, [B, H * C]."""
+        """Returns the attention output of each decode row, [B, H * C]."""
         k_BKMC, v_BKMC = self._cache.gather(layer, self._table_BN)
         q_BKGC = torch.unflatten(q_BHC, 1, (k_BKMC.shape[1], -1))
         mask = ~self.hidden(window)[:, None]
@@ -244,7 +245,7 @@ class _GatheredTails(_Tails):
 
 
 class _PromptRows:
-    """The prompt parts of a step: those at their beginning as in training, others one by one."""
+    """The prompt parts of a step: those that start a prompt as in training, others one by one."""
 
     def __init__(self, cache: KvCache, parts: Sequence[PrefillSpan]) -> None:
         self._sizes: list[int] = []
@@ -295,7 +296,8 @@ class _ContinuedRows:
         return out_HTC.transpose(0, 1).flatten(1)
 
     def _mask(self, window: int, dtype: torch.dtype) -> Tensor:
-        """What to add to the scores: made once for all layers, as numbers, which is faster."""
+        """Returns the mask to add to the scores: made once for all layers, as numbers,
+        which is faster."""
         if window not in self._masks:
             place = torch.arange(self._past + self._num_rows, device=self._cache.device)
             distance = place[self._past :, None] - place[None, :]

@@ -19,11 +19,12 @@ from tinkex.fair_queue import FairShares, due_time
 __all__ = ["PrefillOrder"]
 
 _ANSWER_TOKEN = 3
-"""What a token of an answer costs, in tokens of a prompt, where some are written together."""
+"""Cost of a token of an answer, in prompt tokens, where several answers are written
+in one batch."""
 
 
 class PrefillOrder:
-    """Prefixes that wait or are half way, in the order they are to be computed."""
+    """Prefixes that wait or are partly computed, in the order they are to be computed."""
 
     def __init__(self) -> None:
         self._by_scope: dict[str, list[PendingPrefix]] = {}  # by due time
@@ -34,25 +35,26 @@ class PrefillOrder:
         return sum(len(waiting) for waiting in self._by_scope.values())
 
     def add(self, prefix: PendingPrefix) -> None:
-        """Gives a prefix that has come its place."""
+        """Adds a new prefix in its place."""
         prefix.due = prefix.job.due = self._due_now(prefix)
         self._arrived[prefix.scope] = self._arrived.get(prefix.scope, 0) + _work(prefix)
         waiting = self._by_scope.setdefault(prefix.scope, [])
         insort_right(waiting, prefix, key=lambda each: each.due)
 
     def add_before(self, prefix: PendingPrefix, other: PendingPrefix) -> None:
-        """Puts a prefix that was split off before the other half."""
+        """Adds a prefix that was split off, before the other half."""
         waiting = self._by_scope[other.scope]
         waiting.insert(waiting.index(other), prefix)
 
     def put_back(self, prefix: PendingPrefix) -> None:
-        """Puts a prefix that has run where its request was, before what is due at the same time."""
+        """Puts a preempted prefix back at its request's due time, before others that
+        are due then."""
         prefix.due = min(prefix.job.due, self._due_now(prefix))
         waiting = self._by_scope.setdefault(prefix.scope, [])
         insort_left(waiting, prefix, key=lambda each: each.due)
 
     def remove(self, prefix: PendingPrefix) -> None:
-        """Takes a prefix out."""
+        """Removes a prefix."""
         waiting = self._by_scope[prefix.scope]
         waiting.remove(prefix)
         if not waiting:
@@ -60,16 +62,16 @@ class PrefillOrder:
             self._arrived.pop(prefix.scope, None)
 
     def clear(self) -> None:
-        """Takes all of them out."""
+        """Removes all prefixes."""
         self._by_scope.clear()
         self._arrived.clear()
 
     def prefixes(self) -> list[PendingPrefix]:
-        """All of them, scope by scope."""
+        """All prefixes, scope by scope."""
         return [prefix for waiting in self._by_scope.values() for prefix in waiting]
 
     def has_any_of(self, scopes: Container[str]) -> bool:
-        """Whether a prefix is of one of these scopes."""
+        """Whether a prefix belongs to one of these scopes."""
         return any(scope in scopes for scope in self._by_scope)
 
     def in_fair_order(
@@ -77,11 +79,11 @@ class PrefillOrder:
         is_wanted: Callable[[PendingPrefix], bool] = lambda _: True,
         scopes: Container[str] | None = None,
     ) -> Iterator[PendingPrefix]:
-        """Those wanted of these scopes, each scope's by due time; the scope charged least goes
-        next."""
+        """Yields the given prefixes of these scopes, each scope's by due time; the scope charged
+        least goes next."""
         wanted = {scope: [*filter(is_wanted, waiting)] for scope, waiting in self._by_scope.items()}
         by_scope = {scope: iter(waiting) for scope, waiting in wanted.items() if waiting}
-        self._shares.update(by_scope)  # with those that sit this step out: they lose no share
+        self._shares.update(by_scope)  # includes scopes that skip this step: they lose no share
         if scopes is not None:
             by_scope = {scope: waiting for scope, waiting in by_scope.items() if scope in scopes}
         while by_scope:
@@ -93,11 +95,12 @@ class PrefillOrder:
                 yield prefix
 
     def charge(self, prefix: PendingPrefix, cost: float) -> None:
-        """Notes what is computed for a prefix, in tokens at the beginning of a prompt."""
+        """Charges what is computed of a prefix to its scope, in tokens at the
+        beginning of a prompt."""
         self._shares.serve(prefix.scope, cost)
 
     def _due_now(self, prefix: PendingPrefix) -> int:
-        """The due time of a prefix that comes now."""
+        """Returns the due time of a prefix that arrives now."""
         return due_time(self._arrived.get(prefix.scope, 0), _work(prefix))
 
 

@@ -1,4 +1,4 @@
-"""Prompts that wait and prompts half way: which tokens of which ones the next step computes.
+"""Prompts that wait and partly computed ones: which tokens of which ones the next step computes.
 
 In the order of `prefill_order`, within a budget of tokens: large while nothing is being written,
 small beside sequences that are, so that a long prompt does not hold them up; a prompt beyond it is
@@ -32,7 +32,7 @@ __all__ = ["BlockSource", "PrefillQueue", "SamplerLimits"]
 
 @dataclass(frozen=True, slots=True)
 class SamplerLimits:
-    """How much may run at once."""
+    """Limits of what runs at once."""
 
     cache_tokens: int
     prefill_tokens: int = 1024  # of prompts in a step of their own
@@ -45,23 +45,23 @@ class SamplerLimits:
     reuses_prompts: bool = True  # else no bit of an answer depends on earlier requests
 
     def token_cost(self, start: int) -> float:
-        """What a token of a prompt counts for if so many come before it."""
+        """Returns the cost of a prompt token with this many tokens before it."""
         return 1.0 + start / self.attention_tokens
 
 
 _SHORT_STEPS = 32
-"""How many steps are short after a quick request has come."""
+"""Number of steps that are short after a quick request has arrived."""
 
 
 class BlockSource(Protocol):
-    """Where the blocks of a prompt come from."""
+    """Source of the blocks of a prompt."""
 
     def take_for(self, prefix: PendingPrefix, count: int) -> list[int] | None:
-        """Blocks for a prompt that begins; None if it must wait for them."""
+        """Returns blocks for a prompt that begins; None if it must wait for them."""
         ...
 
     def may_pass(self, prefix: PendingPrefix, waiting: PendingPrefix) -> bool:
-        """Whether the prefix may have blocks before another of its tenant that waits for them."""
+        """Whether the prefix may get blocks before another of its tenant that waits for them."""
         ...
 
 
@@ -80,22 +80,22 @@ class PrefillQueue:
         return len(self._order)
 
     def add(self, prefix: PendingPrefix) -> None:
-        """Gives a prefix that has come its place."""
+        """Adds a new prefix in its place."""
         self._order.add(prefix)
         if prefix.ends_with_prompt and len(prefix.tokens) <= self._limits.quick_tokens:
             self._num_short = _SHORT_STEPS
 
     def put_back(self, prefix: PendingPrefix) -> None:
-        """Gives a prefix that has run its place again."""
+        """Puts a preempted prefix back in its place."""
         self._order.put_back(prefix)
 
     def has_any_of(self, scopes: Container[str]) -> bool:
-        """Whether a prefix of these tenants waits or is half way."""
+        """Whether a prefix of these tenants waits or is partly computed."""
         return self._order.has_any_of(scopes)
 
     def num_tokens(self, at_seat_limit: Container[str]) -> Counter[str]:
-        """Tokens that could be computed for each tenant; those `at_seat_limit` begin nothing that
-        needs a seat."""
+        """Returns the tokens that could be computed for each tenant; tenants in `at_seat_limit`
+        begin nothing that needs a seat."""
         count: Counter[str] = Counter()
         for prefix in self._order.prefixes():
             needs_seat = prefix not in self._begun and not prefix.ends_with_prompt
@@ -116,15 +116,15 @@ class PrefillQueue:
         return claims
 
     def begun(self) -> list[PendingPrefix]:
-        """Prefixes half way, the last due first."""
+        """The partly computed prefixes, the last due first."""
         return sorted(self._begun, key=lambda each: each.due, reverse=True)
 
     def is_in_step(self, prefix: PendingPrefix) -> bool:
-        """Whether a part of it is computed in this step."""
+        """Whether a part of the prefix is computed in this step."""
         return prefix in self._in_step
 
     def prefixes(self) -> list[PendingPrefix]:
-        """All of them."""
+        """All prefixes."""
         return self._order.prefixes()
 
     def remove(self, request_ids: Container[str]) -> None:
@@ -141,8 +141,8 @@ class PrefillQueue:
         blocks: BlockSource | None,
         tenants: Container[str] | None = None,
     ) -> list[PrefillChunk]:
-        """What to compute of these tenants' prompts now, or of all. Every part is done before the
-        next call.
+        """Returns the parts of these tenants' prompts to compute now (None: of all). Every part is
+        computed before the next call.
 
         `seats` says how many sequences of each request may begin; `blocks` is None without a pool.
         """
@@ -164,7 +164,7 @@ class PrefillQueue:
         return batch.parts
 
     def _can_go_on(self, prefix: PendingPrefix, seats: Mapping[str, int]) -> bool:
-        """Whether the prefix is half way, needs no seat, or may have one."""
+        """Whether the prefix is partly computed, needs no seat, or may have one."""
         has_seat = prefix in self._begun or prefix.ends_with_prompt
         return has_seat or seats.get(prefix.job.request.request_id, 0) > 0
 
@@ -179,11 +179,11 @@ class PrefillQueue:
         return _Batch(limits, budget, most, seats, blocks)
 
     def _scopes_done_with(self, batch: _Batch) -> set[str]:
-        """Those of which requests could be done with this step."""
+        """Returns the scopes with requests that this step could complete."""
         return {prefix.scope for prefix in self._order.prefixes() if batch.would_complete(prefix)}
 
     def finish_parts(self, parts: list[PrefillChunk]) -> list[PendingPrefix]:
-        """Notes that the parts were computed; the prefixes that are complete leave the queue."""
+        """Records that the parts were computed; complete prefixes leave the queue."""
         for part in parts:
             prefix = part.prefix
             prefix.done = part.end
@@ -198,7 +198,7 @@ class PrefillQueue:
         return complete
 
     def clear(self) -> None:
-        """Drops all."""
+        """Drops all prefixes."""
         for prefix in self.prefixes():
             self.stop(prefix)
         self._order.clear()
@@ -210,13 +210,13 @@ class PrefillQueue:
         prefix.start_over()
 
     def stop(self, prefix: PendingPrefix) -> None:
-        """Has a prefix begin anew, if it was half way."""
+        """Preempts a partly computed prefix; it begins anew later."""
         if prefix in self._begun:
             self._begun.discard(prefix)
             self.give_back(prefix)
 
     def _find(self, prefix: PendingPrefix) -> list[int]:
-        """The blocks that hold its beginning already."""
+        """Returns the cached blocks that hold the prefix's beginning."""
         if self._pool is None or not prefix.most_blocks_skipped:
             return []
         return self._pool.find(prefix.keys[: prefix.most_blocks_skipped])
@@ -224,7 +224,7 @@ class PrefillQueue:
     def _choose(
         self, prefix: PendingPrefix, batch: _Batch, num_running: int
     ) -> PendingPrefix | None:
-        """The prefix, or a part of it, if it is to be computed in this step."""
+        """Returns the prefix, or a part of it, if it is to be computed in this step."""
         if prefix in self._begun:
             self._skip_found(prefix)
             return None if batch.computes(prefix, prefix.done // BLOCK_TOKENS) else prefix
@@ -243,7 +243,7 @@ class PrefillQueue:
         return self._half_way(prefix, len(prefix.sequences), batch) if completes else None
 
     def _skip_found(self, prefix: PendingPrefix) -> None:
-        """Lets a prefix half way use what others have computed of it since."""
+        """Lets a partly computed prefix use blocks that were cached by others since."""
         first = prefix.done // BLOCK_TOKENS
         found = self._find(prefix)[first:] if prefix.blocks else []
         if self._pool is None or not found:
@@ -257,7 +257,8 @@ class PrefillQueue:
     def _begin(
         self, prefix: PendingPrefix, found: list[int], batch: _Batch, num_running: int
     ) -> PendingPrefix | None:
-        """The prefix with its blocks, or one of its first sequences; None if it must wait."""
+        """Returns the prefix with its blocks, or one of its first sequences; None if
+        it must wait."""
         needs_blocks = self._pool is not None and (
             prefix.job.max_new > 1
             or prefix.most_blocks_skipped > 0
@@ -285,7 +286,7 @@ class PrefillQueue:
         return begun
 
     def _half_way(self, prefix: PendingPrefix, count: int, batch: _Batch) -> PendingPrefix:
-        """The prefix, or one of so many of its sequences, which has begun from here on."""
+        """Marks the prefix, or one of this many of its sequences, as begun and returns it."""
         begun = prefix
         if count < len(prefix.sequences):
             begun = prefix.split(count)
@@ -307,9 +308,9 @@ class _Batch:
         blocks: BlockSource | None,
     ) -> None:
         self.tokens_left: float = budget
-        self.most = most  # tokens of all parts, if requests are done then
+        self.most = most  # tokens of all parts, if they complete requests
         self.blocks = blocks
-        self.waiting: dict[str, PendingPrefix] = {}  # of each scope the first that could not begin
+        self.waiting: dict[str, PendingPrefix] = {}  # by scope, the first that could not begin
         self.parts: list[PrefillChunk] = []
         self._limits, self._seats = limits, seats
         self._seats_taken: Counter[str] = Counter()
@@ -324,7 +325,7 @@ class _Batch:
         return self.blocks is not None and self.blocks.may_pass(prefix, waiting)
 
     def seats_for(self, prefix: PendingPrefix) -> int:
-        """How many sequences of the prefix may begin."""
+        """Returns how many sequences of the prefix may begin."""
         count, request_id = len(prefix.sequences), prefix.job.request.request_id
         if prefix.ends_with_prompt:
             return count
@@ -333,7 +334,7 @@ class _Batch:
         return max(0, min(count, left))
 
     def take_seats(self, prefix: PendingPrefix) -> None:
-        """Notes that the prefix has begun."""
+        """Records that the prefix has begun."""
         self._seats_taken[prefix.job.request.request_id] += len(prefix.sequences)
 
     def has_room(self, prefix: PendingPrefix, num_found: int) -> bool:
@@ -344,23 +345,23 @@ class _Batch:
         return self.room(prefix, start) >= min(BLOCK_TOKENS, left) or not self.parts
 
     def room(self, prefix: PendingPrefix, start: int) -> int:
-        """How many tokens of the prefix may be added from `start` on."""
+        """Returns how many tokens of the prefix may be added from `start` on."""
         more = self._more if self.would_complete(prefix) else 0
         return int((self.tokens_left + more) / self._limits.token_cost(start))
 
     def cost(self, prefix: PendingPrefix, num_tokens: int) -> float:
-        """What the next so many tokens of the prefix count for."""
+        """Returns the cost of the next so many tokens of the prefix."""
         return num_tokens * self._limits.token_cost(prefix.done)
 
     def would_complete(self, prefix: PendingPrefix) -> bool:
-        """Whether the prefix's request could be done with this step."""
+        """Whether this step could complete the prefix's request."""
         cost = self.cost(prefix, len(prefix.tokens) - prefix.done)
         return prefix.ends_with_prompt and cost <= self.tokens_left + self._more
 
     def add(self, prefix: PendingPrefix) -> int:
-        """Adds as much of the prefix as there is room for, one without blocks whole; how much.
+        """Adds as much of the prefix as fits, one without blocks whole; returns its tokens.
 
-        The first of a step gets a block at least, or the prompt would never be done.
+        The first prefix of a step gets at least a block, or a long prompt would never complete.
         """
         end = len(prefix.tokens)
         if prefix.blocks:
@@ -377,7 +378,7 @@ class _Batch:
         return num_tokens
 
     def computes(self, prefix: PendingPrefix, num_found: int) -> bool:
-        """Whether the first block the prefix lacks is on its way already."""
+        """Whether the first block the prefix lacks is computed in this step already."""
         if not self._keys or num_found >= prefix.most_blocks_skipped:
             return False
         return prefix.keys[num_found] in self._keys

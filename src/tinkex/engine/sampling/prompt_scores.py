@@ -1,4 +1,4 @@
-"""What a prompt's own tokens score: logprobs, top-k, chosen targets, and alternative draws.
+"""Scores of a prompt's own tokens: logprobs, top-k, chosen targets, and alternative draws.
 
 Row i of the hidden states speaks of prompt token i + 1. Plain logprobs and targets of all prompts
 in a prefill are scored together, like a training forward; the rarer answers prompt by prompt.
@@ -22,11 +22,12 @@ from tinkex.engine.sampling.token_choice import choose, stream, top_logprobs
 __all__ = ["EMPTY_LOGPROB", "PromptToScore", "first_row_needed", "score_prompts"]
 
 EMPTY_LOGPROB = -99999.0
-_ALTERNATIVES = 1_000_003  # a stream of its own, far from any sample's
+_ALTERNATIVES = 1_000_003  # a random stream apart from those of the samples
 
 
 def first_row_needed(request: SampleRequest) -> int:
-    """The first row whose hidden state is needed; the last one says what follows the prompt."""
+    """Returns the first row whose hidden state is needed; the last row predicts the token
+    after the prompt."""
     if request.target_prompt_logprobs is not None or request.prompt_alt_tokens_k:
         return 0
     last = int(request.tokens.size) - 1
@@ -42,7 +43,7 @@ def _first_scored(request: SampleRequest) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PromptToScore:
-    """A prompt, which row of the hidden states is its first, and the result to fill in.
+    """A prompt, the index of its first row in the hidden states, and the result to fill in.
 
     Rows before the first one needed may be missing: `start` is where the first would be.
     """
@@ -53,7 +54,7 @@ class PromptToScore:
 
     @property
     def first_scored(self) -> int:
-        """The first prompt token whose logprob is wanted."""
+        """The first prompt token whose logprob is requested."""
         return _first_scored(self.request)
 
 
@@ -98,7 +99,8 @@ def _score_targets(head: Head, hidden_TD: Tensor, prompts: list[PromptToScore]) 
 def _score_cells(
     head: Head, hidden_TD: Tensor, cells: list[tuple[np.ndarray, np.ndarray]]
 ) -> list[np.ndarray]:
-    """The logprobs of (rows, tokens), one array for each entry; only rows named are computed."""
+    """Returns the logprobs of (rows, tokens), one array per entry; only the rows
+    named are computed."""
     if not cells:
         return []
     rows = torch.from_numpy(np.concatenate([row for row, _ in cells]).astype(np.int64))
@@ -148,7 +150,7 @@ def _alternatives(head: Head, hidden_TD: Tensor, prompt: PromptToScore) -> TopK:
 def _logit_chunks(
     head: Head, hidden_TD: Tensor, first: int, last: int
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Rows first..last in chunks: where each begins and ends, and its logits."""
+    """Yields rows first..last in chunks: the start and end of each, and its logits."""
     for start, end in chunk_rows(last - first, head.vocab_size):
         begin, stop = first + start, first + end
         yield begin, stop, head.rows(begin, stop).logits(hidden_TD[begin:stop])

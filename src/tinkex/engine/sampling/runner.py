@@ -1,4 +1,4 @@
-"""One step of sampling through the model, as the sampler sees it: rows in, hidden states out."""
+"""The interface of one sampling step through the model: rows in, hidden states out."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["StepRunner"]
 
 
 class StepRunner(Protocol):
-    """A base model as the sampler sees it."""
+    """The sampler's interface to a base model."""
 
     @property
     def pool(self) -> BlockPool | None:
-        """The cache's blocks; None if there is no cache, and parts are whole prompts."""
+        """The cache's blocks; None if there is no cache, so that parts are whole prompts."""
         ...
 
     @property
@@ -30,21 +30,22 @@ class StepRunner(Protocol):
     def run(
         self, sequences: Sequence[RunningSequence], parts: Sequence[PrefillChunk]
     ) -> StepOutput:
-        """The newest token of each sequence and the tokens of each part, computed."""
+        """Computes the newest token of each sequence and the tokens of each part."""
         ...
 
     def copy_bytes(self, layout: LoraLayout) -> int:
-        """Memory that sampling takes for such an adapter, beside its weights."""
+        """Returns the bytes that sampling takes for an adapter of this layout,
+        beside its weights."""
         ...
 
     def clear_block(self, block: int) -> None:
-        """Makes a block fit to be written token by token."""
+        """Clears a block, so that it can be written token by token."""
         ...
 
     def copy_block(self, source: int, target: int) -> None:
-        """Makes one block like another."""
+        """Copies the content of one block to another."""
         ...
 
     def trim(self) -> None:
-        """Gives back what can be made again; called between requests."""
+        """Frees memory that can be computed again; called between requests."""
         ...

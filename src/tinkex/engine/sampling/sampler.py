@@ -52,11 +52,11 @@ __all__ = ["Sampler", "SamplerLimits"]
 
 
 _DECODE_SKIP_INTERVAL = 4
-"""Running sequences skip at most one of so many steps."""
+"""Running sequences skip at most one of this many steps."""
 
 
 class Sampler:
-    """All sampling on one base model. `submit` and `cancel` may be called from any thread."""
+    """Samples on one base model. `submit` and `cancel` may be called from any thread."""
 
     def __init__(
         self,
@@ -87,21 +87,21 @@ class Sampler:
 
     @property
     def num_running(self) -> int:
-        """Sequences being decoded."""
+        """The number of sequences being decoded."""
         return len(self._seating.running)
 
     @property
     def num_parked(self) -> int:
-        """Sequences that wait for a seat with their blocks in the cache."""
+        """The number of sequences that wait for a seat with their blocks in the cache."""
         return len(self._seating.parked)
 
     @property
     def num_waiting(self) -> int:
-        """Prompts not yet begun, half way, or sent back to the queue, and parked sequences."""
+        """The number of unfinished or preempted prompts, and of parked sequences."""
         return len(self._inbox) + len(self._prefill_queue) + self.num_parked
 
     def bytes_for(self, weights: AdapterWeights) -> int:
-        """Memory that an adapter takes which can be sampled from."""
+        """Returns the bytes that an adapter of this layout takes if it can be sampled from."""
         return weights.size_bytes + self._runner.copy_bytes(weights.layout)
 
     def submit(self, request: SampleRequest, weights: AdapterWeights | None) -> None:
@@ -141,7 +141,7 @@ class Sampler:
 
     @torch.inference_mode()
     def step(self) -> list[SampleResult]:
-        """Runs one step, of all tenants or of those with few rows; the finished results."""
+        """Runs one step, of all tenants or of those with few rows; returns the finished results."""
         self._take_inbox()
         if not self._is_balanced:
             self._seating.balance()
@@ -167,7 +167,7 @@ class Sampler:
         return finished
 
     def _wanted_rows(self) -> dict[str, int]:
-        """How many rows each tenant could use now: its running sequences and tokens of prompts."""
+        """Returns each tenant's rows: its running sequences and its prompt tokens to compute."""
         rows = Counter(each.job.scope for each in self._seating.running)
         num_seats, at_seat_limit = self._limits.max_sequences, set[str]()
         if self.num_running + self.num_parked >= num_seats:
@@ -177,7 +177,7 @@ class Sampler:
         return rows
 
     def _plan(self, tenants: Collection[str]) -> tuple[list[RunningSequence], list[PrefillChunk]]:
-        """What a step of these tenants computes."""
+        """Returns what a step of these tenants computes."""
         self._grow(tenants)
         parts: list[PrefillChunk] = []
         if self._prefill_queue.has_any_of(tenants):
@@ -189,7 +189,7 @@ class Sampler:
     def _compute(
         self, sequences: list[RunningSequence], parts: list[PrefillChunk]
     ) -> list[SampleResult]:
-        """One pass through the model, and what follows from it; the finished results."""
+        """Runs one pass through the model and handles its output; returns the finished results."""
         rows = self._runner.run(sequences, parts)
         for sequence in sequences:
             self._remember_full_block(sequence)
@@ -206,12 +206,12 @@ class Sampler:
         return finished
 
     def trim(self) -> None:
-        """Gives back what only saves time: prompts seen before, and memory laid out for steps."""
+        """Frees what only saves time: cached prefixes, and memory laid out for steps."""
         if not (self.num_running or self.num_waiting):
             self._runner.trim()
 
     def drop_all(self) -> list[str]:
-        """Forgets everything queued or running; the ids of the requests that are lost."""
+        """Drops everything queued or running; returns the ids of the lost requests."""
         self._take_inbox()
         prefixes = [*self._prefill_queue.prefixes(), *self._complete]
         sequences = self._seating.sequences()
@@ -246,8 +246,7 @@ class Sampler:
                 self._seating.remove(sequence)
 
     def _skips_decode(self, parts: list[PrefillChunk]) -> bool:
-        """Whether running sequences skip this step, so that requests which it completes are done
-        sooner."""
+        """Whether running sequences skip this step, so that requests it completes end sooner."""
         self._steps_since_skip += 1
         is_due = self._steps_since_skip >= _DECODE_SKIP_INTERVAL
         skips_decode = is_due and any(part.completes for part in parts)
@@ -256,14 +255,14 @@ class Sampler:
         return skips_decode
 
     def _grow(self, tenants: Collection[str]) -> None:
-        """Gives running sequences of these tenants the blocks for their next token; where the cache
-        is full, some lose theirs."""
+        """Gives running sequences of these tenants blocks for their next token; evicts where the
+        cache is full."""
         if self._pool is None or self._eviction is None:
             return
         self._eviction.new_step()
         for sequence in [each for each in self._seating.running if each.job.scope in tenants]:
             has_room = len(sequence.blocks) >= blocks_for(sequence.num_tokens)
-            while not has_room and sequence.blocks:  # else they were taken back meanwhile
+            while not has_room and sequence.blocks:  # none if it was preempted meanwhile
                 taken = self._pool.take(1)
                 if taken is None:
                     self._eviction.free_for(sequence)
@@ -273,7 +272,7 @@ class Sampler:
                 has_room = True
 
     def _finish_parts(self, parts: list[PrefillChunk], rows: StepOutput) -> list[PendingPrefix]:
-        """Keeps the rows that prompts will be scored by; the prefixes that are complete."""
+        """Keeps the rows that prompts are scored by; returns the prefixes that are complete."""
         for part, start in zip(parts, rows.part_rows, strict=True):
             prefix = part.prefix
             if not prefix.job.is_scored and part.num_kept and _is_scoring(prefix):
@@ -281,7 +280,7 @@ class Sampler:
         return self._prefill_queue.finish_parts(parts)
 
     def _score(self, prefixes: list[PendingPrefix]) -> None:
-        """Fills in what the prompts of complete prefixes score."""
+        """Computes the prompt scores of complete prefixes."""
         unscored = [prefix for prefix in prefixes if not prefix.job.is_scored]
         hidden, prompts, ends = [], [], []
         count = 0
@@ -303,7 +302,7 @@ class Sampler:
         rows: StepOutput,
         parts: list[PrefillChunk],
     ) -> list[SampleResult]:
-        """Gives every sequence its next token; the results this completes."""
+        """Gives every sequence its next token; returns the results this completes."""
         last_row = {
             part.prefix: start + part.num_kept - 1
             for part, start in zip(parts, rows.part_rows, strict=True)
@@ -330,7 +329,7 @@ class Sampler:
         return results
 
     def _fork(self, prefix: PendingPrefix) -> None:
-        """Lets the prefix's sequences run on: they share its full blocks, each has a last one."""
+        """Starts the prefix's sequences, which share its full blocks; each has its own last."""
         going_on = [each for each in prefix.sequences if each.ended is None]
         if self._pool is None:
             for sequence in going_on:
@@ -357,7 +356,7 @@ class Sampler:
         prefix.start_over()
 
     def _remember_full_block(self, sequence: RunningSequence) -> None:
-        """Lets the newest block be found once its last token is in it."""
+        """Caches the newest block once it is full."""
         if self._pool is None or sequence.num_tokens % BLOCK_TOKENS:
             return
         part = sequence.all_tokens()[-BLOCK_TOKENS:]
@@ -365,7 +364,7 @@ class Sampler:
         self._pool.remember(sequence.blocks[-1], sequence.last_key)
 
     def _head(self, ends: list[tuple[int, SampleJob]]) -> Head:
-        """The head for rows of these jobs; each comes with the row its own end before."""
+        """Returns the head for rows of these jobs; each job is given with the end of its rows."""
         runs = ((end, None if job.weights is None else job.weights.pairs) for end, job in ends)
         return Head(self._runner.head, LoraBatch.merged(runs))
 
@@ -376,7 +375,7 @@ class Sampler:
 
 
 def _num_rows(sequences: list[RunningSequence], parts: list[PrefillChunk]) -> dict[str, int]:
-    """Rows of a step by tenant."""
+    """Returns the rows of a step by tenant."""
     rows = Counter(each.job.scope for each in sequences)
     for part in parts:
         rows[part.prefix.scope] += part.end - part.start

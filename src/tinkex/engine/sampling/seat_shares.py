@@ -1,4 +1,4 @@
-"""How many seats of the running batch each request gets, tenants first, then requests of one.
+"""Fair shares of the running batch's seats: between tenants first, then between requests of one.
 
 A seat is a row of the batch: one sequence that gets a token in a step. Tenants have equally many,
 except that one which can use fewer leaves the rest to the others; a tenant's seats are split among
@@ -23,7 +23,7 @@ need not be large; where blocks were lost, `KvEviction` sees to longer slices.""
 
 @dataclass(slots=True)
 class SeatClaim:
-    """How many seats a request has and how many it could use."""
+    """The seats that a request has, and the seats it could use."""
 
     owner: str
     held: int = 0
@@ -61,7 +61,7 @@ class SeatShares:
         self._is_kept = False  # whether there were too few seats when accounts were last settled
 
     def allot(self, claims: dict[str, SeatClaim]) -> dict[str, int]:
-        """The seats of every request, by its id."""
+        """Returns the number of seats of every request, by its id."""
         if not self._are_too_few(claims):
             return {request_id: claim.wanted for request_id, claim in claims.items()}
         tenants, requests = _by_tenant(claims)
@@ -72,7 +72,7 @@ class SeatShares:
         return allotted
 
     def settle(self, claims: dict[str, SeatClaim]) -> None:
-        """Brings the accounts up to date with all claims there are; called once in a step."""
+        """Brings the accounts up to date with all present claims; called once per step."""
         self._is_kept = self._are_too_few(claims)
         if not self._is_kept:
             self._tenants, self._requests = _Account(), {}
@@ -85,7 +85,7 @@ class SeatShares:
             self._requests[owner].settle(own, _short(seats[owner], own))
 
     def charge(self, owner: str, request_id: str) -> None:
-        """Notes a token written for a request."""
+        """Charges a written token to a request."""
         if not self._is_kept:
             return
         for account, key in ((self._tenants, owner), (self._account(owner), request_id)):
@@ -101,7 +101,7 @@ class SeatShares:
 def _by_tenant(
     claims: dict[str, SeatClaim],
 ) -> tuple[dict[str, SeatClaim], dict[str, dict[str, SeatClaim]]]:
-    """The claims of each tenant, summed and one by one."""
+    """Returns the claims of each tenant, summed and one by one."""
     tenants: dict[str, SeatClaim] = {}
     requests: dict[str, dict[str, SeatClaim]] = {}
     for request_id, claim in claims.items():
@@ -113,13 +113,14 @@ def _by_tenant(
 
 
 def _short(seats: int, claims: dict[str, SeatClaim]) -> set[str]:
-    """The keys that could use more than an even share."""
+    """Returns the keys that could use more than an even share."""
     even, _ = _level(seats, [claim.wanted for claim in claims.values()])
     return {key for key, claim in claims.items() if claim.wanted > even}
 
 
 def _split(seats: int, claims: dict[str, SeatClaim], account: _Account) -> dict[str, int]:
-    """The same number for every key that can use it; odd ones to those served least."""
+    """Returns the same number for every key that can use it; the remainder goes to
+    those served least."""
     even, odd = _level(seats, [claim.wanted for claim in claims.values()])
     split = {key: min(claim.wanted, even) for key, claim in claims.items()}
     if not odd:
@@ -133,7 +134,7 @@ def _split(seats: int, claims: dict[str, SeatClaim], account: _Account) -> dict[
 
 
 def _level(seats: int, wanted: list[int]) -> tuple[int, int]:
-    """How many each may have at most, and how many seats are left then for those short of it."""
+    """Returns the maximum of each key's seats, and the seats that remain for keys short of it."""
     for i, want in enumerate(sorted(wanted)):
         even, odd = divmod(seats, len(wanted) - i)
         if want > even:

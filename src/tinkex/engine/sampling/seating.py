@@ -1,4 +1,4 @@
-"""Which sequences run: those with a seat in the batch, and those parked until they get one.
+"""The sequences with a seat in the batch, which run, and those parked until they get one.
 
 A parked sequence keeps its blocks of the cache and resumes at no cost, unless its blocks are taken
 back meanwhile (`KvEviction`). Within a request the oldest sequences run, so none of a request that
@@ -17,7 +17,7 @@ __all__ = ["Seating"]
 
 
 class Seating:
-    """The sequences that have been begun and are not done."""
+    """The sequences that have begun and are not done."""
 
     def __init__(self, num_seats: int) -> None:
         self._num_seats = num_seats
@@ -26,25 +26,25 @@ class Seating:
         self.parked: list[RunningSequence] = []  # the one parked longest first
 
     def sequences(self) -> list[RunningSequence]:
-        """All of them."""
+        """All sequences."""
         return [*self.running, *self.parked]
 
     def add(self, sequence: RunningSequence) -> None:
-        """Lets a sequence run if there is a seat; else it is parked until `balance` finds one."""
+        """Runs a sequence if there is a seat; else parks it until `balance` finds one."""
         has_seat = len(self.running) < self._num_seats
         (self.running if has_seat else self.parked).append(sequence)
 
     def remove(self, sequence: RunningSequence) -> None:
-        """Takes a sequence out."""
+        """Removes a sequence."""
         (self.running if sequence in self.running else self.parked).remove(sequence)
 
     def keep(self, is_kept: Callable[[RunningSequence], bool]) -> None:
-        """Takes all others out."""
+        """Removes all other sequences."""
         self.running = [each for each in self.running if is_kept(each)]
         self.parked = [each for each in self.parked if is_kept(each)]
 
     def balance(self) -> None:
-        """Gives every request the seats it has a right to, of those with sequences to run."""
+        """Gives every request its share of the seats, as far as it has sequences to run."""
         if len(self.running) + len(self.parked) <= self._num_seats:
             self.running += self.parked
             self.parked = []
@@ -57,8 +57,8 @@ class Seating:
             self._resume(request_id, allotted[request_id] - claim.held)
 
     def allowance(self, prompts: dict[str, SeatClaim]) -> dict[str, int]:
-        """For each request how many more of its sequences may begin; `prompts` are the claims of
-        sequences that wait for their prompt (held: those half way)."""
+        """Returns how many more sequences of each request may begin; `prompts` are the claims of
+        sequences that wait for their prompt (held: those of partly computed prompts)."""
         claims = self._claims(prompts)
         self._shares.settle(claims)
         num_parked = Counter(each.job.request.request_id for each in self.parked)
@@ -68,7 +68,7 @@ class Seating:
         }
 
     def charge(self, sequences: Iterable[RunningSequence]) -> None:
-        """Notes a token written for each sequence."""
+        """Charges a written token for each sequence."""
         for sequence in sequences:
             request = sequence.job.request
             self._shares.charge(request.cache_scope, request.request_id)
@@ -86,7 +86,7 @@ class Seating:
         return claims
 
     def _park(self, request_id: str, count: int) -> None:
-        """Takes the seats of a request's youngest sequences."""
+        """Parks a request's youngest sequences."""
         if count <= 0:
             return
         own = [each for each in self.running if each.job.request.request_id == request_id]
@@ -96,7 +96,7 @@ class Seating:
             self.parked.append(sequence)
 
     def _resume(self, request_id: str, count: int) -> None:
-        """Gives a request's oldest parked sequences seats."""
+        """Resumes a request's oldest parked sequences."""
         if count <= 0:
             return
         own = [each for each in self.parked if each.job.request.request_id == request_id]

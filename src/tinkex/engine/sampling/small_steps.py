@@ -39,14 +39,14 @@ SMALL_SHARE = 1 / 2
 """Seconds of small steps for each second of whole ones."""
 
 MAX_RELATIVE_COST = 1 / 4
-"""Of a small step, in whole ones."""
+"""Maximum cost of a small step, relative to a whole one."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 64, 4096
-"""Whole steps until a small one is tried again that cost too much; the pause doubles each time."""
+"""Whole steps until a small step that cost too much is tried again; the pause doubles each time."""
 
 
 class SmallSteps:
-    """What steps cost, and who may have small ones."""
+    """The costs of steps, and the credit for small ones of each tenant."""
 
     def __init__(self) -> None:
         self._costs = StepCosts()
@@ -57,7 +57,7 @@ class SmallSteps:
         self._num_whole = 0  # since the last small step
 
     def choose(self, rows: Mapping[str, int]) -> Collection[str]:
-        """The tenants of the next step, of those that could use so many rows each."""
+        """Returns the tenants of the next step, of those that could use this many rows each."""
         if len(rows) < 2 or self._credit_s <= 0:
             return rows.keys()
         chosen = self._tenants_with_few(rows)
@@ -67,7 +67,7 @@ class SmallSteps:
         return [fewest] if _has_few(fewest, rows) and self._may_try() else rows.keys()
 
     def record(self, rows: Mapping[str, int], seconds: float, *, is_whole: bool) -> None:
-        """Notes a step that was computed, of so many rows of each tenant."""
+        """Records the seconds of a step with this many rows of each tenant."""
         num_rows = sum(rows.values())
         self._costs.record(num_rows, seconds)
         if is_whole:
@@ -82,7 +82,8 @@ class SmallSteps:
         self._num_whole = 0
 
     def _tenants_with_few(self, rows: Mapping[str, int]) -> list[str]:
-        """Those whose rows together make a small step that is paid for; none if it is not."""
+        """Returns the tenants whose rows together make a small step that is paid for; none
+        if it is not."""
         whole_s = min(self._last_whole_s, self._costs.at_least(sum(rows.values())))
         chosen: list[str] = []
         num_rows, total_s = 0, 0.0
@@ -112,7 +113,7 @@ class SmallSteps:
         return self._credit_of.get(tenant, self._last_whole_s)
 
     def _may_try(self) -> bool:
-        """Whether to measure a small step anew: the costs known may be those of a cold start."""
+        """Whether to measure a small step again: the known costs may be those of a cold start."""
         is_full = self._credit_s >= self._last_whole_s
         return is_full and self._num_whole >= self._pause
 

@@ -1,4 +1,4 @@
-"""What the sampler works on: requests, the sequences they want, and prompts on their way."""
+"""The sampler's state: requests, the sequences they need, and prompts being computed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tinkex.engine.sampling.token_history import TokenHistory
 __all__ = ["PendingPrefix", "PrefillChunk", "RunningSequence", "SampleJob"]
 
 _MOST_PROTECTED = 512
-"""Tokens a sequence that was computed again may write before it can lose its blocks to a prompt."""
+"""Tokens a recomputed sequence may write before it can lose its blocks to a prompt."""
 
 
 @dataclass(eq=False, slots=True)
 class SampleJob:
-    """A request on its way, with the weights it was given when it came."""
+    """A request being sampled, with the weights that were current when it was submitted."""
 
     request: SampleRequest
     weights: AdapterWeights | None
@@ -34,7 +34,7 @@ class SampleJob:
     unfinished: int
     is_processed: bool = False  # its rows go through logits processors
     is_scored: bool = False
-    due: int = 0  # its place among its tenant's requests: the smallest is next
+    due: int = 0  # order among its tenant's requests: the smallest is next
 
     @property
     def scope(self) -> str:
@@ -43,7 +43,8 @@ class SampleJob:
 
     @property
     def root_key(self) -> bytes:
-        """Everything but the tokens that keys and values depend on, and whose they are."""
+        """The prefix key's root: everything but the tokens that keys and values depend on,
+        and the scope."""
         identity = 0 if self.weights is None else self.weights.identity
         return f"{identity} {self.request.cache_scope}".encode()
 
@@ -55,7 +56,7 @@ class RunningSequence:
     job: SampleJob
     index: int
     random: np.random.Generator
-    number: int = 0  # the older of two has the smaller one
+    number: int = 0  # the older of two sequences has the smaller one
     history: TokenHistory | None = None  # of its tokens, if a logits processor reads it
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -63,29 +64,29 @@ class RunningSequence:
     blocks: list[int] = field(default_factory=list)
     last_key: bytes = b""  # of the last full block
     protected_until: int = 0  # tokens of its answer
-    num_streamed: int = 0  # tokens that were handed out before its end
+    num_streamed: int = 0  # tokens handed out so far
     ended: Literal["stop", "length"] | None = None
 
     @property
     def is_protected(self) -> bool:
-        """Whether it was computed again so lately that its blocks are not for others' prompts."""
+        """Whether it was recomputed so lately that prompts of others may not take its blocks."""
         return len(self.tokens) < self.protected_until
 
     def protect(self, num_computed: int) -> None:
-        """Notes that so many tokens were computed again."""
+        """Records that this many tokens were recomputed."""
         self.protected_until = len(self.tokens) + min(num_computed, _MOST_PROTECTED)
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and answer so far."""
+        """The number of tokens of prompt and answer so far."""
         return int(self.job.request.tokens.size) + len(self.tokens)
 
     def all_tokens(self) -> np.ndarray:
-        """The prompt and what follows it so far."""
+        """The tokens of the prompt and the answer so far."""
         return np.concatenate([self.job.request.tokens, self.tokens]).astype(np.int64)
 
     def to_answer(self) -> SampledSequence:
-        """The sample as the caller gets it."""
+        """Returns the sample as the caller gets it."""
         topk = None
         if self.topk:
             topk = TopK(
@@ -101,22 +102,23 @@ class RunningSequence:
 
 
 class PendingPrefix:
-    """Tokens that sequences of one job begin with: a prompt, or a sample that lost its blocks."""
+    """The tokens that sequences of one job begin with: a prompt, or a sample that
+    lost its blocks."""
 
     def __init__(self, job: SampleJob, sequences: list[RunningSequence]) -> None:
         self.job = job
         self.sequences = sequences
         self.tokens = sequences[0].all_tokens()
         self.blocks: list[int] = []
-        self.done = 0  # how many tokens were computed or found
-        self.due = 0  # its place in the queue: the smallest is next
+        self.done = 0  # how many tokens were computed or found in the cache
+        self.due = 0  # order in the queue: the smallest is next
         self.first_row = len(self.tokens) - 1 if job.is_scored else first_row_needed(job.request)
         self.hidden: list[Tensor] = []  # rows from `first_row` on, until all are there
         self._keys: list[bytes] | None = None
 
     @property
     def keys(self) -> list[bytes]:
-        """What its full blocks are found by."""
+        """The prefix keys of its full blocks."""
         if self._keys is None:
             self._keys = prefix_keys(self.job.root_key, self.tokens, BLOCK_TOKENS)
         return self._keys
@@ -138,23 +140,25 @@ class PendingPrefix:
 
     @property
     def ends_with_prompt(self) -> bool:
-        """Whether the request is done once these tokens are: scored, or one token longer."""
+        """Whether the request ends with these tokens: it scores the prompt, or needs
+        one token more."""
         return self.job.max_new == 1
 
     @property
     def most_blocks_skipped(self) -> int:
-        """How many blocks the cache may provide; rows whose hidden state is needed are computed."""
+        """The maximum number of cached blocks it may use; rows whose hidden state is
+        needed are computed."""
         return self.first_row // BLOCK_TOKENS
 
     def split(self, count: int) -> PendingPrefix:
-        """A prefix of the first sequences; the others stay."""
+        """Splits off the first sequences and returns a prefix for them; the others stay."""
         first, self.sequences = self.sequences[:count], self.sequences[count:]
         prefix = PendingPrefix(self.job, first)
         prefix.due = self.due
         return prefix
 
     def start_over(self) -> None:
-        """Forgets what was computed."""
+        """Drops what was computed."""
         self.blocks, self.done, self.hidden = [], 0, []
 
 
@@ -168,10 +172,11 @@ class PrefillChunk:
 
     @property
     def completes(self) -> bool:
-        """Whether the request is done with this step."""
+        """Whether this step completes the request."""
         return self.prefix.ends_with_prompt and self.end == len(self.prefix.tokens)
 
     @property
     def num_kept(self) -> int:
-        """How many of its rows, the last ones, are needed: what follows them or scores them."""
+        """The number of its last rows whose hidden states are needed for scores or
+        the next token."""
         return max(0, self.end - max(self.start, self.prefix.first_row))

@@ -1,4 +1,4 @@
-"""What a step of sampling gives: hidden states, and whose they are.
+"""The output of a sampling step: hidden states, and the sequence of each.
 
 Shapes: T rows · D hidden.
 """
@@ -12,14 +12,14 @@ from torch import Tensor
 __all__ = ["FEWEST_ROWS", "StepOutput"]
 
 FEWEST_ROWS = 4
-"""Of a step. With fewer a product is slower, and its bits differ from those in larger steps."""
+"""Minimum rows per step: smaller products are slower and round differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Hidden states of a step, and where each sequence's row and each part's rows begin.
+    """Hidden states of a step, and the first row of each sequence and each part.
 
-    Of a part only the rows that it keeps are there.
+    Only the rows that a part needs are present.
     """
 
     hidden_TD: Tensor

@@ -1,4 +1,4 @@
-"""When a generation ends: token ids, and strings that may begin in one token and end in another."""
+"""Stop conditions of a generation: token ids, and strings that may span several tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ TextDecoder = Callable[[Sequence[int]], str]
 
 
 class Stops(NamedTuple):
-    """What ends an answer: strings, token ids, and the end-of-sequence token or not."""
+    """The stop conditions of an answer: strings, token ids, and whether the
+    end-of-sequence token stops."""
 
     strings: tuple[str, ...] = ()
     token_ids: tuple[int, ...] = ()
@@ -22,7 +23,7 @@ class Stops(NamedTuple):
 
     @classmethod
     def of(cls, params: SamplingParams) -> Stops:
-        """What `stop` means.
+        """Returns the conditions that `stop` stands for.
 
         Without it the end-of-sequence token stops; with `[]` nothing does; strings stop beside
         that token, token ids instead of it.
@@ -37,7 +38,8 @@ class Stops(NamedTuple):
 
 
 class StopRule:
-    """Says whether the newest token ends the generation. One per sequence or shared by several."""
+    """Decides whether the newest token ends the generation. One per sequence or
+    shared by several."""
 
     def __init__(
         self, token_ids: frozenset[int], strings: Sequence[str], decode: TextDecoder
@@ -61,7 +63,8 @@ class StopRule:
 
 
 def load_text_decoder(folder: Path) -> TextDecoder | None:
-    """Token ids to text with the folder's tokenizer.json, special tokens included; None without."""
+    """Returns a decoder of token ids by the folder's tokenizer.json, special tokens included; None
+    without that file."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         return None

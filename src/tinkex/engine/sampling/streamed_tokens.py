@@ -1,4 +1,4 @@
-"""Tokens of streamed requests that were made and not handed out yet."""
+"""New tokens of streamed requests that were not handed out yet."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ class StreamedTokens:
         return bool(self._requests)
 
     def add_request(self, request_id: str) -> None:
-        """Notes that a request is streamed."""
+        """Registers a streamed request."""
         self._requests.add(request_id)
 
     def note(self, extended: Iterable[RunningSequence]) -> None:
-        """Notes that these sequences got a token."""
+        """Records that these sequences got a token."""
         for sequence in extended:
             if sequence.job.request.stream:
                 self._sequences[sequence] = None
                 self.has_first_token |= len(sequence.tokens) == 1
 
     def forget_finished(self, request_ids: Iterable[str]) -> None:
-        """Expects no more tokens of these requests; those that they have are still handed out."""
+        """Unregisters these requests; tokens they have are still handed out."""
         self._requests.difference_update(request_ids)
 
     def drop(self, is_dropped: Callable[[str], bool]) -> None:
-        """Forgets requests that end without a result, and their tokens."""
+        """Drops requests that end without a result, and their tokens."""
         self._requests = {each for each in self._requests if not is_dropped(each)}
         self._sequences = {
             each: None for each in self._sequences if not is_dropped(each.job.request.request_id)
         }
 
     def take(self) -> list[SequenceDelta]:
-        """The new tokens of every sequence, which count as handed out from here on."""
+        """Returns the new tokens of every sequence and counts them as handed out."""
         sequences, self._sequences = self._sequences, {}
         self.has_first_token = False
         return [_take(each) for each in sequences if each.job.result.error is None]

@@ -39,7 +39,7 @@ class Choice:
 
 
 def stream(seed: int | None, *path: int) -> np.random.Generator:
-    """Sample `path`'s own random numbers: fixed by the seed, or fresh without one."""
+    """Returns the random numbers of sample `path`: fixed by the seed, or fresh without one."""
     if seed is None:
         return np.random.Generator(np.random.Philox())
     key = np.random.SeedSequence(entropy=seed % 2**64, spawn_key=path)
@@ -53,7 +53,8 @@ def choose(
     processed: Sequence[Row] = (),
     pipeline: Pipeline = BUILTIN,
 ) -> Choice:
-    """One token per row, `processed` rows by the pipeline as well. Overwrites the logits."""
+    """Returns one token per row; the pipeline applies to rows in `processed`.
+    Overwrites the logits."""
     device, vocab_size = logits_NV.device, logits_NV.shape[1]
     if processed:
         pipeline.change_logits(logits_NV, processed)
@@ -79,18 +80,19 @@ def choose(
 
 
 def top_logprobs(logits_NV: Tensor, lse_N: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k likeliest tokens of each row and their logprobs, best first."""
+    """Returns the k most likely tokens of each row and their logprobs, best first."""
     values_NK, ids_NK = torch.topk(logits_NV, k, dim=-1)
     return ids_NK, values_NK - lse_N[:, None]
 
 
 def _divisor(temperature: float) -> float:
-    """What logits are divided by; greedy choice reports untempered logprobs."""
+    """Returns the divisor of the logits; greedy choice reports untempered logprobs."""
     return max(temperature, _LEAST_TEMPERATURE) if temperature else 1.0
 
 
 def _by_kind(rules: Sequence[SamplingParams], vocab_size: int) -> dict[str | int, list[int]]:
-    """Rows that are chosen for in one go: greedy ones, free ones, those cut at the same top_k."""
+    """Returns the rows that are chosen together: greedy ones, unfiltered ones, those
+    of one top_k."""
     kinds: dict[str | int, list[int]] = {}
     for row, rule in enumerate(rules):
         kind: str | int = "free"
@@ -109,8 +111,8 @@ def _rows(some: Tensor, wanted: list[int]) -> Tensor:
 
 
 def _likeliest(logits_NV: Tensor) -> Tensor:
-    """The place of each row's maximum: first its block, then the place in it. Torch's own argmax
-    is not vectorized and takes ten times as long."""
+    """Returns the index of each row's maximum: first its block, then the index in it. Torch's own
+    argmax is not vectorized and takes ten times as long."""
     blocks_NBW = _blocks(logits_NV, -math.inf)
     block_N = blocks_NBW.amax(dim=-1).argmax(dim=-1)
     rows_N = torch.arange(len(block_N), device=logits_NV.device)
@@ -119,7 +121,7 @@ def _likeliest(logits_NV: Tensor) -> Tensor:
 
 
 def _blocks(some_NV: Tensor, fill: float) -> Tensor:
-    """The vocabulary in blocks of equal width."""
+    """Returns the vocabulary in blocks of equal width."""
     vocab_size = some_NV.shape[1]
     width = min(_BLOCK, vocab_size)
     if vocab_size % width:
@@ -128,7 +130,8 @@ def _blocks(some_NV: Tensor, fill: float) -> Tensor:
 
 
 def _invert(probs_NV: Tensor, uniform_N: Tensor) -> Tensor:
-    """Where each uniform number falls: first the block of the vocabulary, then the token in it."""
+    """Returns the token at each uniform number: first its block of the vocabulary, then the
+    token in it."""
     vocab_size = probs_NV.shape[1]
     blocks_NBW = _blocks(probs_NV, 0.0)
     ends_NB = blocks_NBW.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)
@@ -145,7 +148,7 @@ def _invert(probs_NV: Tensor, uniform_N: Tensor) -> Tensor:
 
 
 def _first_above(ends: Tensor, goal_N: Tensor) -> Tensor:
-    """The first place of each row whose running sum is above the goal."""
+    """Returns the first index of each row whose running sum exceeds the goal."""
     found_N = torch.searchsorted(ends, goal_N[:, None], right=True).squeeze(1)
     return found_N.clamp(max=ends.shape[1] - 1)
 
@@ -153,14 +156,15 @@ def _first_above(ends: Tensor, goal_N: Tensor) -> Tensor:
 def _choose_truncated(
     probs_NV: Tensor, rules: Sequence[SamplingParams], uniform_N: Tensor
 ) -> Tensor:
-    """Top-k first, the same for all rows, then the fewest tokens that hold top_p of the rest."""
+    """Draws from the top_k tokens, the same k for all rows, then from the fewest
+    that hold top_p."""
     vocab_size = probs_NV.shape[1]
     top_p_N = torch.tensor([r.top_p for r in rules], dtype=torch.float64, device=probs_NV.device)
     is_top_k = 0 < rules[0].top_k < vocab_size
     keep = rules[0].top_k if is_top_k else _most_inside(probs_NV, top_p_N)
     probs_NK, ids_NK = torch.topk(probs_NV, keep)
     ends_NK = probs_NK.cumsum(dim=-1, dtype=torch.float64)
-    # Without top_k what is left is everything, also what was not worth sorting.
+    # Without top_k all tokens are left, also those that were not sorted.
     whole_N = ends_NK[:, -1] if is_top_k else probs_NV.sum(dim=-1, dtype=torch.float64)
     inside_N = (ends_NK < (top_p_N * whole_N)[:, None]).sum(dim=-1)
     last_N = torch.where(top_p_N < 1.0, inside_N, keep - 1).clamp(max=keep - 1)

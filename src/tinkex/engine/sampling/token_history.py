@@ -1,4 +1,4 @@
-"""Which tokens a sequence holds so far, and how often: what penalties are computed from.
+"""The tokens of a sequence so far and their counts, from which penalties are computed.
 
 Counts grow with each sampled token and are never rebuilt. The prompt's distinct tokens are one
 array for all samples of a request.
@@ -19,7 +19,7 @@ class TokenHistory:
 
     def __init__(self, prompt_ids: npt.NDArray[np.int64]) -> None:
         self._prompt_ids = prompt_ids
-        self._slot_of: dict[int, int] = {}  # where in the two arrays a token is
+        self._slot_of: dict[int, int] = {}  # index in the two arrays, by token
         self._ids = np.zeros(_FIRST_CAPACITY, np.int64)
         self._counts = np.zeros(_FIRST_CAPACITY, np.float32)
 
@@ -39,10 +39,10 @@ class TokenHistory:
 
     @property
     def output_counts(self) -> npt.NDArray[np.float32]:
-        """How often each of `output_ids` stands in the answer."""
+        """The counts of `output_ids` in the answer."""
         return self._counts[: len(self._slot_of)]
 
     @property
     def all_ids(self) -> npt.NDArray[np.int64]:
-        """The tokens of prompt and answer; one that is in both is there twice."""
+        """The tokens of prompt and answer; one that is in both is listed twice."""
         return np.concatenate([self._prompt_ids, self.output_ids])

@@ -28,7 +28,7 @@ __all__ = ["PagedRunner"]
 
 
 class PagedRunner(CachedRunner):
-    """The lean decoder in whatever form torch has it."""
+    """Runs the lean decoder by torch's operations."""
 
     def __init__(self, decoder: Decoder, limits: SamplerLimits) -> None:
         super().__init__(decoder, limits)
@@ -79,7 +79,7 @@ class PagedRunner(CachedRunner):
     def _add_parts(
         self, parts: Sequence[PrefillChunk], rows: _Rows, runs: list[Run], kept: _Kept
     ) -> list[int]:
-        """Adds the rows of all parts; where each one's begin among those that are kept."""
+        """Adds the rows of all parts; returns the first kept row of each."""
         part_rows = [0] * len(parts)
         # Parts that are stored first, those of an adapter and those of a length side by side.
         for i in sorted(range(len(parts)), key=lambda i: _part_order(parts[i])):
@@ -112,13 +112,14 @@ def _part_order(part: PrefillChunk) -> tuple[bool, int, int]:
 
 @dataclass(slots=True)
 class _Kept:
-    """The rows that go through the whole of the last layer, and whose they are there."""
+    """The rows that pass through the whole last layer, and the sequences or parts
+    they belong to."""
 
     rows: list[int]
     runs: list[Run]
 
     def wanted(self, plan: RowPlan, device: torch.device) -> OutputRows:
-        """The same for a pass of which they are not all rows."""
+        """Returns these rows as the output rows of a whole step's pass."""
         rows = self.rows + [0] * (FEWEST_ROWS - len(self.rows))
         return OutputRows(
             torch.tensor(rows, device=device), RowLora(len(rows), self.runs, plan.stacked)
@@ -142,7 +143,7 @@ class _Rows:
         return len(self._tokens)
 
     def add_sequence(self, sequence: RunningSequence | None) -> None:
-        """A row for the newest token of the sequence, or an empty one."""
+        """Adds a row for the newest token of the sequence, or an empty one."""
         if sequence is None:
             self._tails.append(None)
             token, position, block = 0, 0, WASTE_BLOCK
@@ -155,7 +156,7 @@ class _Rows:
         self._blocks.append(block)
 
     def add_part(self, part: PrefillChunk) -> None:
-        """The rows of a part of a prompt."""
+        """Adds the rows of a part of a prompt."""
         prefix, past, end = part.prefix, part.start, part.end
         past_blocks = prefix.blocks[: blocks_for(past)]
         self._stretches.append(PrefillSpan(end - past, past, past_blocks))
@@ -166,15 +167,15 @@ class _Rows:
         self._positions += range(past, end)
 
     def tokens(self) -> Tensor:
-        """The token of every row."""
+        """Returns the token of every row."""
         return torch.tensor(self._tokens)
 
     def positions(self) -> Tensor:
-        """Where in its text every row is."""
+        """Returns the position of every row in its sequence."""
         return torch.tensor(self._positions)
 
     def attention(self, cache: KvCache) -> StepAttention:
-        """How these rows see what is in the cache and each other."""
+        """Returns the attention of these rows to the cache and to each other."""
         places, count = None, len(self._blocks)
         if count:
             slots = [position % BLOCK_TOKENS for position in self._positions[:count]]

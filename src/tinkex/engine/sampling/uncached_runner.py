@@ -1,5 +1,5 @@
-"""Steps of sampling for models that run through transformers: no cache, every sequence computed
-anew from its beginning.
+"""Sampling steps of models that run through transformers: without a cache, every sequence is
+computed from its beginning at each step.
 
 Shapes: T rows · D hidden.
 """
@@ -21,7 +21,7 @@ __all__ = ["UncachedRunner"]
 
 
 class UncachedRunner:
-    """Any backbone, without a cache."""
+    """Runs any backbone without a cache."""
 
     def __init__(self, backbone: Backbone) -> None:
         self._backbone = backbone

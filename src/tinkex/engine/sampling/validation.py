@@ -44,7 +44,8 @@ def check_sample(request: SampleRequest, model: ModelInfo) -> None:
 
 
 def max_new_tokens(request: SampleRequest, model: ModelInfo) -> int:
-    """How many tokens may follow the prompt: `max_tokens`, or less where the context ends."""
+    """Returns how many tokens may follow the prompt: `max_tokens`, or less
+    where the context ends."""
     room = model.context_length - int(request.tokens.size)
     max_tokens = request.params.max_tokens
     return room if max_tokens is None else min(room, max_tokens)

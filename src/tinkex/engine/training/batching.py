@@ -1,4 +1,4 @@
-"""How a training batch is divided: jobs, parts for threads, micro-batches.
+"""Division of a training batch into jobs, parts for threads, and micro-batches.
 
 Depends on the requests and the number of parts alone, never on timing, so that a batch gives the
 same bits every time. Knows nothing of torch.
@@ -16,7 +16,7 @@ from tinkex.losses import Loss
 __all__ = ["Item", "Job", "divide", "group_jobs", "microbatches"]
 
 _MIN_PART_TOKENS = 128
-"""Mean tokens per part; below, a second gradient costs more than is gained."""
+"""Minimum mean tokens per part: below it a second gradient costs more than is gained."""
 
 _MAX_IMBALANCE = 1.1
 """The largest part relative to the mean: the batch waits for it. With up to ten parts this also
@@ -25,7 +25,7 @@ means that none is empty."""
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One sequence of the batch, and where its result goes."""
+    """One sequence of the batch, and its request and place in it."""
 
     request_index: int
     datum_index: int
@@ -54,7 +54,7 @@ class Job:
 
 
 def group_jobs(requests: Sequence[TrainRequest], losses: Mapping[str, Loss]) -> Iterable[Job]:
-    """The sequences of all requests, grouped by what has to be equal within a pass."""
+    """Groups the sequences of all requests that can share passes into jobs."""
     jobs: dict[tuple[object, ...], Job] = {}
     for index, request in enumerate(requests):
         if request.custom_loss:
@@ -71,7 +71,7 @@ def group_jobs(requests: Sequence[TrainRequest], losses: Mapping[str, Loss]) -> 
 
 
 def _add_uploaded(jobs: dict[tuple[object, ...], Job], index: int, request: TrainRequest) -> None:
-    """Such a loss runs on one datum at a time, whatever else the datum brings."""
+    """Adds a request with an uploaded loss, which runs on one datum at a time."""
     key = (request.custom_loss, request.backward)
     made = Job(None, {}, request.backward, request.custom_loss)
     job = jobs.setdefault(key, made)
@@ -81,7 +81,7 @@ def _add_uploaded(jobs: dict[tuple[object, ...], Job], index: int, request: Trai
 
 
 def divide(items: list[Item], num_parts: int, max_tokens: int) -> list[list[Item]] | None:
-    """The sequences in `num_parts` lists of about equal size; None if dividing would not pay.
+    """Returns the sequences in `num_parts` lists of about equal size; None if that would not pay.
 
     All parts have a micro-batch in memory at the same time, so each may have `max_tokens /
     num_parts` tokens. The sequences of a single adapter are spread over all parts; of several
@@ -107,7 +107,7 @@ def divide(items: list[Item], num_parts: int, max_tokens: int) -> list[list[Item
 
 
 def microbatches(items: list[Item], max_tokens: int) -> Iterable[list[Item]]:
-    """The sequences in lists of at most `max_tokens` tokens; a longer sequence is alone."""
+    """Returns the sequences in lists of at most `max_tokens` tokens; a longer sequence is alone."""
     batch: list[Item] = []
     size = 0
     for item in _by_adapter(items):
@@ -120,14 +120,15 @@ def microbatches(items: list[Item], max_tokens: int) -> Iterable[list[Item]]:
 
 
 def _first_fit(sizes: list[int], num_tokens: int, total: int) -> int:
-    """The first part that stays within its share of the total; the last one takes the rest."""
+    """Returns the first part within its share of the total; the last one takes the rest."""
     last = len(sizes) - 1
     fits = (i for i in range(last) if len(sizes) * (sizes[i] + num_tokens) <= total)
     return next(fits, last)
 
 
 def _by_adapter(items: list[Item]) -> list[Item]:
-    """Sorted by adapter (one LoRA segment each), then by length (equal ones attend together)."""
+    """Sorts by adapter (one LoRA segment each), then by length (equal ones
+    share an attention call)."""
     order = {
         adapter_id: n for n, adapter_id in enumerate(dict.fromkeys(i.adapter_id for i in items))
     }

@@ -1,4 +1,4 @@
-"""The pass of a loss that this server knows: one function over the targets of a micro-batch.
+"""The pass of a loss that is declared in this server: one function over a micro-batch's targets.
 
 Shapes: T tokens of a micro-batch · P its targets · D hidden.
 """
@@ -29,7 +29,7 @@ __all__ = ["DeclaredPassLoss"]
 class DeclaredPassLoss:
     """A `tinkex.losses.Loss` over the targets of a micro-batch."""
 
-    refused: Mapping[int, EngineUserError] = {}  # what such a loss cannot take is refused earlier
+    refused: Mapping[int, EngineUserError] = {}  # validation refuses invalid inputs earlier
 
     def __init__(
         self, loss: Loss, config: dict[str, float], items: Sequence[Item], device: torch.device

@@ -32,14 +32,14 @@ class LossFunctionError(RuntimeError):
 
 
 def may_have_slope(loss: Loss, batch: LossBatch) -> Tensor:
-    """Whether each target's logprob can matter to the loss, known before any logprob is."""
+    """Returns whether each target's logprob can affect the loss; known before the forward."""
     if loss.zero_where is None:
         return torch.ones_like(batch.sequence_P, dtype=torch.bool)
     return batch.arrays_P[loss.zero_where] != 0
 
 
 def loss_and_slope(loss: Loss, lp_P: Tensor, batch: LossBatch) -> tuple[Tensor, Tensor]:
-    """Each target's loss, and the derivative of their sum by each logprob.
+    """Returns each target's loss, and the derivative of their sum by each logprob.
 
     Raises:
         LossFunctionError: the loss's function failed.
@@ -60,7 +60,7 @@ def loss_and_slope(loss: Loss, lp_P: Tensor, batch: LossBatch) -> tuple[Tensor, 
 
 
 def loss_metrics(loss: Loss, lp_P: Tensor, batch: LossBatch) -> dict[str, Tensor]:
-    """One value per target for each metric that the loss declares.
+    """Returns one value per target for each metric that the loss declares.
 
     Raises:
         LossFunctionError: the metrics function failed, or returned other metrics.
@@ -80,7 +80,7 @@ def loss_metrics(loss: Loss, lp_P: Tensor, batch: LossBatch) -> dict[str, Tensor
 
 
 def counted_targets(loss: Loss, lp_P: Tensor, batch: LossBatch) -> Tensor | None:
-    """Which targets count in the metrics; None if all do.
+    """Returns which targets count in the metrics; None if all do.
 
     Raises:
         LossFunctionError: the loss's function failed.

@@ -15,17 +15,18 @@ __all__ = ["MetricTotals"]
 
 
 class MetricTotals:
-    """Values per target in, one number per metric out."""
+    """Sums values per target and reduces them to one number per metric."""
 
     def __init__(self) -> None:
         self._parts: defaultdict[str, list[npt.NDArray[np.float64]]] = defaultdict(list)
 
     def add(self, name: str, values: npt.NDArray[np.float64]) -> None:
-        """Takes the values of one datum's targets; none if none of them counts."""
+        """Adds the values of one datum's targets; no values if none of its targets counts."""
         self._parts[name].append(values)
 
     def reduced(self) -> dict[str, float]:
-        """The metrics; a mean is over datums, each by its own mean. Without any value it is 0."""
+        """Returns the metrics; a mean is over datums, each by its own mean. Without any
+        value it is 0."""
         return {name: _reduced(name, parts) for name, parts in self._parts.items()}
 
 

@@ -28,12 +28,13 @@ from tinkex.types.optimizers import TaggedOptimParams, optimizer_name
 __all__ = ["OptimizerState", "TrainingState", "most_training_bytes"]
 
 _NORM_WIDTH = 4096
-"""Numbers whose squares are summed in float32."""
+"""Chunk size: numbers whose squares are summed in float32."""
 
 
 @dataclass(slots=True)
 class OptimizerState:
-    """What an optimizer keeps between steps: tensors by name, each as long as the adapter's."""
+    """The tensors an optimizer keeps between steps, by name, each as long as the
+    adapter's flat tensor."""
 
     name: str
     tensors: dict[str, Tensor]
@@ -51,13 +52,14 @@ class TrainingState:
 
     @property
     def size_bytes(self) -> int:
-        """Memory held: weights, and gradients and the optimizer's tensors once they exist."""
+        """Memory held, in bytes: weights, and gradients and the optimizer's tensors
+        once they exist."""
         kept = () if self.optimizer is None else self.optimizer.tensors.values()
         tensors = [self.weights.flat, self.gradient, *kept]
         return sum(t.numel() * t.element_size() for t in tensors if t is not None)
 
     def copy(self, scope: StateScope) -> TrainingState:
-        """The same state in memory of its own on the host, as far as the scope goes."""
+        """Returns a copy of the state in host memory, as far as the scope goes."""
         other = TrainingState(AdapterWeights(self.weights.layout, _on_host(self.weights.flat)))
         other.step, other.pending_backwards = self.step, self.pending_backwards
         if self.gradient is not None and scope == "all":
@@ -68,14 +70,14 @@ class TrainingState:
         return other
 
     def trainable_pairs(self, gradient: Tensor) -> dict[str, LoraPair]:
-        """The LoRA of every site, with places in `gradient`, flat, to add its gradients to."""
+        """Returns the LoRA of every site, with views of the flat `gradient` to add gradients to."""
         slots = self.weights.layout.pairs(gradient)
         return {
             site: replace(pair, gradient=slots[site]) for site, pair in self.weights.pairs.items()
         }
 
     def add_gradient(self, gradient: Tensor, num_requests: int) -> None:
-        """Adds a batch's gradient to the pending one; keeps the tensor."""
+        """Adds a batch's gradient to the pending one; may keep the tensor itself."""
         if self.gradient is None:
             self.gradient = gradient
         else:
@@ -84,10 +86,10 @@ class TrainingState:
 
     @torch.no_grad()
     def apply(self, params: TaggedOptimParams) -> dict[str, float]:
-        """Takes one optimizer step and answers its metrics; pending gradients are used up.
+        """Takes one optimizer step and returns its metrics; pending gradients are used up.
 
         Raises:
-            EngineUserError: the parameters are of another optimizer than the adapter's.
+            EngineUserError: the parameters belong to another optimizer than the adapter's.
         """
         rule = rule_named(optimizer_name(params))
         check_same_optimizer(None if self.optimizer is None else self.optimizer.name, rule.name)
@@ -106,13 +108,14 @@ class TrainingState:
 
 
 def most_training_bytes(numel: int) -> int:
-    """Memory an adapter may grow to: weights, gradients, and what the largest optimizer keeps."""
+    """Maximum memory of an adapter, in bytes: weights, gradients, and the tensors of
+    the largest optimizer."""
     return 4 * numel * (2 + max(len(rule.state_names) for rule in RULES.values()))
 
 
 def _norm(gradient: Tensor) -> float:
-    """The norm, by rows: one sum of millions of squares in float32 loses digits people compare,
-    and one in float64 takes as long as the rest of the step."""
+    """Returns the norm, summed by rows: one sum of millions of squares in float32 loses digits that
+    people compare, and one in float64 takes as long as the rest of the step."""
     num_rows = gradient.numel() // _NORM_WIDTH
     rows, rest = gradient[: num_rows * _NORM_WIDTH], gradient[num_rows * _NORM_WIDTH :]
     norms = torch.linalg.vector_norm(rows.view(num_rows, _NORM_WIDTH), dim=1)

@@ -1,4 +1,4 @@
-"""The parts of a training batch at the same time, each computed by one thread on one core.
+"""Runs the parts of a training batch in parallel, each computed by one thread on one core.
 
 Threads that share every product wait for each other after each of them, and many operations are
 too small to be shared: LoRA's products, elementwise work, what Python does in between. Threads that
@@ -21,21 +21,22 @@ from torch import Tensor
 __all__ = ["num_part_threads", "run_parts"]
 
 _MAX_PARTS = 4
-"""With more, a part of a micro-batch is too small for fast products: 4 parts of 256 tokens take a
-tenth more CPU time than one of 1,024, 8 parts of 128 a quarter more. Each part may also need a
-gradient of its own."""
+"""Maximum parts. More make a part of a micro-batch too small for fast products: 4 parts of 256
+tokens take a tenth more CPU time than one of 1,024, 8 parts of 128 a quarter more. Each part may
+also need a gradient of its own.
+"""
 
 Result = TypeVar("Result")
 
 
 def num_part_threads(like: Tensor) -> int:
-    """How many parts a batch may be divided into: one per thread on a CPU; 1 means undivided."""
+    """The maximum number of parts of a batch: one per thread on a CPU; 1 means undivided."""
     num_threads = torch.get_num_threads()
     return num_threads if like.device.type == "cpu" and num_threads <= _MAX_PARTS else 1
 
 
 def run_parts(parts: Sequence[Callable[[], Result]]) -> list[Result]:
-    """The results of the parts, in their order. All have ended when it returns or raises."""
+    """Returns the results of the parts, in order. All have ended when it returns or raises."""
     threads = _threads(len(parts))
     futures = [threads.submit(part) for part in parts]
     wait(futures)

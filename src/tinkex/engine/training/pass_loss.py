@@ -22,27 +22,27 @@ __all__ = ["PassLoss"]
 
 
 class PassLoss(Protocol):
-    """Scores the targets, and knows afterwards what each datum's loss and metrics are."""
+    """Scores the targets; afterwards it has the loss and the metrics of each datum."""
 
     @property
     def refused(self) -> Mapping[int, EngineUserError]:
-        """The requests, by their index, whose loss cannot be computed."""
+        """The errors of requests whose loss cannot be computed, by request index."""
         ...
 
     def score(self, head: Head, hidden_TD: Tensor, targets: Targets) -> Tensor:
-        """The logprob of every target."""
+        """Returns the logprob of every target."""
         ...
 
     def score_with_gradient(
         self, head: Head, hidden_TD: Tensor, targets: Targets
     ) -> tuple[Tensor, Tensor]:
-        """The logprob of every target, and the loss's gradient by the hidden states."""
+        """Returns the logprob of every target, and the loss's gradient by the hidden states."""
         ...
 
     def loss(self, place: int) -> float:
-        """The loss of the datum at this place of the micro-batch."""
+        """Returns the loss of the datum at this place of the micro-batch."""
         ...
 
     def metrics(self, place: int) -> Mapping[str, npt.NDArray[np.float64]]:
-        """Its metrics: some values of each, which are reduced over the request."""
+        """Returns the datum's metrics: some values of each, which are reduced over the request."""
         ...

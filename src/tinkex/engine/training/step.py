@@ -64,11 +64,11 @@ class TrainOutput:
     refused: dict[int, EngineUserError] = field(default_factory=dict)
 
     def refusals(self, requests: Sequence[TrainRequest]) -> Mapping[int, EngineUserError]:
-        """Why each request that must not be applied is refused, by its index."""
+        """Returns why each request that must not be applied is refused, by its index."""
         return self.refused or dict.fromkeys(self._not_finite(requests), _NOT_FINITE)
 
     def _not_finite(self, requests: Sequence[TrainRequest]) -> set[int]:
-        """The requests whose loss or metrics are not finite; if there are none, those whose
+        """Returns the requests whose loss or metrics are not finite; if there are none, those whose
         gradients are not."""
         bad = {
             i
@@ -81,7 +81,7 @@ class TrainOutput:
         return {i for i, r in enumerate(requests) if r.backward and r.adapter_id in not_finite}
 
     def result(self, index: int, request: TrainRequest) -> TrainResult:
-        """The result of one request of the batch."""
+        """Returns the result of one request of the batch."""
         return TrainResult(
             logprobs=self.logprobs[index],
             metrics={"loss:sum": self.losses[index], **self.metrics[index].reduced()},
@@ -96,8 +96,8 @@ def run_training(
     max_tokens: int,
     losses: Mapping[str, Loss] = BUILT_IN,
 ) -> TrainOutput:
-    """The forward of all requests, and the backward of those that want one; `max_tokens` bounds
-    the tokens of all micro-batches in memory at the same time."""
+    """Runs the forward of all requests, and the backward of those that need gradients; `max_tokens`
+    bounds the tokens of all micro-batches in memory at the same time."""
     output = TrainOutput(
         logprobs=[[np.empty(0, np.float32)] * len(r.data) for r in requests],
         losses=[0.0] * len(requests),
@@ -124,7 +124,8 @@ def run_training(
 def _pairs(
     job: Job, states: dict[str, TrainingState], gradients: dict[str, Tensor]
 ) -> dict[str, dict[str, LoraPair]]:
-    """The LoRA matrices of each adapter; for a backward, with these gradients to add to."""
+    """Returns the LoRA matrices of each adapter; for a backward, with the gradient buffers
+    to add to."""
     if job.backward:
         return {i: states[i].trainable_pairs(gradient) for i, gradient in gradients.items()}
     return {i: state.weights.pairs for i, state in states.items()}
@@ -151,8 +152,8 @@ def _run_parts(
     states: dict[str, TrainingState],
     output: TrainOutput,
 ) -> list[_Pass]:
-    """All parts at the same time. An adapter in several parts has a gradient in each of them;
-    they are added up afterwards, in the order of the parts."""
+    """Runs all parts in parallel. An adapter in several parts has a gradient in each of them; the
+    gradients are summed afterwards, in the order of the parts."""
     extra = _extra_gradients(parts, output.gradients) if job.backward else [{}] * len(parts)
     batches = [list(microbatches(part, max_tokens // len(parts))) for part in parts]
     pairs = [_pairs(job, states, output.gradients | more) for more in extra]
@@ -168,7 +169,7 @@ def _run_parts(
 def _extra_gradients(
     parts: Sequence[list[Item]], gradients: dict[str, Tensor]
 ) -> list[dict[str, Tensor]]:
-    """For each part, a gradient of zeros for every adapter that is in an earlier part too."""
+    """Returns zeroed gradients for the adapters of each part that are in an earlier part too."""
     extra: list[dict[str, Tensor]] = []
     earlier: set[str] = set()
     for part in parts:

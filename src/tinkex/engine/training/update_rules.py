@@ -48,16 +48,16 @@ class UpdateRule(Generic[P]):
 
     @property
     def name(self) -> str:
-        """The tag of its parameters."""
+        """The tag of the optimizer's parameters."""
         return str(self.params.__struct_config__.tag)
 
     def new_state(self, like: Tensor) -> dict[str, Tensor]:
-        """Its tensors before the first step."""
+        """Returns the optimizer's tensors before the first step."""
         return {name: torch.zeros_like(like) for name in self.state_names}
 
 
 def _adamw(step: UpdateStep, params: TaggedAdamParams) -> None:
-    """As torch.optim.AdamW: one pass over the memory, where single operations take eight."""
+    """AdamW as in torch.optim.AdamW: one pass over memory, where single operations take eight."""
     adamw(
         [step.weights],
         [step.gradient],
@@ -77,7 +77,7 @@ def _adamw(step: UpdateStep, params: TaggedAdamParams) -> None:
 
 
 def _sgd(step: UpdateStep, params: SgdParams) -> None:
-    """As torch.optim.SGD without dampening; the velocity is kept at momentum 0 too."""
+    """SGD as in torch.optim.SGD without dampening; the velocity is kept at momentum 0 too."""
     gradient, velocity = step.gradient, step.state["velocity"]
     if params.weight_decay > 0:
         gradient.add_(step.weights, alpha=params.weight_decay)
@@ -88,7 +88,7 @@ def _sgd(step: UpdateStep, params: SgdParams) -> None:
 
 
 def _muon(step: UpdateStep, params: DimuonParams) -> None:
-    """Muon with Nesterov momentum over every A and B by itself."""
+    """Muon with Nesterov momentum, applied to every A and B separately."""
     average = step.state["average"].lerp_(step.gradient, 1 - params.beta1)
     direction = step.gradient.lerp_(average, params.beta1)
     weights = [matrix for pair in step.layout.named(step.weights).values() for matrix in pair]
@@ -105,10 +105,10 @@ RULES: dict[str, UpdateRule[Any]] = {rule.name: rule for rule in _ALL}
 
 
 def rule_named(name: str) -> UpdateRule[Any]:
-    """The optimizer of this name.
+    """Returns the optimizer of this name.
 
     Raises:
-        EngineUserError: there is none.
+        EngineUserError: there is no such optimizer.
     """
     if name not in RULES:
         raise EngineUserError(

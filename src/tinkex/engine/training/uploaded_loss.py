@@ -27,13 +27,13 @@ __all__ = ["UploadedPassLoss", "try_uploaded_loss"]
 
 
 def try_uploaded_loss(request: TrainRequest) -> None:
-    """Returns if the loss can be computed on the first datum, with logprobs of no meaning.
+    """Returns if the loss can be computed on the first datum with placeholder logprobs.
 
     A loss that cannot run at all is refused before the model runs for it, and for the requests
     that would share its batch.
 
     Raises:
-        EngineUserError: it cannot.
+        EngineUserError: the loss cannot be computed.
     """
     datum = request.data[0]
     logprobs = torch.full(datum.inputs[TARGETS].shape, -1.0)
@@ -72,7 +72,7 @@ class UploadedPassLoss:
         return {} if found is None else {n: np.array([v]) for n, v in found.metrics.items()}
 
     def _run(self, lp_P: Tensor) -> Tensor:
-        """The slope by each logprob; 0 for requests whose loss is refused."""
+        """Returns the slope by each logprob; 0 for requests whose loss is refused."""
         slope_P = torch.zeros_like(lp_P, device="cpu")
         on_cpu_P, start = lp_P.cpu(), 0
         for place, item in enumerate(self._items):
