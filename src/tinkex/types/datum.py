@@ -222,6 +222,10 @@ def _to_tensor(key: str, value: Any) -> TensorData:
             f"loss_fn_inputs[{key!r}] is a plain list, and its dtype is not known.",
             hint=f"Give a TensorData, or use one of {', '.join(sorted(LIST_DTYPES))}.",
         )
+    if value is None or isinstance(value, int | float | str):
+        raise ValidationError(
+            f"loss_fn_inputs[{key!r}] is a {type(value).__name__}, not a list of numbers."
+        )
     try:
         tensor = TensorData(value, LIST_DTYPES[key])
     except ValidationError as error:
