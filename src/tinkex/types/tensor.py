@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tinkex.errors import ValidationError
-from tinkex.types._model import ModelMethods
+from tinkex.types._model_methods import ModelMethods
 from tinkex.types._tensor_values import (
     ITEM_BYTES,
     NUMPY_CODES,
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
+
+__all__ = ["TensorData", "TensorDtype"]
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -66,7 +68,7 @@ class TensorData(_TensorForm, ModelMethods):
 
     def __init__(
         self,
-        data: Any,
+        data: Any = None,
         dtype: TensorDtype | None = None,
         shape: Sequence[int] | None = None,
         sparse_crow_indices: Sequence[int] | None = None,
