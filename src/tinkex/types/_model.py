@@ -18,6 +18,7 @@ from typing import (
 
 import msgspec
 
+from tinkex.errors import ValidationError
 from tinkex.types._model_methods import ModelMethods, Unknown
 from tinkex.types._pydantic_calls import PydanticCalls
 
@@ -33,15 +34,24 @@ class Holds(NamedTuple):
     name: str | None = None
 
 
+_REFUSALS = ("Missing required argument", "Unexpected keyword argument")
+"""How msgspec's own errors begin for which pydantic has a ValueError; ours is one too."""
+
+
 class ModelMeta(msgspec.StructMeta):
-    """Takes the keywords that the official constructors take."""
+    """Takes the keywords that the official constructors take, and refuses others as those do."""
 
     if not TYPE_CHECKING:  # checkers read the signature off the fields
 
         def __call__(cls, *args, **given):
             if args or given:
                 args, given = cls._arguments(args, given)
-            return super().__call__(*args, **given)
+            try:
+                return super().__call__(*args, **given)
+            except TypeError as error:
+                if issubclass(cls, PydanticCalls) and str(error).startswith(_REFUSALS):
+                    raise ValidationError(f"{cls.__name__}: {error}.") from None
+                raise
 
 
 @dataclass_transform(field_specifiers=(msgspec.field,), frozen_default=True)
