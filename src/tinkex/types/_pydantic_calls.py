@@ -43,35 +43,35 @@ class PydanticCalls(ModelMethods):
         return None
 
     def json(self, **options: Any) -> str:
-        """`model_dump_json`."""
+        """`model_dump_json` with its `options`."""
         _warn("json", "model_dump_json")
         return self.model_dump_json(**options)
 
     def copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """`model_copy`."""
+        """`model_copy` with the changes of `update`; `deep` copies what is held too."""
         _warn("copy", "model_copy")
         return self.model_copy(update=update, deep=deep)
 
     @classmethod
     def construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
-        """`model_construct`."""
+        """`model_construct` from `values`; `_fields_set` is not needed."""
         _warn("construct", "model_construct")
         return cls.model_construct(_fields_set, **values)
 
     @classmethod
     def parse_obj(cls, obj: Any) -> Self:
-        """`model_validate`."""
+        """`model_validate` of `obj`."""
         _warn("parse_obj", "model_validate")
         return cls.model_validate(obj)
 
     @classmethod
-    def parse_raw(cls, b: str | bytes, **_pydantic_options: Any) -> Self:
-        """`model_validate_json`."""
+    def parse_raw(cls, b: str | bytes) -> Self:
+        """`model_validate_json` of the JSON text `b`."""
         _warn("parse_raw", "model_validate_json")
         return cls.model_validate_json(b)
 
     def dict(self, **options: Any) -> builtins.dict[str, Any]:
-        """`model_dump`."""
+        """`model_dump` with its `options`."""
         _warn("dict", "model_dump")
         return self.model_dump(**options)
 
