@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,25 @@ def test_a_real_server_reports_storage_and_has_no_billing(
     assert "no billing" in ran.stderr
     ran = shell("session", "export-trace", "nope")
     assert ran.returncode == 4, ran.stderr
+
+
+def test_metadata_and_list_of_a_real_server_say_when_a_checkpoint_was_saved(
+    live: dict[str, str], tmp_path: Path
+) -> None:
+    shell = Shell(tmp_path, live)
+    began = datetime.now(UTC).replace(microsecond=0)
+    ran = shell("checkpoint", "--base-model", "tiny", "--output", "meta.json")
+    assert ran.returncode == 0, ran.stderr
+    ended = datetime.now(UTC)
+    metadata = json.loads((tmp_path / "meta.json").read_text())
+    written = datetime.fromisoformat(metadata["timestamp"])
+    assert written.utcoffset() == timedelta(0)
+    assert began <= written <= ended
+    listed = rows(shell("checkpoint", "list", "--csv", "-").stdout)
+    saved = next(row for row in listed if row["path"] == metadata["path"])
+    assert began <= datetime.fromisoformat(saved["made"]) <= ended
+    chosen = shell("checkpoint", "list", "--columns", "made,path", "--csv", "-").stdout
+    assert f"{saved['made']},{metadata['path']}" in chosen.splitlines()
 
 
 def test_a_trace_is_downloaded_or_its_address_printed(shell: Shell, server: LoopbackServer) -> None:

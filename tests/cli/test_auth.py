@@ -117,6 +117,20 @@ def test_whoami_requests_the_server(shell: Shell, url: str, key: str) -> None:
     assert shell("auth", "whoami", "--base-url", url).returncode == 3
 
 
+def test_the_key_that_a_command_prints_is_sent(shell: Shell, url: str, key: str) -> None:
+    given = {"TINKER_BASE_URL": url, "TINKER_CREDENTIAL_CMD": f"printf %s {key}"}
+    ran = shell("auth", "status", "--json", **given)
+    assert ran.returncode == 0, ran.stderr
+    status = json.loads(ran.stdout)
+    assert (status["is_accepted"], status["key"]) == (True, f"tml-…{key[-4:]}")
+    assert status["key_origin"] == "environment TINKER_CREDENTIAL_CMD"
+    whoami = shell("auth", "whoami", "--json", **given)
+    assert json.loads(whoami.stdout)["user_urn"].startswith("tml:user:")
+    assert key not in ran.stdout + ran.stderr + whoami.stdout + whoami.stderr
+    given["TINKER_CREDENTIAL_CMD"] = "echo tml-of-nobody-known"
+    assert shell("auth", "whoami", **given).returncode == 3
+
+
 def test_a_login_that_something_else_wins_over_says_so(shell: Shell, url: str, key: str) -> None:
     arguments = ("auth", "login", "--base-url", url)
     ran = shell(*arguments, stdin=key, TINKER_API_KEY="tml-of-another-server")

@@ -1,4 +1,4 @@
-"""A server with a loss of an installed package: announced, trained with, refused by its bounds."""
+"""Losses on a real server: those of an installed package, and every one for rollouts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,6 +96,35 @@ def test_it_trains_and_survives_a_crash(
     server.kill()
     server.start()
     assert run(training) == trained, "the log was replayed with the same loss"
+
+
+@pytest.mark.parametrize(
+    "loss_fn", [each.name for each in BUILT_IN.values() if each.needs_advantages]
+)
+def test_rollouts_fit_every_loss_of_reinforcement_learning(
+    training: tinkex.TrainingClient, loss_fn: str
+) -> None:
+    sampler = training.save_weights_and_get_sampling_client()
+    params = types.SamplingParams(max_tokens=6, seed=3)
+    answers = sampler.sample(types.ModelInput.from_ints(TOKENS), 2, params).result().sequences
+    data = [
+        types.Datum.from_rollout(TOKENS, answer, advantage, loss_fn=loss_fn)
+        for answer, advantage in zip(answers, (1.0, -0.5), strict=True)
+    ]
+    assert training.forward_backward(data, loss_fn).result().metrics["ratio:mean"] == pytest.approx(
+        1.0, abs=1e-3
+    )
+    training.optim_step(types.AdamParams(learning_rate=0.01)).result()
+    output = training.forward_backward(data, loss_fn).result()
+    drifts = [
+        np.subtract(found["logprobs"].data[-len(answer.tokens) :], answer.logprobs)
+        for found, answer in zip(output.loss_fn_outputs, answers, strict=True)
+    ]
+    of_sequence = np.mean([np.exp(drift.mean()) for drift in drifts])
+    of_tokens = np.mean([np.exp(drift).mean() for drift in drifts])
+    assert of_sequence != pytest.approx(of_tokens, abs=1e-5)
+    expected = of_sequence if loss_fn == "gspo" else of_tokens
+    assert output.metrics["ratio:mean"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,9 @@ def sampling(client: SamplingClient, rest: RestClient) -> None:
     answer = client.sample(prompt=prompt, num_samples=2, sampling_params=params).result()
     assert_type(answer.sequences[0].tokens, list[int])
     assert_type(rest.get_training_run("run").result(), tinkex.TrainingRun)
+    assert_type(rest.get_server_status().result(), types.ServerStatus)
+    assert_type(dict(params), dict[str, Any])
+    assert_type(params.model_fields_set, set[str])
     client.sample("text", 1, params)  # type: ignore
     with client.sample(prompt, 1, params, stream=True) as stream:
         assert_type(stream, SampleStream)

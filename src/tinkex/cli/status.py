@@ -67,7 +67,7 @@ def status_source(
     rest = RestClient(config=config)
     return StatusSource(
         config.normalized_base_url,
-        lambda: rest.get_server_status().result(),
+        lambda: rest.get_server_status().result().model_dump(mode="json"),
         lambda: rest.list_training_runs(limit=_NUM_RUNS).result().training_runs,
     )
 

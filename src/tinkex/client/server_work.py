@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from tinkex.client.call_errors import errors_in_futures
 from tinkex.client.futures import Future
 from tinkex.types.requests import CancelRequest
+from tinkex.types.server_status import ServerStatus
 
 __all__ = ["ServerWork"]
 
@@ -28,14 +29,14 @@ class ServerWork:
         """The answer to a request; the REST client makes it."""
         raise NotImplementedError
 
-    def get_server_status(self) -> Future[dict[str, Any]]:
+    def get_server_status(self) -> Future[ServerStatus]:
         """What the server does now: engine, queue, tokens per second, memory and disk.
 
-        Example: `rest.get_server_status().result()["queue"]`.
+        Example: `rest.get_server_status().result().queue.training.operations`.
         """
-        return self._get("/status", dict[str, Any])
+        return self._get("/status", ServerStatus)
 
-    async def get_server_status_async(self) -> dict[str, Any]:
+    async def get_server_status_async(self) -> ServerStatus:
         """`get_server_status`, awaited."""
         return await self.get_server_status()
 

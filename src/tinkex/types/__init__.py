@@ -60,6 +60,10 @@ _MODULES: dict[str, str] = {
         ClientFinishedSessionStatusQuery FailedSessionStatusQuery OwnSearchOwner SearchOwner
         SessionSearchRequest SessionStatusQuery UserSearchOwner
     """,
+    "server_status": """
+        DiskStatus EngineStatus MemoryStatus OwnQueueStatus QueueStatus SamplingQueueStatus
+        ServerStatus TokenRates TrainingQueueStatus WorkerStatus
+    """,
     "session": """
         ApiKeyDetails ApiKeyInfo AuthTokenResponse ClientConfig ClientConfigResponse
         ClientDynamicConfig ClientDynamicConfigResponse ClientSessionFinishErrored

@@ -127,6 +127,18 @@ from tinkex.types.search import (
     SessionStatusQuery as SessionStatusQuery,
     UserSearchOwner as UserSearchOwner,
 )
+from tinkex.types.server_status import (
+    DiskStatus as DiskStatus,
+    EngineStatus as EngineStatus,
+    MemoryStatus as MemoryStatus,
+    OwnQueueStatus as OwnQueueStatus,
+    QueueStatus as QueueStatus,
+    SamplingQueueStatus as SamplingQueueStatus,
+    ServerStatus as ServerStatus,
+    TokenRates as TokenRates,
+    TrainingQueueStatus as TrainingQueueStatus,
+    WorkerStatus as WorkerStatus,
+)
 from tinkex.types.session import (
     ApiKeyDetails as ApiKeyDetails,
     ApiKeyInfo as ApiKeyInfo,

@@ -16,8 +16,9 @@ from functools import cache, partial
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from tinkex.errors import ValidationError
-from tinkex.types._model import Check, ModelMethods
+from tinkex.types._model import Check
 from tinkex.types._model_fields import constant_of, fields_of
+from tinkex.types._model_methods import ModelMethods
 from tinkex.types._numbers import as_float, as_int
 
 M = TypeVar("M", bound=ModelMethods)

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tinkex.types._model import ModelMethods
 from tinkex.types._model_fields import constant_of, fields_of
+from tinkex.types._model_methods import ModelMethods
 
 
 class DumpOptions(NamedTuple):
-    """Selects which fields of a value, and of nested values, are dumped."""
+    """What of a value is wanted, in it and in what it holds."""
 
     is_json: bool = False
     excludes_defaults: bool = False
@@ -28,25 +28,35 @@ def dumped(
     include: Iterable[str] | None = None,
     exclude: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """Returns the fields of a value as a dict."""
-    cls = type(value)
+    """The fields of a value as a dict."""
     wanted = None if include is None else set(include)
     unwanted = set(exclude or ())
+    found = field_values(value, spares_defaults=options.excludes_defaults)
+    return {
+        name: _plain(mine, options)
+        for name, mine in found.items()
+        if name not in unwanted and (wanted is None or name in wanted)
+        if not (options.excludes_none and mine is None)
+    }
+
+
+def field_values(value: ModelMethods, *, spares_defaults: bool = False) -> dict[str, Any]:
+    """The fields of a value by name, and its constant, each as it is.
+
+    What the protocol does not have is left out where it is the default, and with `spares_defaults`
+    everything that is.
+    """
+    cls = type(value)
     found = {}
     for name, field in fields_of(cls).items():
         mine = getattr(value, name)
-        spares_defaults = options.excludes_defaults or name in cls.beyond_protocol
-        is_spared = spares_defaults and not field.is_tag and field.is_default(mine)
-        if not is_spared and not (options.excludes_none and mine is None):
-            found[name] = _plain(mine, options)
+        is_spared = (spares_defaults or name in cls.beyond_protocol) and not field.is_tag
+        if not (is_spared and field.is_default(mine)):
+            found[name] = mine
     constant = constant_of(cls)
     if constant is not None:
         found[constant.name] = constant.value
-    return {
-        name: plain
-        for name, plain in found.items()
-        if name not in unwanted and (wanted is None or name in wanted)
-    }
+    return found
 
 
 def _plain(value: Any, options: DumpOptions) -> Any:

@@ -22,7 +22,8 @@ from typing import (
 import msgspec
 
 from tinkex.errors import ValidationError
-from tinkex.types._model import Holds, ModelMethods
+from tinkex.types._model import Holds
+from tinkex.types._model_methods import ModelMethods
 
 M = TypeVar("M", bound=ModelMethods)
 

@@ -10,9 +10,9 @@ from enum import Enum
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from tinkex.errors import ValidationError
-from tinkex.types._model import ModelMethods
 from tinkex.types._model_dump import DumpOptions, dumped
 from tinkex.types._model_fields import ModelField, constant_of, fields_of
+from tinkex.types._model_methods import ModelMethods
 
 Schema = dict[str, Any]
 

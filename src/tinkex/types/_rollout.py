@@ -11,9 +11,14 @@ from tinkex.types.sampling import SampledSequence
 
 __all__ = ["rollout_example"]
 
+_LOSS_OF_SEQUENCES = "gspo"
+
 
 def rollout_example(
-    prompt: ModelInput, sequence: SampledSequence, advantage: float | Sequence[float]
+    prompt: ModelInput,
+    sequence: SampledSequence,
+    advantage: float | Sequence[float],
+    loss_fn: str,
 ) -> tuple[ModelInput, dict[str, Any]]:
     """Returns the input of one answer, and the inputs of a policy-gradient loss for it.
 
@@ -31,11 +36,14 @@ def rollout_example(
         raise ValidationError("The sampled sequence has no logprobs, which the loss needs.")
     num_before = prompt.length - 1
     unscored = [0.0] * num_before
-    return _input(prompt, tokens), {
+    inputs = {
         "target_tokens": [*_prompt_targets(prompt), *tokens],
         "logprobs": unscored + logprobs,
         "advantages": unscored + _advantages(advantage, len(tokens)),
     }
+    if loss_fn == _LOSS_OF_SEQUENCES:  # servers refuse inputs that a loss does not take
+        inputs["sequence_ratio_mask"] = unscored + [1.0] * len(tokens)
+    return _input(prompt, tokens), inputs
 
 
 def _input(prompt: ModelInput, tokens: list[int]) -> ModelInput:

@@ -149,10 +149,14 @@ class Datum(RecordModel, frozen=True):
         prompt: ModelInput | Sequence[int],
         sequence: SampledSequence,
         advantage: float | Sequence[float],
+        *,
+        loss_fn: str = "importance_sampling",
     ) -> Self:
         """An example for the policy-gradient losses: the sampled tokens count, the prompt does not.
 
-        `advantage` is one number for the whole answer, or one for each of its tokens.
+        `advantage` is one number for the whole answer, or one for each of its tokens. The example
+        fits `importance_sampling`, `ppo`, `cispo` and `dro`; with `loss_fn="gspo"` it has the
+        `sequence_ratio_mask` too, on the sampled tokens, which only that loss takes.
 
         >>> from array import array
         >>> answer = SampledSequence(
@@ -170,13 +174,14 @@ class Datum(RecordModel, frozen=True):
             prompt: What was continued.
             sequence: One of a sample's `sequences`.
             advantage: One number for the whole answer, or one for each of its tokens.
+            loss_fn: The loss that `forward_backward` is to compute.
 
         Raises:
             ValidationError: prompt or answer is empty, the answer has no logprobs, or the number of
                 advantages is another than that of its tokens.
         """
         given = prompt if isinstance(prompt, ModelInput) else ModelInput.from_ints(prompt)
-        return cls(*rollout_example(given, sequence, advantage))
+        return cls(*rollout_example(given, sequence, advantage, loss_fn))
 
     def with_provenance(
         self,
@@ -221,6 +226,10 @@ def _to_tensor(key: str, value: Any) -> TensorData:
         raise ValidationError(
             f"loss_fn_inputs[{key!r}] is a plain list, and its dtype is not known.",
             hint=f"Give a TensorData, or use one of {', '.join(sorted(LIST_DTYPES))}.",
+        )
+    if value is None or isinstance(value, int | float | str):
+        raise ValidationError(
+            f"loss_fn_inputs[{key!r}] is a {type(value).__name__}, not a list of numbers."
         )
     try:
         tensor = TensorData(value, LIST_DTYPES[key])

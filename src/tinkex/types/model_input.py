@@ -15,8 +15,9 @@ import msgspec
 
 from tinkex.errors import TokenizerError, ValidationError
 from tinkex.types._fields import sent
-from tinkex.types._model import Holds, ModelMethods, ProtocolModel
+from tinkex.types._model import Holds, ProtocolModel
 from tinkex.types._numbers import as_int
+from tinkex.types._pydantic_calls import PydanticCalls
 from tinkex.types._sample_arrays import ints_of
 
 ImageFormat = Literal["png", "jpeg"]
@@ -45,7 +46,7 @@ class _TextForm:
     type: Literal["encoded_text"] = "encoded_text"
 
 
-class EncodedTextChunk(_TextForm, ModelMethods):
+class EncodedTextChunk(_TextForm, PydanticCalls):
     """A run of token ids.
 
     >>> EncodedTextChunk(tokens=[1, 2, 3]).length

@@ -10,7 +10,8 @@ import msgspec
 
 from tinkex.errors import ValidationError
 from tinkex.types._fields import sent
-from tinkex.types._model import Holds, ProtocolModel, RecordModel, Unknown
+from tinkex.types._model import Holds, ProtocolModel, RecordModel
+from tinkex.types._model_methods import Unknown
 from tinkex.types._numbers import as_int, make_plain
 from tinkex.types._parameters import Parameter, check_parameters, extensions
 from tinkex.types._sample_arrays import (

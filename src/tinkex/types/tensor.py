@@ -8,25 +8,28 @@ only when one of their arrays is given or requested; neither is imported before 
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tinkex.errors import ValidationError
-from tinkex.types._model import ModelMethods
+from tinkex.types._model_methods import ModelMethods
+from tinkex.types._tensor_values import (
+    ITEM_BYTES,
+    NUMPY_CODES,
+    TensorDtype,
+    pack,
+    read_values,
+    unpack,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
 
-TensorDtype = Literal["int64", "float32"]
-
-_TYPECODES: dict[str, Literal["q", "f"]] = {"int64": "q", "float32": "f"}
-ITEM_BYTES: dict[str, int] = {"int64": 8, "float32": 4}
+__all__ = ["TensorData", "TensorDtype"]
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -43,6 +46,9 @@ class _TensorForm:
 
 class TensorData(_TensorForm, ModelMethods):
     """An immutable int64 or float32 array, dense or CSR-sparse.
+
+    Values are converted to a `dtype` that is given, also from texts of numbers. Fractions become
+    int64 by cutting them towards zero, with a warning.
 
     >>> TensorData([[1, 2], [3, 4]], "int64").tolist()
     [[1, 2], [3, 4]]
@@ -62,17 +68,13 @@ class TensorData(_TensorForm, ModelMethods):
 
     def __init__(
         self,
-        data: Any,
+        data: Any = None,
         dtype: TensorDtype | None = None,
         shape: Sequence[int] | None = None,
         sparse_crow_indices: Sequence[int] | None = None,
         sparse_col_indices: Sequence[int] | None = None,
     ) -> None:
-        if hasattr(data, "__array__") or hasattr(data, "detach"):
-            parts: tuple[bytes, TensorDtype, list[int] | None] = _from_array(data, dtype)
-        else:
-            parts = _from_sequence(data, dtype)
-        raw, found_dtype, found_shape = parts
+        raw, found_dtype, found_shape = read_values(data, dtype)
         self._set(raw, found_dtype, list(shape) if shape is not None else found_shape)
         self._set_sparse(sparse_crow_indices, sparse_col_indices)
         self._check_size()
@@ -137,7 +139,7 @@ class TensorData(_TensorForm, ModelMethods):
         sparse_crow_indices: Sequence[int] | None = None,
         sparse_col_indices: Sequence[int] | None = None,
     ) -> TensorData:
-        """Builds a tensor of this `dtype` and `shape` from little-endian values in `raw`; with
+        """The tensor of this `dtype` and `shape` whose little-endian values are `raw`; with
         `sparse_crow_indices` and `sparse_col_indices` they are those of a CSR matrix."""
         if dtype not in ITEM_BYTES or len(raw) % ITEM_BYTES[dtype]:
             raise ValidationError(f"{len(raw)} bytes are no whole number of {dtype} values.")
@@ -149,17 +151,17 @@ class TensorData(_TensorForm, ModelMethods):
 
     @classmethod
     def from_numpy(cls, array: NDArray[Any]) -> TensorData:
-        """Copies a numpy array's values: floats as float32, signed integers as int64."""
+        """The tensor with a numpy array's values: floats as float32, signed integers as int64."""
         return cls(array)
 
     @classmethod
     def from_torch(cls, tensor: torch.Tensor) -> TensorData:
-        """Copies a torch tensor's values, from any device; bfloat16 is widened."""
+        """The tensor with a torch tensor's values, from any device; bfloat16 is widened."""
         return cls(tensor)
 
     @classmethod
     def from_torch_sparse(cls, tensor: torch.Tensor, pad_value: int = 0) -> TensorData:
-        """Builds the CSR form of a 2-D torch tensor, or the dense form where that is smaller.
+        """The CSR form of a 2-D torch tensor, or the dense form where that is smaller.
 
         Cells equal to `pad_value` are left out; readers of the tensor must know it.
         """
@@ -186,12 +188,12 @@ class TensorData(_TensorForm, ModelMethods):
 
     @property
     def num_values(self) -> int:
-        """The number of stored values (for CSR: the listed ones)."""
+        """How many values are stored (for CSR: the listed ones)."""
         return len(self._raw) // ITEM_BYTES[self.dtype]
 
     @property
     def size_bytes(self) -> int:
-        """The size on the wire in bytes: the values, and eight bytes for each index."""
+        """What the tensor weighs on the wire: values, and eight bytes for each index."""
         indices = len(self.sparse_crow_indices or ()) + len(self.sparse_col_indices or ())
         return len(self._raw) + 8 * indices
 
@@ -200,7 +202,7 @@ class TensorData(_TensorForm, ModelMethods):
         """The stored values as a flat list."""
         given: Any = self._raw
         if isinstance(given, bytes):
-            return _unpack(given, self.dtype)
+            return unpack(given, self.dtype)
         return list(given)  # msgspec reads it before `__post_init__`
 
     @data.setter
@@ -232,7 +234,7 @@ class TensorData(_TensorForm, ModelMethods):
                     values.append(value)
                     col.append(column)
             crow.append(len(values))
-        raw = array(_TYPECODES[self.dtype], values).tobytes()
+        raw = pack(values, self.dtype)
         return TensorData.from_bytes(raw, self.dtype, [rows, cols], crow, col)
 
     def to_dense(self, fill: float = 0) -> TensorData:
@@ -247,7 +249,7 @@ class TensorData(_TensorForm, ModelMethods):
         for row in range(rows):
             for at in range(self.sparse_crow_indices[row], self.sparse_crow_indices[row + 1]):
                 flat[row * cols + self.sparse_col_indices[at]] = listed[at]
-        return TensorData.from_bytes(_pack(flat, self.dtype), self.dtype, [rows, cols])
+        return TensorData.from_bytes(pack(flat, self.dtype), self.dtype, [rows, cols])
 
     def tolist(self, pad_value: int = 0) -> list[Any]:
         """The values as lists nested like the shape; cells that CSR leaves out are `pad_value`."""
@@ -263,7 +265,7 @@ class TensorData(_TensorForm, ModelMethods):
 
         if self.is_sparse:
             return self.to_dense(pad_value).to_numpy()
-        flat: np.ndarray[Any, Any] = np.frombuffer(self._raw, dtype=f"<{_NUMPY_CODES[self.dtype]}")
+        flat: np.ndarray[Any, Any] = np.frombuffer(self._raw, dtype=NUMPY_CODES[self.dtype])
         return flat.copy() if self.shape is None else flat.reshape(self.shape).copy()
 
     def to_torch(self, pad_value: int = 0) -> torch.Tensor:
@@ -287,8 +289,8 @@ class TensorData(_TensorForm, ModelMethods):
         kind = ", sparse" if self.is_sparse else ""
         if self.num_values <= _SHOWN_VALUES:
             return f"TensorData({self.data}, {self.dtype!r}, shape={self.shape}{kind})"
-        width = int(_NUMPY_CODES[self.dtype][1])
-        first = ", ".join(map(str, _unpack(self._raw[: width * _SHOWN_VALUES], self.dtype)))
+        width = ITEM_BYTES[self.dtype]
+        first = ", ".join(map(str, unpack(self._raw[: width * _SHOWN_VALUES], self.dtype)))
         shape = [self.num_values] if self.shape is None else self.shape
         return f"<TensorData {self.dtype} {shape} [{first}, ...]{kind}>"
 
@@ -301,95 +303,6 @@ class TensorData(_TensorForm, ModelMethods):
 
 
 _SHOWN_VALUES = 8
-_NUMPY_CODES: dict[str, str] = {"int64": "i8", "float32": "f4"}
-
-
-def _pack(values: Sequence[Any], dtype: TensorDtype) -> bytes:
-    try:
-        return array(_TYPECODES[dtype], values).tobytes()
-    except (TypeError, OverflowError) as error:
-        raise ValidationError(f"These values cannot be written as {dtype}: {error}.") from error
-
-
-def _unpack(raw: bytes, dtype: TensorDtype) -> list[Any]:
-    values = array(_TYPECODES[dtype])
-    values.frombytes(raw)
-    return values.tolist()
-
-
-def _from_sequence(
-    values: Any, dtype: TensorDtype | None
-) -> tuple[bytes, TensorDtype, list[int] | None]:
-    """Bytes, dtype and shape of numbers in (possibly nested) sequences."""
-    _check_dtype(dtype)
-    if not _is_row(values):
-        raise ValidationError(
-            f"A tensor is made of a sequence of numbers, not {type(values).__name__}."
-        )
-    flat, shape = _flatten(values)
-    kinds = set(map(type, flat))
-    if any(hasattr(kind, "item") for kind in kinds):  # numpy's and torch's own numbers
-        flat = [value.item() if hasattr(value, "item") else value for value in flat]
-        kinds = set(map(type, flat))
-    chosen: TensorDtype = dtype or ("float32" if float in kinds else "int64")
-    if NoneType in kinds and chosen == "float32":  # JSON has no NaN
-        flat = [math.nan if value is None else value for value in flat]
-    return _pack(flat, chosen), chosen, shape
-
-
-def _check_dtype(dtype: str | None) -> None:
-    if dtype is not None and dtype not in ITEM_BYTES:
-        raise ValidationError(f"dtype={dtype!r} is not one of 'int64', 'float32'.")
-
-
-def _is_row(value: Any) -> bool:
-    """Returns whether a value is a sequence: no number, text, or zero-dimensional array."""
-    return (
-        hasattr(value, "__len__")
-        and hasattr(value, "__getitem__")
-        and not isinstance(value, (str, bytes, bytearray, dict))
-        and getattr(value, "ndim", 1) > 0
-    )
-
-
-def _flatten(values: Any) -> tuple[Sequence[Any], list[int] | None]:
-    """Returns flat values, and the shape of nested ones; None for the shape of a flat list."""
-    shape = [len(values)]
-    while len(values) and _is_row(values[0]):
-        width = len(values[0])
-        if any(not _is_row(row) or len(row) != width for row in values):
-            raise ValidationError("The rows of a tensor must all have the same length.")
-        shape.append(width)
-        values = [item for row in values for item in row]
-    return values, shape if len(shape) > 1 else None
-
-
-def _from_array(values: Any, dtype: TensorDtype | None) -> tuple[bytes, TensorDtype, list[int]]:
-    """Bytes, dtype and shape of a numpy or torch array."""
-    import numpy as np
-
-    _check_dtype(dtype)
-    if hasattr(values, "detach"):
-        values = values.detach().to("cpu").to_dense()
-        if "bfloat16" in str(values.dtype):
-            values = values.float()
-        values = values.numpy()
-    found = np.asarray(values)
-    chosen = _array_dtype(found, dtype)
-    converted = np.ascontiguousarray(found, dtype=f"<{_NUMPY_CODES[chosen]}")
-    return converted.tobytes(), chosen, list(found.shape)
-
-
-def _array_dtype(found: NDArray[Any], wanted: TensorDtype | None) -> TensorDtype:
-    if found.dtype.kind == "f" or found.dtype.name == "bfloat16":
-        if wanted == "int64":
-            raise ValidationError(f"dtype='int64' was given, but the values are {found.dtype}.")
-        return "float32"
-    if found.dtype.kind == "i":
-        return wanted or "int64"
-    raise ValidationError(
-        f"dtype {found.dtype} has no place in the protocol; use signed integers or floats."
-    )
 
 
 def _nest(flat: list[Any], shape: Sequence[int]) -> list[Any]:

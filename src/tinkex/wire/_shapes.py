@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tinkex.errors import ValidationError
+from tinkex.types._tensor_values import holds_fractions
 from tinkex.types.datum import Datum
 from tinkex.types.model_input import (
     DmelChunk,
@@ -50,6 +51,8 @@ class TensorShape(msgspec.Struct, omit_defaults=True):
     def build(self, limits: Limits = DEFAULT_LIMITS) -> TensorData:
         """Builds the tensor; null stands for NaN, which JSON cannot write."""
         check_tensor_shape(self.shape or (), limits)
+        if self.dtype == "int64" and holds_fractions(self.data):
+            raise ValidationError("A tensor of int64 holds fractions.")
         return TensorData(
             self.data, self.dtype, self.shape, self.sparse_crow_indices, self.sparse_col_indices
         )

@@ -12,6 +12,7 @@ import pytest
 from tests.server.driving import MODEL, Http, null_config
 from tests.support.keys import new_tenant_key
 from tests.support.waiting import wait_until
+from tinkex import ServiceClient
 from tinkex.scheduler.work_counters import RecentTokens
 from tinkex.server.embedded import EmbeddedServer
 
@@ -62,6 +63,26 @@ def test_an_idle_server_says_what_it_is(tenants: tuple[Http, Http], folder: Path
     assert 0 < status["disk"]["free_bytes"] <= status["disk"]["total_bytes"]
     assert status["disk"]["quota_bytes"] > 0
     assert status["queue"]["yours"] == {"operations": 0, "requests": 0, "running_requests": 0}
+
+
+def names_in(value: Any) -> Any:
+    """The names in an answer, without its values."""
+    if isinstance(value, dict):
+        return {name: names_in(each) for name, each in value.items()}
+    return [names_in(each) for each in value] if isinstance(value, list) else None
+
+
+def test_the_sdk_has_every_field_of_the_status(
+    busy: EmbeddedServer, tenants: tuple[Http, Http]
+) -> None:
+    with ServiceClient(base_url=busy.base_url, api_key=busy.api_key) as service:
+        status = service.create_rest_client().get_server_status().result(30)
+    answered = tenants[0].get("status")
+    assert names_in(status.model_dump()) == names_in(answered)
+    assert (status.version, status.models) == (answered["version"], answered["models"])
+    assert status.workers[0].name == "worker-0"
+    assert status.queue.yours.operations == answered["queue"]["yours"]["operations"] == 0
+    assert status.disk.total_bytes == answered["disk"]["total_bytes"]
 
 
 def test_a_tenant_sees_totals_and_an_operator_sees_who(

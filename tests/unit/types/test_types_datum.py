@@ -39,6 +39,17 @@ def test_lists_become_the_dtype_of_their_key(key: str, dtype: str) -> None:
     assert (tensor.dtype, tensor.shape) == (dtype, [3])
 
 
+def test_whole_floats_and_texts_are_target_tokens() -> None:
+    for values in ([2.0, 3.0], ["2", "3"]):
+        assert Datum(INPUT, {"target_tokens": values}).loss_fn_inputs["target_tokens"].data == [
+            2,
+            3,
+        ]
+    with pytest.warns(UserWarning, match="cut towards zero") as caught:
+        Datum(INPUT, {"target_tokens": [1.5]})
+    assert caught[0].filename == __file__
+
+
 def test_nested_lists_keep_their_shape() -> None:
     tensor = Datum(INPUT, {"weights": [[1, 2], [3, 4]]}).loss_fn_inputs["weights"]
     assert (tensor.dtype, tensor.shape) == ("float32", [2, 2])
@@ -48,7 +59,8 @@ def test_nested_lists_keep_their_shape() -> None:
     ("key", "value", "message"),
     [
         ("mask", [1, 2], "its dtype is not known"),
-        ("target_tokens", [1.5], "target_tokens"),
+        ("target_tokens", ["1.5"], "target_tokens"),
+        ("weights", "3", "is a str, not a list of numbers"),
         ("weights", ["a"], "weights"),
         ("weights", 3, "weights"),
         ("weights", None, "weights"),

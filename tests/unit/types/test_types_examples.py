@@ -128,6 +128,13 @@ def test_a_rollout_is_shifted_and_padded(prompt: Any) -> None:
     }
 
 
+def test_a_rollout_for_gspo_has_a_mask_of_the_sampled_tokens() -> None:
+    datum = Datum.from_rollout([1, 2], ANSWER, 0.5, loss_fn="gspo")
+    assert datum.loss_fn_inputs["sequence_ratio_mask"].tolist() == [0.0, 1.0, 1.0, 1.0]
+    other = Datum.from_rollout([1, 2], ANSWER, 0.5, loss_fn="ppo")
+    assert "sequence_ratio_mask" not in other.loss_fn_inputs
+
+
 def test_an_advantage_for_each_token() -> None:
     datum = Datum.from_rollout([1], ANSWER, advantage=[1.0, -1.0, 2.0])
     assert datum.loss_fn_inputs["advantages"].tolist() == [1.0, -1.0, 2.0]

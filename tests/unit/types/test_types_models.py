@@ -208,8 +208,35 @@ def test_an_unknown_sampling_parameter_is_ignored_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="does not know top_q"):
         params = types.SamplingParams(max_tokens=2, top_q=1)  # type: ignore[call-arg]
     assert params == types.SamplingParams(max_tokens=2)
-    with pytest.raises(TypeError, match="rnk"):
-        types.LoraConfig(rnk=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("package", [types, official])
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("LoraConfig", {"rnk": 1}, "rnk"),
+        ("AdamParams", {"learning_rate": 0.1, "lr": 1}, "lr"),
+        ("Cursor", {"offset": 1}, "limit"),
+        ("ModelInput", {}, "chunks"),
+    ],
+)
+def test_unknown_and_missing_arguments_are_value_errors_as_pydantics(
+    package: Any, name: str, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        getattr(package, name)(**given)
+    assert isinstance(
+        caught.value, ValidationError if package is types else pydantic.ValidationError
+    )
+
+
+def test_other_type_errors_stay() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        types.Cursor(1, 2, 3)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="argument"):
+        types.Datum()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="argument"):
+        official.Datum()
 
 
 def test_a_copy_with_changes_is_checked() -> None:

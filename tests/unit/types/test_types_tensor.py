@@ -88,12 +88,85 @@ def test_what_has_no_place_is_refused(values: Any) -> None:
 def test_a_requested_dtype_is_given_or_refused() -> None:
     assert TensorData([1, 2], "float32").data == [1.0, 2.0]
     assert TensorData(np.array([1, 2]), "float32").data == [1.0, 2.0]
-    for values in ([1.5], np.array([1.5])):
-        with pytest.raises(ValidationError, match="int64"):
-            TensorData(values, "int64")
     for values in ([1], np.array([1])):
         with pytest.raises(ValidationError, match="not one of"):
             TensorData(values, "int8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1.0, 2.0], "int64"),
+        ([-3.0, 2.0**53], "int64"),
+        (["1", " -3 ", "+4"], "int64"),
+        (["1", 2.0, True], "int64"),
+        (["1.5", "1e3", "inf", "nan"], "float32"),
+        ([["1", "2"], ["3", "4"]], "int64"),
+        ("12", "int64"),
+        (3, "int64"),
+        (0.5, "float32"),
+        (None, "int64"),
+        (None, "float32"),
+        (np.array([1.0, 2.0]), "int64"),
+        (np.array(["1", "2"]), "int64"),
+        (np.array([True, False]), "int64"),
+        (np.array([1, 2], np.uint8), "float32"),
+        (np.array([1, 2], object), "int64"),
+        ([np.float32(2.0)], "int64"),
+        (torch.tensor([1.0, 2.0]), "int64"),
+        (torch.tensor([True]), "float32"),
+    ],
+    ids=repr,
+)
+def test_numbers_of_another_kind_are_converted_as_the_official_type_does(
+    values: Any, dtype: Any
+) -> None:
+    ours, theirs = TensorData(values, dtype), Official(values, dtype)
+    assert ours.dtype == theirs.dtype == dtype
+    np.testing.assert_array_equal(ours.data, theirs.data)
+    assert {type(each) for each in ours.data} == {type(each) for each in theirs.data}
+
+
+@pytest.mark.parametrize(
+    "values", [[1.5, -2.7], np.array([1.5, -2.7]), torch.tensor([1.5, -2.7])], ids=repr
+)
+def test_fractions_are_cut_as_the_official_type_does_with_a_warning(values: Any) -> None:
+    with pytest.warns(UserWarning, match="cut towards zero") as caught:
+        ours = TensorData(values, "int64")
+    assert ours.data == Official(values, "int64").data == [1, -2]
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([math.nan], "int64"),
+        ([math.inf], "int64"),
+        ([1e19], "int64"),
+        ([2**63], "int64"),
+        ([None], "int64"),
+        (["1.5"], "int64"),
+        (["0x10"], "int64"),
+        (["x"], "float32"),
+        ([""], "float32"),
+        ([1j], "float32"),
+        ({1: 2}, "int64"),
+        ({1, 2}, "int64"),
+        (np.array(["x"]), "int64"),
+    ],
+    ids=repr,
+)
+def test_what_the_official_type_refuses_is_refused(values: Any, dtype: Any) -> None:
+    with pytest.raises((TypeError, ValueError, OverflowError)):
+        Official(values, dtype)
+    with pytest.raises(ValidationError):
+        TensorData(values, dtype)
+
+
+def test_texts_need_a_dtype() -> None:
+    for values in (["1"], ["1.5"], "1", np.array(["1"])):
+        with pytest.raises(ValidationError):
+            TensorData(values)
 
 
 def test_shape_must_fit() -> None:

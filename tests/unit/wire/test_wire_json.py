@@ -247,6 +247,8 @@ def _sample_body(**changes: Any) -> bytes:
         ({"target_prompt_logprobs": {"data": [1], "dtype": "int8"}}, "dtype"),
         ({"target_prompt_logprobs": {"data": [1], "dtype": "int64", "shape": [2]}}, "shape"),
         ({"target_prompt_logprobs": {"data": [None], "dtype": "int64"}}, "int64"),
+        ({"target_prompt_logprobs": {"data": [1.5], "dtype": "int64"}}, "int64"),
+        ({"target_prompt_logprobs": {"data": ["1"], "dtype": "int64"}}, "str"),
         (
             {
                 "target_prompt_logprobs": {
