@@ -22,7 +22,7 @@ def merge(path: str, output: str | None, is_forced: bool, is_json: bool, **conne
     """Download the base model with a checkpoint merged into it.
 
     The folder has the base model's weights in their own type, config and tokenizer, and loads into
-    transformers, vLLM and whatever else takes whole models. The server merges while it sends; it
+    transformers, vLLM and other loaders of whole models. The server merges while it sends; it
     must have the base model's files. For the adapter alone see 'tinkex checkpoint download'.
 
     \b

@@ -21,7 +21,7 @@ _DEFAULTS = {"max_tokens": 256}
 """Defaults that differ from those of `SamplingParams`."""
 
 _SHOWN_DEFAULTS = ("max_tokens", "temperature")
-"""Defaults of the other options, as "off"."""
+"""Options whose help shows the default; that of the others is "off"."""
 
 
 def sampling_options(command: Command) -> Command:

@@ -29,8 +29,8 @@ __all__ = [
 class RequestError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     """One request's failure as a value: what a batch returns in place of that request's result.
 
-    `field` names the offending part of the request ("data[3].inputs.weights") and `value` shows
-    what stood there, shortened; both are empty when no single part is to blame.
+    `field` names the offending part of the request ("data[3].inputs.weights") and `value` is its
+    value, shortened; both are empty when no single part caused it.
     """
 
     message: str

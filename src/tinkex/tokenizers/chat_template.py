@@ -84,7 +84,7 @@ def choose_template(
     """Returns the template to use: `wanted` is a template or the name of one of the model's `own`.
 
     Raises:
-        ValidationError: none is wanted and the model has none, or none that is the default.
+        ValidationError: none is named and the model has no template, or no default one.
     """
     named = {"default": own} if isinstance(own, str) else dict(own or {})
     if wanted is not None:

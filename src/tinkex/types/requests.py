@@ -318,7 +318,7 @@ class WeightsInfoRequest(_Request, frozen=True, kw_only=True):
 
 
 class CopyWeightsRequest(_Request, frozen=True, kw_only=True):
-    """Copies saved weights, possibly another account's, into a project of one's own."""
+    """Copies saved weights, possibly another account's, into one of the caller's projects."""
 
     session_id: str | None = None
     model_seq_id: Count | None = None

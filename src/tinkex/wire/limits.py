@@ -2,7 +2,7 @@
 
 One struct, so that an operator can change a limit in one place and an error can name it. The
 protocol sets only the bounds of a TTL and the sizes at which clients cut batches into chunks; the
-other defaults are ours. Knows nothing of models: what fits a context is the engine's to say. How
+other defaults are ours. Knows nothing of models: the engine checks what fits a context. How
 many connections a server keeps and how long it waits for a slow one is in its `ServerConfig`.
 """
 

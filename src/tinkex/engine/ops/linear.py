@@ -1,6 +1,6 @@
 """A matrix product with a frozen weight, by the fastest implementation on this machine.
 
-On a CPU in float32 that is oneDNN, not the BLAS torch takes by itself: as fast for many rows and
+On a CPU in float32 this is oneDNN, not the BLAS torch takes by itself: as fast for many rows and
 two to four times faster for few, above all from a weight packed for it. Everywhere else it is
 torch's own product. No other module distinguishes the two.
 

@@ -118,7 +118,7 @@ class CallServer:
             self.send(reply)
         except BaseException as error:
             traceback.print_exception(error)
-            self._end(1)  # its caller must not wait for ever
+            self._end(1)  # or its caller would wait forever
 
     def _read_calls(self) -> None:
         code = 1

@@ -297,7 +297,7 @@ class EngineClient(ABC):
                 answer.set_result(reply)
         except (msgspec.MsgspecError, KeyError) as error:
             _logger.error("A worker sent a malformed reply and is ended: %r", error)
-        finally:  # also without memory for a reply: no caller may wait for ever
+        finally:  # also without memory for a reply: no caller may wait forever
             self._fail_open_calls()
 
     def _fail_open_calls(self) -> None:

@@ -49,7 +49,7 @@ class Reply(msgspec.Struct, array_like=True):
 
 
 PING = EngineCall(-1, "ping", msgspec.Raw(msgspec.msgpack.encode(())))
-"""The id of a ping, which is not a call of the engine: the worker's reading thread answers it."""
+"""Not a call of the engine: the worker's reading thread answers it with a reply of the same id."""
 
 
 @cache

@@ -1,8 +1,8 @@
 """Liveness of an engine's process: pings, and for how long they went unanswered.
 
 A ping is answered by the worker's reading thread, so a long computation does not delay it. What
-makes a worker silent is a process that is stopped, a cut connection, or code that never lets go of
-the interpreter's lock. A call that computes for ever in a process that answers is not noticed.
+makes a worker silent is a stopped process, a cut connection, or code that never releases the
+interpreter's lock. A call that never ends in a process that answers pings is not noticed.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Places = tuple[Tensor, Tensor]
 """Where rows are stored: the block of each row, and its index in the block."""
 
 BLOCK_TOKENS = 64  # fewer make attention to scattered blocks slower, more find fewer beginnings
-ZERO_BLOCK = 0  # zeros for ever: what short lists of blocks are filled up with
+ZERO_BLOCK = 0  # always zero: padding of short block lists
 WASTE_BLOCK = 1  # target of padding rows
 FIRST_BLOCK = 2  # the first one that can hold a sequence
 

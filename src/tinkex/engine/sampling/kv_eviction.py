@@ -1,13 +1,13 @@
 """Choice of the blocks that are evicted when the KV cache is full.
 
-Blocks of parked sequences go first, those parked longest before others; then prompts half way, then
-running sequences, the youngest first. Tenants are entitled to equally many blocks, and requests of
-a tenant roughly so: nothing is taken from a tenant that has less than the one it is taken for. A
-sequence that lost its blocks goes back to the queue with the tokens it has and its prompt is
-computed again, as far as its blocks are not found in the cache.
+Parked sequences are evicted first, those parked longest before others; then partly computed
+prompts; then running sequences, the youngest first. Each tenant has a right to an equal number of
+blocks, and so, roughly, has each request of a tenant: no blocks are taken from a tenant that has
+fewer than the one that needs them. An evicted sequence returns to the queue with its tokens, and
+its prompt is computed again except for blocks still in the cache.
 
-Two rules keep that share of work small. A sequence that was computed again is left alone for as
-many tokens as that took. And it comes back only if the cache has room for its tenant's running
+Two rules limit recomputation. A recomputed sequence is not evicted until it has written as many
+tokens as were recomputed. And it returns only if the cache has space for its tenant's running
 sequences to grow by a block each.
 
 A tenant without any blocks need not wait for others to end. It gets those of any running sequence;

@@ -71,7 +71,7 @@ class PrefillQueue:
     def __init__(self, limits: SamplerLimits, pool: BlockPool | None) -> None:
         self._limits, self._pool = limits, pool
         self._order = PrefillOrder()
-        self._begun: set[PendingPrefix] = set()  # those of them that are half way
+        self._begun: set[PendingPrefix] = set()  # those that are partly computed
         self._in_step: set[PendingPrefix] = set()  # those with chunks in the step that runs
         self._num_short = 0  # how many steps more are to be short
         self._has_held = False  # whether the last step held others up for one that it completed
@@ -105,7 +105,7 @@ class PrefillQueue:
 
     def claims(self) -> dict[str, SeatClaim]:
         """The seats that sequences of each request will need once their prompt is computed; those
-        half way count as held. Requests that end with their prompt need none."""
+        partly computed count as held. Requests that end with their prompt need none."""
         claims: dict[str, SeatClaim] = {}
         for prefix in self._order.prefixes():
             if prefix.ends_with_prompt:

@@ -1,4 +1,4 @@
-"""The loss of one micro-batch, whatever kind of loss it is.
+"""The interface of the loss of one micro-batch, for declared and uploaded losses.
 
 `declared_loss` has the losses of this server, functions over all targets of a micro-batch;
 `uploaded_loss` those of clients, graphs that run on one datum at a time.
