@@ -7,7 +7,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
-PYTEST_ARGS ?= -n 2
+# Tests wait much of their time, so there are half as many again as processors.
+PYTEST_ARGS ?= -n $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

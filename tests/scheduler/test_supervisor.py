@@ -87,7 +87,8 @@ def test_the_log_says_what_became_of_an_idle_engine(caplog: pytest.LogCaptureFix
         wait_until(lambda: idle.is_gone)
         with caplog.at_level(logging.ERROR, "tinkex.scheduler.supervisor"):
             supervisor.revive()
-        (line,) = caplog.messages
+        errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+        (line,) = [each.getMessage() for each in errors]
         assert f"The engine process {idle.pid} did not answer for" in line
         assert supervisor.engine is not idle
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -37,8 +38,9 @@ from tinkex.engine.training.optimizer import OptimizerState, TrainingState
 from tinkex.errors import ServerError
 from tinkex.files.atomic_folder import MANIFEST, payload_files
 from tinkex.files.errors import StorageError
+from tinkex.server.http.tar_stream import tar_response
 from tinkex.server.models.pull import _extract
-from tinkex.server.routes.legacy import _files, _tar
+from tinkex.server.routes.legacy import _files
 
 CPU = torch.device("cpu")
 GROUPS = [
@@ -221,11 +223,11 @@ def test_damaged_model_folders(tmp_path: Path) -> None:
         ({"hidden_act": "gelu", "vocab_size": 1 << 23}, "vocab_size=8388608 is above"),
         ({"max_position_embeddings": 1 << 22, "head_dim": 256}, "too long a context"),
         ({"head_dim": 64}, r"q_proj.weight' .* \[48, 48], but config.json gives \[384, 48]"),
-        ({"num_key_value_heads": 3}, r"k_proj.weight' .* asks for \[24, 48]"),
+        ({"num_key_value_heads": 3}, r"k_proj.weight' .* gives \[24, 48]"),
         ({"num_key_value_heads": 4}, "num_attention_heads=6 must be a multiple of"),
         ({"head_dim": 7}, "head_dim=7 must be even"),
-        ({"intermediate_size": 81}, r"gate_proj.weight' .* asks for \[81, 48]"),
-        ({"vocab_size": 273}, r"embed_tokens.weight' .* asks for \[273, 48]"),
+        ({"intermediate_size": 81}, r"gate_proj.weight' .* gives \[81, 48]"),
+        ({"vocab_size": 273}, r"embed_tokens.weight' .* gives \[273, 48]"),
     ],
 )
 def test_a_claimed_size_of_a_model_is_not_believed(
@@ -372,8 +374,14 @@ def test_archives_we_make_hold_plain_files_alone(whole: Path, tmp_path: Path) ->
     (folder / "link.json").symlink_to("/etc/passwd")
     (folder / "sub").mkdir()
     files = _files(folder)
-    raw = b"".join(_tar(files))
-    assert len(raw) == sum(512 + size + -size % 512 for _, size in files) + 1024
+    answer = tar_response(files)
+
+    async def read() -> bytes:
+        return b"".join([bytes(piece) async for piece in answer.body_iterator])
+
+    raw = asyncio.run(read())
+    assert len(raw) == sum(512 + each.size + -each.size % 512 for each in files) + 1024
+    assert answer.headers["content-length"] == str(len(raw))
     with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
         assert tar.getnames() == [path.name for path in payload_files(whole)]
         for member in tar.getmembers():
