@@ -17,7 +17,7 @@ from typing import Any
 FLOORS = {
     "(top)": 88,
     "cli": 93,
-    "client": 92,
+    "client": 90,
     "compat": 88,
     "config": 92,
     "depot": 90,
@@ -26,6 +26,7 @@ FLOORS = {
     "files": 93,
     "launch": 8,  # the rest runs on a real cluster, by `make test-ray`
     "losses": 95,
+    "merging": 85,
     "regularizers": 92,
     "scheduler": 88,
     "server": 90,
@@ -33,6 +34,7 @@ FLOORS = {
     "telemetry": 95,
     "tokenizers": 92,
     "types": 92,
+    "web": 95,
     "wire": 97,
 }
 """Percent of branches, by package of src/tinkex; `(top)` are the modules beside the packages."""

@@ -143,9 +143,11 @@ def test_a_sample_cancelled_at_once_leaves_nothing(
     sampling = connect().create_sampling_client(base_model=MODEL)
     idle = runtime.num_tasks
 
+    server.hold("asample")  # no answer comes before it is cancelled
     for _ in range(50):
         assert sampling.sample(PROMPT, 1, PARAMS).cancel()
 
+    server.release("asample")
     server.wait_until(lambda: runtime.num_tasks == idle)
     assert sampling.sample(PROMPT, 1, PARAMS).outcome(20).ok
 

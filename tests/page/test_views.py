@@ -7,7 +7,7 @@ import tarfile
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 import tinkex
 from tests.page.conftest import MODEL
@@ -197,6 +197,21 @@ def test_a_prompt_is_scored_and_a_text_completed(signed_in: Page) -> None:
         page.keyboard.press("Control+Enter")
         expect(page.get_by_text(re.compile("perplexity"))).to_be_visible()
         assert page.locator(".log .token[aria-label*='%']").count() >= 1
+
+
+def test_what_is_sent_before_the_models_are_listed_waits_for_them(signed_in: Page) -> None:
+    page, held = signed_in, list[Route]()
+    page.route("**/get_server_capabilities", lambda each: held.append(each))
+    go(page, "playground")
+    page.get_by_text("Completion", exact=True).click()
+    page.get_by_role("textbox", name="Prompt").fill("one two")
+    with page.expect_request("**/completions") as sent:
+        page.keyboard.press("Control+Enter")
+        expect(page.get_by_role("button", name="Complete", exact=True)).to_be_disabled()
+        for each in held:
+            each.continue_()
+    assert sent.value.post_data_json["model"] == MODEL
+    expect(page.get_by_text(re.compile("perplexity"))).to_be_visible()
 
 
 def test_a_checkpoint_is_published_expires_and_is_deleted(

@@ -64,13 +64,16 @@ export function playgroundView(query) {
     const text = prompt.value;
     if (!text.trim() || send.disabled) return;
     const now = modeNow();
-    put(problem);
     send.disabled = true;
-    stop.hidden = false;
-    if (now === "chat") prompt.value = "";
-    await Promise.all(active().map((pane) => pane.run(now, { text, system: system.value, params: params.values })));
+    await loading;
+    if (panes[0].model) {
+      put(problem);
+      stop.hidden = false;
+      if (now === "chat") prompt.value = "";
+      await Promise.all(active().map((pane) => pane.run(now, { text, system: system.value, params: params.values })));
+      stop.hidden = true;
+    }
     send.disabled = false;
-    stop.hidden = true;
     if (!signal.aborted) prompt.focus();
   }
 
@@ -104,13 +107,13 @@ export function playgroundView(query) {
       panes[0].setModels(names, saved, a);
       panes[1].setModels(names, saved, query.get("b") ?? [...saved.keys()].find((path) => baseOf(path) === a) ?? a);
     } catch (error) {
-      if (!signal.aborted && error.status !== 401) put(problem, failure(error, loadModels));
+      if (!signal.aborted && error.status !== 401) put(problem, failure(error, () => { loading = loadModels(); }));
     }
   }
 
   params.show("chat");
   layOut();
-  loadModels();
+  let loading = loadModels(); // what is sent meanwhile waits for the list
   return {
     title: "Playground",
     element: h("div", { class: "playground" },
