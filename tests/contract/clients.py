@@ -45,7 +45,7 @@ def python_of(version: str) -> str:
     with _locked(version):
         if not (stamp.is_file() and python.exists()):
             stamp.unlink(missing_ok=True)
-            venv.create(folder, with_pip=True, clear=True)
+            venv.create(folder, with_pip=False, clear=True)
             _install(python, version)
             stamp.write_text(f"tinker=={version}\n")
     return str(python)
@@ -73,8 +73,8 @@ def run_client(version: str, script: Path, *arguments: str, timeout_s: float = 1
 def _install(python: Path, version: str) -> None:
     done = subprocess.run(
         [
-            *(str(python), "-m", "pip", "--disable-pip-version-check"),
-            *("install", "--quiet", f"tinker=={version}", "numpy"),
+            *(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)),
+            *("install", "--quiet", "--no-compile", f"tinker=={version}", "numpy"),
         ],
         capture_output=True,
         text=True,

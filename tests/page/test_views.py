@@ -288,3 +288,35 @@ def test_every_view_fits_its_window(signed_in: Page, trained: Trained, size: str
                 .map((each) => each.outerHTML)"""
         )
         assert unnamed == [], view
+
+
+CONTROLS = """() => [...document.querySelectorAll(
+        "a[href], button, input, select, textarea, summary, [tabindex]")]
+    .filter((each) => each.checkVisibility() && !each.disabled && each.tabIndex >= 0)
+    .filter((each) => each.type !== "radio" || each.checked)"""
+"""What Tab has to reach: of a group of radio buttons the chosen one, from which arrows lead on."""
+MISSED = f"({CONTROLS})().filter((each) => !window.reached.has(each)).map((each) => each.outerHTML)"
+NOTE_FOCUS = """() => {
+    const now = document.activeElement, { outlineStyle, boxShadow } = getComputedStyle(now);
+    window.reached.add(now);
+    const isMarked = outlineStyle !== "none" || boxShadow !== "none";
+    return isMarked || now === document.body ? "" : now.outerHTML;
+}"""
+
+
+def test_every_control_is_reached_by_tab_and_shows_that_it_has_the_focus(
+    signed_in: Page, trained: Trained
+) -> None:
+    page = signed_in
+    for view in ("runs", run_view(trained), "checkpoints", "playground?b=x", "server"):
+        go(page, view)
+        page.get_by_role("heading", level=1).wait_for()
+        page.evaluate("() => { document.activeElement?.blur(); window.reached = new Set(); }")
+        unmarked = set()
+        for _ in range(300):  # lists may arrive, or change, while it goes round
+            page.keyboard.press("Tab")
+            unmarked.add(page.evaluate(NOTE_FOCUS))
+            if not page.evaluate(MISSED):
+                break
+        assert page.evaluate(MISSED) == [], view
+        assert unmarked <= {""}, view
